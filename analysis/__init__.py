@@ -1,0 +1,1 @@
+"""What the numbers say: the timing model, statistics, figures."""

@@ -1,0 +1,1 @@
+"""Which way the WAN carries a collective: path choice, flow rules and the OpenFlow app."""

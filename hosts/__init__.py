@@ -1,0 +1,1 @@
+"""What runs on the GPUs: ring embeddings, schedules, agents and the communicator."""

@@ -1,0 +1,1 @@
+"""What the network is: units, the declared fabric, conditions, and building it."""
