@@ -1,0 +1,104 @@
+"""Quantities as text: what is read, what is refused and how, and that writing then reading changes nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies import units
+from topologies.units import UnitError
+
+PARSERS = [units.parse_rate_bps, units.parse_rate_range_bps, units.parse_size_bytes, units.parse_delay_s]
+
+
+def test_reads_what_people_write():
+    assert units.parse_rate_bps("40 Gbit/s") == 40_000_000_000
+    assert units.parse_rate_bps(" 2.5Gbit/s ") == 2_500_000_000
+    assert units.parse_rate_range_bps("20-200 Gbit/s") == (20_000_000_000, 200_000_000_000)
+    assert units.parse_rate_range_bps("500 Mbit/s - 1 Gbit/s") == (500_000_000, 1_000_000_000)
+    assert units.parse_size_bytes("8 MB") == 8_000_000
+    assert units.parse_size_bytes("8MiB") == 8_388_608
+    assert units.parse_delay_s("10 us") == 10e-6
+    assert units.parse_delay_s("0.7 µs") == units.parse_delay_s("0.7 μs") == 0.7e-6
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "says"),
+    [
+        (units.parse_rate_bps, "0 Gbit/s", "zero"),
+        (units.parse_rate_bps, "-1 Gbit/s", "greater than zero"),
+        (units.parse_rate_bps, "nan Gbit/s", "finite"),
+        (units.parse_rate_bps, "inf Gbit/s", "finite"),
+        (units.parse_rate_bps, "1.5 bit/s", "no whole number of bit/s"),
+        (units.parse_rate_bps, "1001 Tbit/s", "too large"),
+        (units.parse_rate_bps, "40", "allowed is a number and one of"),
+        (units.parse_rate_bps, "40 Gbps", "did you mean Gbit/s?"),
+        (units.parse_rate_bps, "40 Gb/s", "did you mean Gbit/s?"),
+        (units.parse_rate_bps, "40 gbit/s", "did you mean Gbit/s?"),
+        (units.parse_size_bytes, "8 mb", "did you mean MB?"),
+        (units.parse_size_bytes, "8 Gbit/s", "wrong unit for a size"),
+        (units.parse_size_bytes, "0.5 B", "too small"),
+        (units.parse_size_bytes, "1.5 B", "no whole number of bytes"),
+        (units.parse_delay_s, "10 m", "wrong unit for a delay"),
+        (units.parse_delay_s, "1 h", "ns, us, ms, s"),
+        (units.parse_delay_s, "0 us", "zero"),
+        (units.parse_delay_s, "1001 s", "too large"),
+        (units.parse_delay_s, "1e400 s", "no delay"),
+        (units.parse_rate_range_bps, "200-20 Gbit/s", "upside down"),
+        (units.parse_rate_range_bps, "20-20 Gbit/s", "empty range"),
+        (units.parse_rate_range_bps, "1000 Mbit/s-1 Gbit/s", "empty range"),
+        (units.parse_rate_range_bps, "-", "no range"),
+        (units.parse_rate_range_bps, "20 Gbit/s", "no range"),
+        (units.parse_rate_range_bps, "0-20 Gbit/s", "zero"),
+    ],
+)
+def test_refuses_in_a_sentence_with_the_value(parse, text, says):
+    with pytest.raises(UnitError) as refusal:
+        parse(text)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@pytest.mark.parametrize("text", ["9" * 10**6, "1-" * 10**5, " " * 10**5 + "8", "8 MB\n8 MB", "\x00", "８ MB", "٣ MB"])
+def test_refuses_hostile_text_quickly_and_on_one_short_line(parse, text):
+    with pytest.raises(UnitError) as refusal:
+        parse(text)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(text=st.text(max_size=40) | st.from_regex(r"-?[0-9.e]{1,6} ?-? ?[kMGT]?i?(B|bit/s|s)", fullmatch=True))
+def test_any_text_gives_a_quantity_or_a_unit_error(parse, text):
+    try:
+        value = parse(text)
+    except UnitError:
+        return
+    ends = value if isinstance(value, tuple) else (value,)
+    assert all(end > 0 for end in ends)
+
+
+@given(st.integers(min_value=1, max_value=10**15))
+def test_a_rate_or_size_written_reads_back_exactly(value):
+    assert units.parse_rate_bps(units.format_rate(value)) == value
+    assert units.parse_size_bytes(units.format_size(value)) == value
+
+
+@given(st.tuples(st.integers(1, 10**15), st.integers(1, 10**15)).map(sorted).filter(lambda ends: ends[0] < ends[1]))
+def test_a_range_written_reads_back_exactly(ends):
+    assert units.parse_rate_range_bps(units.format_rate_range(tuple(ends))) == tuple(ends)
+
+
+@given(st.floats(min_value=1e-9, max_value=1000))
+def test_a_delay_written_reads_back_as_the_same_float(delay_s):
+    assert units.parse_delay_s(units.format_delay(delay_s)) == delay_s
+
+
+def test_writes_the_unit_a_reader_expects():
+    assert units.format_rate(40_000_000_000) == "40 Gbit/s"
+    assert units.format_rate_range((20_000_000_000, 200_000_000_000)) == "20-200 Gbit/s"
+    assert units.format_rate_range((500_000_000, 1_000_000_000)) == "500 Mbit/s - 1 Gbit/s"
+    assert units.format_size(8_388_608) == "8 MiB"
+    assert units.format_size(64_000_000) == "64 MB"
+    assert units.format_delay(7e-7) == "700 ns"
+    assert units.format_delay(1e-3) == "1 ms"
