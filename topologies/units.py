@@ -82,9 +82,7 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
     """
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise UnitError(
-            f'{_quoted(text)} is no range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"'
-        )
+        raise UnitError(f'{_quoted(text)} is no range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
     low_number, low_unit, high_number, high_unit = match.groups()
     low = parse_rate_bps(f"{low_number} {low_unit or high_unit}")
     high = parse_rate_bps(f"{high_number} {high_unit}")
