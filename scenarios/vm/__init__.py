@@ -1,0 +1,88 @@
+"""The VM that experiments run in: a Linux kernel as an ordinary process (User-Mode Linux), in virtual time.
+
+``run`` boots it on the machine's own files, read-only under an overlay that is thrown away, runs one command as
+root inside, and returns the command's exit status; ``python -m scenarios.vm`` does the same from a shell. It guards
+against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from scenarios.vm import boot, host, kernel, terminal
+from scenarios.vm.boot import CLOCKS, Clock
+from scenarios.vm.errors import CannotRunError, VMError, VMUsageError
+from scenarios.vm.host import DEFAULT_MEMORY_BYTES
+from scenarios.vm.machine import INIT, NO_FOLDER, Machine, Sink
+
+__all__ = [
+    "CLOCKS",
+    "DEFAULT_MEMORY_BYTES",
+    "CannotRunError",
+    "Clock",
+    "VMError",
+    "VMUsageError",
+    "run",
+]
+
+
+def run(
+    command: Sequence[str],
+    *,
+    clock: Clock = "virtual",
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    results: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: int | None = None,
+    stdout: Sink | None = None,
+    stderr: Sink | None = None,
+    use_terminal: bool = False,
+) -> int:
+    """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
+
+    ``clock`` is ``virtual`` (time passes only while every process of the VM waits, and then jumps) or ``wall``.
+    ``results`` is the one folder of the host that the command can write to, under the same path. ``directory`` and
+    ``environment`` default to the caller's. The streams default to an empty stdin and this process's stdout and
+    stderr; ``use_terminal`` gives the command this process's terminal instead. The VM dies with the calling thread
+    and, on any exception (KeyboardInterrupt, say), before this function returns.
+
+    Raises VMUsageError for what the VM does not offer, CannotRunError when this machine cannot run it and VMError
+    when the VM ends before the command does.
+    """
+    if not command:
+        raise VMUsageError("there is no command to run in the VM")
+    environment = os.environ if environment is None else environment
+    host.check_memory(memory_bytes)
+    directory = os.path.abspath(directory or os.getcwd())
+    results = None if results is None else host.results_folder(results)
+    boot.check_directory(directory, results=results)
+    request = boot.request(
+        command,
+        directory=directory,
+        environment=boot.guest_environment(environment),
+        results=results,
+        terminal=use_terminal,
+        stdin=stdin is not None,
+    )
+    image = kernel.find_kernel(environment)
+    folder = host.memory_folder(memory_bytes, environment)
+    with Machine(terminal=use_terminal) as machine:
+        arguments = boot.kernel_command_line(
+            clock=clock,
+            memory_bytes=memory_bytes,
+            init=str(INIT),
+            folder=NO_FOLDER,
+            channels=boot.Channels(
+                kernel=machine.kernel.theirs,
+                stdout=machine.stdout.theirs,
+                stderr=machine.stderr.theirs,
+                control=machine.control.theirs,
+            ),
+        )
+        machine.start(image, arguments, memory_folder=folder, request=request)
+        stdout, stderr = stdout or sys.stdout.buffer, stderr or sys.stderr.buffer
+        if not use_terminal:
+            return machine.wait(stdout, stderr, stdin=stdin)
+        with terminal.lent(machine.stdout.ours):
+            return machine.wait(stdout, stderr, stdin=0)

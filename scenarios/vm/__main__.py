@@ -1,0 +1,89 @@
+"""``python -m scenarios.vm [--clock virtual|wall] [--memory SIZE] [--results DIR] -- COMMAND…``"""
+
+import argparse
+import os
+import signal
+import stat
+import sys
+
+from scenarios import vm
+from scenarios.vm import terminal
+from topologies.units import UnitError, format_size, parse_size_bytes
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command in the VM as the arguments say; return its exit status."""
+    options = _parser().parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    use_terminal = options.clock == "wall" and terminal.is_terminal()
+    try:
+        return vm.run(
+            options.command,
+            clock=options.clock,
+            memory_bytes=options.memory,
+            results=options.results,
+            stdin=0 if _has_input(options.clock) and not use_terminal else None,
+            use_terminal=use_terminal,
+        )
+    except vm.VMError as error:
+        print(f"longhaul: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output has gone: end as a command in a pipeline does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m scenarios.vm",
+        description="Run COMMAND as root in a VM of its own, on this machine's files, and return its exit status.",
+        epilog="What COMMAND writes is thrown away with the VM, except in DIR.",
+    )
+    parser.add_argument(
+        "--clock",
+        choices=vm.CLOCKS,
+        default="virtual",
+        help="virtual: time jumps whenever every process waits; wall: real time, and COMMAND gets the terminal",
+    )
+    parser.add_argument(
+        "--memory",
+        type=_size,
+        default=vm.DEFAULT_MEMORY_BYTES,
+        metavar="SIZE",
+        help=f'the VM\'s memory, such as "{format_size(vm.DEFAULT_MEMORY_BYTES)}" (the default)',
+    )
+    parser.add_argument("--results", metavar="DIR", help="the one folder that COMMAND can write to for good")
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="the command and its arguments, after --")
+    return parser
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size_bytes(text)
+    except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _has_input(clock: vm.Clock) -> bool:
+    """Tell whether there is standard input to forward.
+
+    A terminal is none in virtual time, where waiting for a person would let the clock race ahead.
+    """
+    try:
+        mode = os.fstat(0)
+    except OSError:
+        return False
+    if os.isatty(0):
+        return clock == "wall"
+    return not (stat.S_ISCHR(mode.st_mode) and mode.st_rdev == os.stat(os.devnull).st_rdev)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""The user's terminal, lent to the VM: raw while the VM runs, its size passed on, restored on every way out."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+
+
+def is_terminal() -> bool:
+    """Tell whether the process has a terminal to lend: its standard input and output are both one."""
+    return os.isatty(0) and os.isatty(1)
+
+
+@contextlib.contextmanager
+def lent(master: int) -> Iterator[None]:
+    """Make standard input's terminal raw for the time of the context, and keep a pseudo-terminal at its size."""
+    saved = termios.tcgetattr(0)
+    copy_size(master)
+    previous = None
+    if threading.current_thread() is threading.main_thread():
+        previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: copy_size(master))
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, saved)
+        if previous is not None:
+            signal.signal(signal.SIGWINCH, previous)
+
+
+def copy_size(master: int) -> None:
+    """Give a pseudo-terminal the size of standard input's terminal."""
+    with contextlib.suppress(OSError):
+        size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+
+
