@@ -54,7 +54,7 @@ def run(
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
     host.check_memory(memory_bytes)
-    directory = os.path.abspath(directory or os.getcwd())
+    directory = host.working_directory(directory)
     results = None if results is None else host.results_folder(results)
     boot.check_directory(directory, results=results)
     request = boot.request(

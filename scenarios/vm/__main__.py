@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+from pathlib import Path
 
 from scenarios import vm
 from scenarios.vm import terminal
@@ -78,7 +79,7 @@ def _has_input(clock: vm.Clock) -> bool:
         return False
     if os.isatty(0):
         return clock == "wall"
-    return not (stat.S_ISCHR(mode.st_mode) and mode.st_rdev == os.stat(os.devnull).st_rdev)
+    return not (stat.S_ISCHR(mode.st_mode) and mode.st_rdev == Path(os.devnull).stat().st_rdev)
 
 
 def _end(number: int, _frame: object) -> None:

@@ -24,7 +24,9 @@ def error(log: str, *, status: int, ready: bool) -> VMError:
             "(in a container, with --cap-add=SYS_PTRACE or a seccomp profile that has it)"
         )
     if status == -signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
-        return CannotRunError("this machine ran out of room for the VM's memory: free some, or give it less with --memory")
+        return CannotRunError(
+            "this machine ran out of room for the VM's memory: free some, or give it less with --memory"
+        )
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     when = "while COMMAND ran" if ready else "before COMMAND started"
     last = _last_line(log)

@@ -16,10 +16,13 @@ CLOCKS: tuple[Clock, ...] = ("virtual", "wall")
 
 # Names that mean something outside the VM only: sockets, displays and sessions of the host, and the folder for
 # temporary files, which inside is the VM's own /tmp.
-_OUTSIDE = frozenset(
-    "DISPLAY WAYLAND_DISPLAY XAUTHORITY DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR XDG_SESSION_ID INVOCATION_ID "
-    "JOURNAL_STREAM NOTIFY_SOCKET TMPDIR TMP TEMP OLDPWD PWD SHLVL _ LD_PRELOAD TMUX TMUX_PANE STY MAIL".split()
-)
+# fmt: off
+_OUTSIDE = frozenset((
+    "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "XDG_SESSION_ID",
+    "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "TMPDIR", "TMP", "TEMP", "OLDPWD", "PWD", "SHLVL", "_",
+    "LD_PRELOAD", "TMUX", "TMUX_PANE", "STY", "MAIL",
+))
+# fmt: on
 _OUTSIDE_PREFIXES = ("SSH_", "SUDO_", "GPG_", "SYSTEMD_", "VSCODE_")
 
 _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -64,6 +67,9 @@ def kernel_command_line(
         # Addresses that differ from boot to boot change hash orders and with them the order of events.
         "norandmaps",
         "ipv6.disable=1",
+        # No devices that nobody asked for.
+        "dummy.numdummies=0",
+        "ifb.numifbs=0",
         *(("time-travel=inf-cpu",) if clock == "virtual" else ()),
         f'init="{init}"',
     )

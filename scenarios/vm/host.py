@@ -48,6 +48,14 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     )
 
 
+def working_directory(directory: str | os.PathLike[str] | None) -> str:
+    """Return the absolute path of a working directory, by default the caller's; raises VMUsageError for one that is gone."""
+    try:
+        return str(Path(directory or ".").resolve(strict=True))
+    except OSError as error:
+        raise VMUsageError(f"the working directory {directory or '.'} cannot be used: {error.strerror}") from None
+
+
 def results_folder(results: str | os.PathLike[str]) -> str:
     """Return the absolute path of a results folder, made when its parent exists; raises VMError's kinds.
 
@@ -72,7 +80,9 @@ def _file_system(folder: str) -> str:
     """Return the type of the file system that a folder is on, such as ``tmpfs``."""
     mounts = (line.split(" ") for line in Path("/proc/mounts").read_text().splitlines())
     real = Path(folder).resolve()
-    holding = [(len(fields[1]), number, fields[2]) for number, fields in enumerate(mounts) if real.is_relative_to(fields[1])]
+    holding = [
+        (len(point), number, kind) for number, (_, point, kind, *_) in enumerate(mounts) if real.is_relative_to(point)
+    ]
     return max(holding)[2] if holding else ""
 
 

@@ -38,5 +38,3 @@ def copy_size(master: int) -> None:
     with contextlib.suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
         fcntl.ioctl(master, termios.TIOCSWINSZ, size)
-
-

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Makes a fresh Debian 12, Debian 13 or Ubuntu 24.04 ready for Longhaul, and does nothing where all is in place.
+#   bash scenarios/setup.sh
+# Root (or sudo) is used for apt alone. The rest is yours: .venv in the project, the VM's kernel in ~/.cache/longhaul.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+[ "$(uname -m)" = x86_64 ] || { say "the VM's kernel runs on x86_64 machines only, and this one is $(uname -m)"; exit 3; }
+command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debian 13 and Ubuntu 24.04 are supported"; exit 3; }
+
+# --- packages ------------------------------------------------------------------------------------------------------
+# The network, the prompt's tools, Python, and what builds a kernel.
+packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf net-tools procps util-linux python3 python3-venv
+    gcc libc6-dev make flex bison bc tar xz-utils bzip2)
+
+installed() { dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
+root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo -- "$@"
+    else die "packages are missing (${missing[*]}): install them as root, or install sudo"
+    fi
+}
+lacking() {
+    missing=()
+    for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
+}
+# 6.12 is the version that Longhaul was proven on; a distribution without it has a newer or an older one.
+kernel_source() {
+    local names
+    names=$(apt-cache search --names-only '^linux-source-[0-9.]+$' | cut -d' ' -f1 | sort -V)
+    grep -x linux-source-6.12 <<<"$names" || tail -n 1 <<<"$names"
+}
+have_source() { compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; }
+
+lacking
+if [ ${#missing[@]} -gt 0 ] || ! have_source; then
+    say "updating the package lists"
+    root apt-get update -qq || die "apt-get update failed"
+    if ! have_source; then
+        source=$(kernel_source)
+        [ -n "$source" ] || die "this distribution has no package linux-source-*: enable its main archive"
+        missing+=("$source")
+    fi
+    say "installing ${missing[*]}"
+    root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+        die "apt-get install failed"
+    lacking
+    [ ${#missing[@]} -eq 0 ] || die "apt installed everything but ${missing[*]}"
+fi
+
+# --- Python --------------------------------------------------------------------------------------------------------
+# The distribution's Python, because Mininet's module comes with the distribution.
+python=/usr/bin/python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "$("$python" --version) is too old: 3.11 is needed"
+wanted=$(cat pyproject.toml <("$python" --version) | sha256sum)
+if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
+    say "installing Longhaul and its Python packages into .venv"
+    "$python" -m venv --clear .venv || die "the virtual environment .venv could not be made"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' >&2 || die "pip install failed"
+    packages_folder=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    ln -sfn /usr/lib/python3/dist-packages/mininet "$packages_folder/mininet"
+    .venv/bin/python -c 'import mininet.net' || die "Mininet's Python module could not be loaded"
+    printf '%s\n' "$wanted" >.venv/longhaul.stamp
+fi
+
+# --- the VM's kernel -----------------------------------------------------------------------------------------------
+.venv/bin/python -m scenarios.vm.build >/dev/null || die "the VM's kernel could not be built"
+.venv/bin/python -m scenarios.vm -- true || die "the VM does not run on this machine"
+say "ready"

@@ -1,0 +1,168 @@
+"""Builds the VM's kernel from the distribution's source into the user's cache: ``python -m scenarios.vm.build``.
+
+Does nothing when the cache has the kernel of the installed source and of kernel.config already.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from scenarios.vm import kconfig, kernel
+from scenarios.vm.errors import VMError
+
+SOURCES = Path("/usr/src")
+_ROOM_BYTES = 3 * 10**9  # the unpacked source and the objects, with some to spare
+_PREFIX = "build-"  # of the folders that builds work in
+_PROVEN = "6.12"  # the version that is preferred where there are several: every trap is known for it
+_QUIET_S = 15.0  # how often progress is told where it cannot be redrawn
+
+
+def main() -> int:
+    """Build the kernel unless it is there; return an exit status."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        path = build(dict(os.environ))
+    except VMError as error:
+        print(f"longhaul: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+    print(f"kernel: {path}")
+    return 0
+
+
+def build(environment: dict[str, str]) -> Path:
+    """Return the cached kernel of this machine's kernel source, built first where it is missing.
+
+    Raises VMError with a sentence when there is no source, no room, or when a step fails; the log of a failed build
+    stays in the cache.
+    """
+    archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
+    fragment = kconfig.FRAGMENT.read_text()
+    cache = kernel.cache_folder(environment)
+    path = kernel.cached(cache, _version(archive), kconfig.fingerprint(fragment))
+    if path.exists():
+        kernel.check(path)
+        return path
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VMError(f"the kernel cache {cache} cannot be made: {error.strerror}") from None
+    if (room := shutil.disk_usage(cache).free) < _ROOM_BYTES:
+        raise VMError(
+            f"building the kernel takes {_ROOM_BYTES // 10**9} GB in {cache}, which has {room / 10**9:.1f} GB"
+        )
+    with _alone(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
+        if path.exists():  # the build that was waited for has made it
+            return path
+        return _built(Path(folder), archive, fragment, path, log=cache / "build.log")
+
+
+@contextlib.contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Hold the cache for one build at a time, and clear what builds that were killed have left in it."""
+    with (cache / "build.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for another build to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for stale in cache.glob(f"{_PREFIX}*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        yield
+
+
+def newest_source(archives: list[Path]) -> Path:
+    """Return the kernel source to build: the proven version where it is, or else the newest; raises VMError."""
+    named = [path for path in archives if re.fullmatch(r"linux-source-[\d.]+\.tar\.\w+", path.name)]
+    if not named:
+        raise VMError(f"there is no kernel source in {SOURCES}: run `{kernel.SETUP}`")
+    proven = [path for path in named if path.name.startswith(f"linux-source-{_PROVEN}.")]
+    return max(proven or named, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
+
+
+def _version(archive: Path) -> str:
+    """Return the version of the package that a source archive came in."""
+    package = re.sub(r"\.tar\.\w+$", "", archive.name)
+    asked = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise VMError(f"the package {package} is not installed: run `{kernel.SETUP}`")
+    return asked.stdout.strip().replace("/", "_")
+
+
+def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
+    _say(f"unpacking {archive}")
+    unpacked = subprocess.run(["tar", "-xf", archive, "-C", folder], capture_output=True, text=True, check=False)
+    if unpacked.returncode != 0:
+        raise VMError(f"{archive} cannot be unpacked: {unpacked.stderr.strip()}")
+    (tree,) = folder.iterdir()
+    with log.open("w") as output:
+        _say("configuring")
+        _make(tree, output, "allnoconfig")
+        config = tree / ".config"
+        config.write_text(kconfig.merged(config.read_text(), fragment))
+        _make(tree, output, "olddefconfig")
+        wanted = kconfig.options(fragment)
+        if lacking := kconfig.missing(wanted, kconfig.options(config.read_text())):
+            raise VMError(f"the kernel source {archive.name} does not offer {', '.join(lacking)}, which the VM needs")
+        started = time.monotonic()
+        _make(tree, output, f"-j{len(os.sched_getaffinity(0))}", "linux", progress="compiling")
+        subprocess.run(["strip", tree / "linux"], check=True)
+        kernel.check(tree / "linux")
+    # Into place in one step: a build that was interrupted leaves no kernel, and two at once do no harm.
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy2(tree / ".config", path.with_name("config"))
+    (tree / "linux").replace(path)
+    log.unlink()
+    _say(f"built in {time.monotonic() - started:.0f} s")
+    return path
+
+
+def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
+    command = ["make", "-C", str(tree), "ARCH=um", *arguments]
+    # A version string and dates of our own: the same source gives the same kernel on every machine.
+    environment = dict(os.environ) | {"KBUILD_BUILD_USER": "longhaul", "KBUILD_BUILD_HOST": "longhaul"}
+    environment |= {"KBUILD_BUILD_TIMESTAMP": "1970-01-01", "LC_ALL": "C"}
+    started, told, files = time.monotonic(), 0.0, 0
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            log.write(line)
+            files += line.startswith("  CC ")
+            now = time.monotonic() - started
+            if progress and now - told >= (0.2 if sys.stderr.isatty() else _QUIET_S):
+                told = now
+                _say(f"{progress}: {files} files in {now:.0f} s (of about 900)", again=True)
+    except BaseException:
+        process.terminate()  # make ends its own children
+        raise
+    finally:
+        status = process.wait()
+    if progress and sys.stderr.isatty():
+        print(file=sys.stderr)
+    if status != 0:
+        raise VMError(f"`make {' '.join(arguments)}` failed with status {status}: the log is {log.name}")
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say(text: str, *, again: bool = False) -> None:
+    redraw = again and sys.stderr.isatty()
+    print(f"{chr(13) if redraw else ''}kernel: {text}", end="\x1b[K" if redraw else "\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Open vSwitch inside the VM: ``up`` starts it with a database of its own, ``down`` stops it.
+
+Both are for the VM, never for the host: the host's Open vSwitch is neither used nor touched. From a shell,
+``python -m scenarios.vm.openvswitch up`` (or ``down``).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from scenarios.vm.errors import VMError
+
+RUN = Path("/run/openvswitch")
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+
+# ovs-vswitchd counts CPUs once its clock, which starts with the machine, has passed ten seconds, and until then
+# believes in none (count_cpu_cores in lib/ovs-thread.c): a switch made sooner has no thread to handle packets that
+# the kernel has no flow for, and forwards nothing.
+_CPUS_COUNTED_S = 10
+_DAEMONS = ("ovs-vswitchd", "ovsdb-server")
+
+
+def up() -> None:
+    """Start Open vSwitch with an empty database, and return once its switches can forward.
+
+    Raises VMError with a sentence when a part of it does not start.
+    """
+    if Path("/proc/sys/kernel/hostname").read_text().strip() != "longhaul" or os.getuid() != 0:
+        raise VMError("Open vSwitch is brought up inside the VM only: run this through `python -m scenarios.vm`")
+    RUN.mkdir(exist_ok=True)
+    database = RUN / "conf.db"
+    _run("ovsdb-tool", "create", str(database), str(SCHEMA))
+    _run("ovsdb-server", str(database), f"--remote=punix:{RUN}/db.sock", *_daemon("ovsdb-server"))
+    _run("ovs-vsctl", "--no-wait", "init")
+    if "time-travel=" in Path("/proc/cmdline").read_text():
+        time.sleep(max(0.0, _CPUS_COUNTED_S + 0.1 - time.clock_gettime(time.CLOCK_MONOTONIC)))
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", *_daemon("ovs-vswitchd"))
+    else:  # where sleeping costs real time, set the daemon's own clock forward, as its tests do
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", "--enable-dummy", *_daemon("ovs-vswitchd"))
+        _run("ovs-appctl", "-t", "ovs-vswitchd", "time/warp", str(1000 * (_CPUS_COUNTED_S + 1)))
+
+
+def down() -> None:
+    """Stop Open vSwitch, its switches with it, and remove its database; does nothing where it is not up."""
+    for daemon in _DAEMONS:
+        if (RUN / f"{daemon}.pid").exists():
+            # --cleanup takes the kernel's datapath and its ports away too.
+            extra = ["--cleanup"] if daemon == "ovs-vswitchd" else []
+            _run("ovs-appctl", "-t", daemon, "exit", *extra)
+    shutil.rmtree(RUN, ignore_errors=True)
+
+
+def _daemon(name: str) -> tuple[str, ...]:
+    return ("--detach", "--no-chdir", f"--pidfile={RUN}/{name}.pid", f"--log-file={RUN}/{name}.log", "-vconsole:off")
+
+
+def _run(*command: str) -> None:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise VMError(f"{command[0]} is not installed: run `bash scenarios/setup.sh`") from None
+    if ended.returncode != 0:
+        words = (ended.stderr or ended.stdout).strip().splitlines()
+        raise VMError(
+            f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'it said nothing'}"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Bring Open vSwitch up or down; return an exit status."""
+    actions = {"up": up, "down": down}
+    if len(arguments) != 1 or arguments[0] not in actions:
+        print(f"usage: python -m scenarios.vm.openvswitch up|down, not {' '.join(arguments)!r}", file=sys.stderr)
+        return 2
+    try:
+        actions[arguments[0]]()
+    except VMError as error:
+        print(f"longhaul: {error}", file=sys.stderr)
+        return error.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""What every test may ask for: the VM as users start it, and an unprivileged user to start it as."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scenarios.vm import kernel
+
+PROJECT = Path(__file__).parent.parent
+NOBODY = 65534
+
+
+class VM:
+    """``python -m scenarios.vm`` as a process of its own, started by an unprivileged user."""
+
+    def __init__(self, image: Path, folder: Path) -> None:
+        self.folder = folder  # a folder that the unprivileged user owns
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "LONGHAUL_KERNEL": str(image),
+            "PYTHONPATH": str(PROJECT),
+        }
+
+    def start(self, *arguments: str, **popen: object) -> "subprocess.Popen[bytes]":
+        """Start the VM with the arguments of the command; its streams are pipes unless told otherwise."""
+        become = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+        environment = self.environment | popen.pop("env", {})  # type: ignore[operator]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(
+            [sys.executable, "-m", "scenarios.vm", *arguments],
+            **({"cwd": self.folder, "env": environment} | streams | become | popen),  # type: ignore[call-overload]
+        )
+
+    def run(self, *arguments: str, input: bytes = b"", timeout: float = 120, **popen: object) -> "Ended":
+        """Run the VM to its end."""
+        with self.start(*arguments, **popen) as process:
+            try:
+                out, err = process.communicate(input, timeout=timeout)
+            finally:
+                process.kill()
+        return Ended(process.returncode, out, err)
+
+
+class Ended:
+    """How a command ended."""
+
+    def __init__(self, status: int, out: bytes, err: bytes) -> None:
+        self.status, self.raw_out, self.raw_err = status, out, err
+
+    @property
+    def out(self) -> str:
+        return self.raw_out.decode()
+
+    @property
+    def err(self) -> str:
+        return self.raw_err.decode()
+
+
+@pytest.fixture(scope="session")
+def kernel_image() -> Iterator[Path]:
+    """The VM's kernel where an unprivileged user can read it; fails, and does not skip, where there is none."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    folder.chmod(0o755)
+    try:
+        image = Path(shutil.copy2(kernel.find_kernel(os.environ), folder / "linux"))
+        image.chmod(0o755)
+        yield image
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def vm(kernel_image: Path) -> Iterator[VM]:
+    """The VM, and a folder of the unprivileged user's that is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        if os.getuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        yield VM(kernel_image, folder)
+    finally:
+        shutil.rmtree(folder)
