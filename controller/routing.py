@@ -7,6 +7,7 @@ of the chunk over its slowest link: sum(alpha) + max(beta), where beta = 8 chunk
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from topologies.fabric import Fabric, WanPath
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Ranks = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Router:
         self.fabric, self.delays_s = fabric, delays_s
         self._wan_delay_s = np.array([delays_s[list(path.links)].sum() for path in fabric.paths])
 
-    def best(self, rates_bps: Floats, src: Indices, dst: Indices, *, chunk_bytes: int) -> Routes:
+    def best(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
         """The path of least cost for each crossing, the first in the fabric's order on ties.
 
         `rates_bps` is [K, links]; crossing k leads from rank src[k] to rank dst[k] in another site. Raises ValueError
@@ -41,7 +43,7 @@ class Router:
         """
         return self._choose(rates_bps, src, dst, chunk_bytes=chunk_bytes, fixed=False)
 
-    def fixed(self, rates_bps: Floats, src: Indices, dst: Indices) -> Routes:
+    def fixed(self, rates_bps: Floats, src: Ranks, dst: Ranks) -> Routes:
         """The fixed path of each crossing under these conditions; arguments and errors as for `best`."""
         return self._choose(rates_bps, src, dst, chunk_bytes=0, fixed=True)
 
@@ -66,14 +68,14 @@ class Router:
             cost_s[block], delay_s[block] = cost, delay
         return cost_s, delay_s
 
-    def _over(self, path: WanPath, rates_bps: Floats, src: Indices, dst: Indices) -> tuple[Floats, Floats]:
+    def _over(self, path: WanPath, rates_bps: Floats, src: Ranks, dst: Ranks) -> tuple[Floats, Floats]:
         """The rate, [K, *pairs], and the delay, [*pairs], of a path from src to dst (arrays of ranks, broadcast)."""
         up, down = self.fabric.to_br_index[src, path.src_br], self.fabric.from_br_index[path.dst_br, dst]
         wan = rates_bps[:, list(path.links)].min(axis=1)
         rate = np.minimum(np.minimum(rates_bps[:, up], rates_bps[:, down]), wan.reshape(-1, *(1,) * up.ndim))
         return rate, self.delays_s[up] + self._wan_delay_s[path.index] + self.delays_s[down]
 
-    def _choose(self, rates_bps: Floats, src: Indices, dst: Indices, *, chunk_bytes: int, fixed: bool) -> Routes:
+    def _choose(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
         count = len(rates_bps)
         path, delay_s, rate_bps = np.full(count, -1), np.zeros(count), np.zeros(count)
         sites = self.fabric.gpu_sites
@@ -90,7 +92,7 @@ class Router:
         return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
 
     def _least(
-        self, rates_bps: Floats, src: Indices, dst: Indices, paths: Sequence[WanPath], chunk_bytes: int
+        self, rates_bps: Floats, src: Ranks, dst: Ranks, paths: Sequence[WanPath], chunk_bytes: int
     ) -> tuple[Indices, Floats, Floats]:
         """The cheapest of these paths for each crossing: its index, delay and rate, [K] each."""
         row = np.arange(len(rates_bps))

@@ -149,7 +149,7 @@ class _Choice:
 
 def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], combine: np.ufunc) -> npt.NDArray[Any]:
     """The best way from i over some j to l: [i, l, K], the least of `combine(a[i, j], b[j, l])`."""
-    best = combine(a[:, 0, None], b[0])
+    best: npt.NDArray[Any] = combine(a[:, 0, None], b[0])
     for j in range(1, len(b)):
         np.minimum(best, combine(a[:, j, None], b[j]), out=best)
     return best

@@ -27,7 +27,8 @@ class Stream:
         bits = np.random.Philox(key=self._key, counter=start * self._counts_per_row)
         words: npt.NDArray[np.uint64] = bits.random_raw(count * padded).reshape(count, padded)[:, : self._width]
         # The 53 high bits make the draw. numpy's own `random` does the same, but only raw words are promised to stay.
-        return np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+        draws: Floats = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+        return draws
 
 
 class Uniform:
@@ -62,7 +63,7 @@ class Gaussian:
         radius, angle = np.split(self._stream.rows(start, count), 2, axis=1)
         normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)  # Box and Muller, 1958
         rates: Floats = (self._mean + self._deviation * normal) * self._high
-        return np.rint(rates.clip(self._low, self._high))
+        return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
 
 
 class Markov:
