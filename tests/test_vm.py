@@ -29,7 +29,9 @@ def test_command_is_root_inside(vm: VM) -> None:
 
 def test_what_is_written_inside_is_gone_except_in_the_results(vm: VM) -> None:
     results = vm.folder / "results"
-    script = f"set -e; echo 1 >/etc/longhaul-was-here; cat /etc/longhaul-was-here; echo 2 >{vm.folder}/beside; echo 3 >{results}/kept"
+    script = f"""set -e
+        echo 1 >/etc/longhaul-was-here; cat /etc/longhaul-was-here
+        echo 2 >{vm.folder}/beside; echo 3 >{results}/kept"""
     ended = vm.run("--results", str(results), "--", "sh", "-c", script)
     assert (ended.status, ended.out) == (0, "1\n")
     assert not Path("/etc/longhaul-was-here").exists()
@@ -201,7 +203,7 @@ def test_seven_switches_carry_a_hundred_gigabit_alike_in_every_boot(vm: VM) -> N
         assert ended.status == 0, ended.err
         boots.append(json.loads(ended.out))
     assert boots[0]["drops"] == boots[1]["drops"] == 0
-    # A full packet of 1500 bytes: 1448 of payload (IP 20, TCP 20 and its timestamps 12), 1514 on the wire that HTB counts.
+    # Of a packet's 1500 bytes 1448 are payload (IP 20, TCP 20 and its timestamps 12), and HTB counts 1514.
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     for boot in boots:
         steady = boot["seconds"][4:]  # the congestion window has grown
@@ -296,7 +298,7 @@ def test_a_guest_that_panics_says_so(vm: VM) -> None:
 
 
 def test_a_guest_that_runs_out_of_memory_says_so(vm: VM) -> None:
-    ended = vm.run("--memory", "256 MiB", *python(script="x = bytearray(2**29)"), timeout=60)
+    ended = vm.run("--memory", "256 MiB", *python(script="x = []\nwhile True: x.append(b'x' * 2**22)"), timeout=60)
     assert ended.status == 1
     assert "ran out of memory" in sentence(ended.err) and "--memory" in ended.err
 
