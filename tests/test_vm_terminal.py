@@ -69,7 +69,9 @@ def test_the_terminal_is_as_it_was_afterwards(vm: VM) -> None:
             with vm.start("--clock", "wall", "--", *arguments, stdin=theirs, stdout=theirs) as process:
                 process.wait(timeout=30)
             assert termios.tcgetattr(theirs) == before
-        with vm.start("--clock", "wall", "--", "sh", "-c", "echo up; sleep 1000", stdin=theirs, stdout=theirs) as process:
+        with vm.start(
+            "--clock", "wall", "--", "sh", "-c", "echo up; sleep 1000", stdin=theirs, stdout=theirs
+        ) as process:
             assert os.read(ours, 100).startswith(b"up")
             process.terminate()
             assert process.wait(timeout=10) == 143
