@@ -22,7 +22,7 @@ class VM:
     def __init__(self, image: Path, folder: Path) -> None:
         self.folder = folder  # a folder that the unprivileged user owns
         self.environment = {
-            "PATH": os.environ["PATH"],
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "LONGHAUL_KERNEL": str(image),

@@ -1,16 +1,20 @@
 """The VM as its users meet it: the real kernel, started as an unprivileged user wherever the tests may choose one."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from scenarios.vm import CannotRunError, kconfig, kernel
 from tests.conftest import NOBODY, PROJECT, VM
 
 WHO = NOBODY if os.getuid() == 0 else os.getuid()
@@ -18,6 +22,13 @@ WHO = NOBODY if os.getuid() == 0 else os.getuid()
 
 def python(*, script: str) -> tuple[str, ...]:
     return ("--", "python3", "-c", script)
+
+
+def sentence(err: str) -> str:
+    """Return the one sentence that a failed command printed."""
+    lines = err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("longhaul: "), err
+    return lines[0]
 
 
 # --- what COMMAND sees, and what it cannot touch --------------------------------------------------------------------
@@ -29,7 +40,9 @@ def test_command_is_root_inside(vm: VM) -> None:
 
 def test_what_is_written_inside_is_gone_except_in_the_results(vm: VM) -> None:
     results = vm.folder / "results"
-    script = f"set -e; echo 1 >/etc/longhaul-was-here; cat /etc/longhaul-was-here; echo 2 >{vm.folder}/beside; echo 3 >{results}/kept"
+    script = f"""set -e
+        echo 1 >/etc/longhaul-was-here; cat /etc/longhaul-was-here
+        echo 2 >{vm.folder}/beside; echo 3 >{results}/kept"""
     ended = vm.run("--results", str(results), "--", "sh", "-c", script)
     assert (ended.status, ended.out) == (0, "1\n")
     assert not Path("/etc/longhaul-was-here").exists()
@@ -50,8 +63,6 @@ def test_the_working_directory_the_environment_and_the_arguments_arrive_whole(vm
 
 
 def test_the_python_of_the_project_runs_inside(vm: VM) -> None:
-    import sys
-
     ended = vm.run("--", sys.executable, "-c", "import scenarios.vm; print(scenarios.vm.__name__)")
     assert ended.out == "scenarios.vm\n", ended.err
 
@@ -104,6 +115,13 @@ def test_a_reader_that_leaves_ends_the_vm_as_in_any_pipeline(vm: VM) -> None:
         assert process.stdout.read(2) == b"y\n"
         process.stdout.close()
         assert process.wait(timeout=10) == 128 + signal.SIGPIPE
+
+
+def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = vm.run("--", "echo", "hello", stdout=full)
+    assert ended.status == 1
+    assert "cannot be passed on: No space left" in sentence(ended.err)
 
 
 # --- the clocks -----------------------------------------------------------------------------------------------------
@@ -168,8 +186,6 @@ ip -br link | grep -c ovs-system || true
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_open_vswitch_comes_up_forwards_in_the_kernel_and_goes_down(vm: VM, clock: str) -> None:
-    import sys
-
     ended = vm.run("--clock", clock, "--", "sh", "-c", SWITCH, env={"PY": sys.executable})
     received, flows, handlers, *rest = ended.out.splitlines()
     assert received == "3 received", ended.err
@@ -179,8 +195,6 @@ def test_open_vswitch_comes_up_forwards_in_the_kernel_and_goes_down(vm: VM, cloc
 
 
 def test_open_vswitch_is_not_brought_up_outside_the_vm() -> None:
-    import sys
-
     ended = subprocess.run(
         [sys.executable, "-m", "scenarios.vm.openvswitch", "up"],
         capture_output=True,
@@ -193,15 +207,13 @@ def test_open_vswitch_is_not_brought_up_outside_the_vm() -> None:
 
 
 def test_seven_switches_carry_a_hundred_gigabit_alike_in_every_boot(vm: VM) -> None:
-    import sys
-
     boots = []
     for _ in range(2):
         ended = vm.run("--", sys.executable, str(PROJECT / "tests/guest/line.py"), timeout=300)
         assert ended.status == 0, ended.err
         boots.append(json.loads(ended.out))
     assert boots[0]["drops"] == boots[1]["drops"] == 0
-    # A full packet of 1500 bytes: 1448 of payload (IP 20, TCP 20 and its timestamps 12), 1514 on the wire that HTB counts.
+    # Of a packet's 1500 bytes 1448 are payload (IP 20, TCP 20 and its timestamps 12), and HTB counts 1514.
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     for boot in boots:
         steady = boot["seconds"][4:]  # the congestion window has grown
@@ -243,7 +255,13 @@ def leftovers(image: Path) -> list[str]:
 
 
 def names() -> set[str]:
-    return {str(path) for folder in ("/tmp", "/dev/shm", "/var/tmp") for path in Path(folder).iterdir()}
+    """Return what the VM's user has in the folders for temporary files, theirs alone: others use those, too."""
+    found = set()
+    for path in (path for folder in ("/tmp", "/dev/shm", "/var/tmp") for path in Path(folder).iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_uid == WHO:
+                found.add(str(path))
+    return found
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
@@ -273,13 +291,6 @@ def test_every_way_to_end_it_leaves_nothing(
 # --- when it cannot -------------------------------------------------------------------------------------------------
 
 
-def sentence(err: str) -> str:
-    """Return the one sentence that a failed command printed."""
-    lines = err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("longhaul: "), err
-    return lines[0]
-
-
 def test_a_guest_that_panics_says_so(vm: VM) -> None:
     # Wipe the code of init, which then dies of a signal: the kernel cannot go on without.
     script = (
@@ -296,7 +307,7 @@ def test_a_guest_that_panics_says_so(vm: VM) -> None:
 
 
 def test_a_guest_that_runs_out_of_memory_says_so(vm: VM) -> None:
-    ended = vm.run("--memory", "256 MiB", *python(script="x = bytearray(2**29)"), timeout=60)
+    ended = vm.run("--memory", "256 MiB", *python(script="x = []\nwhile True: x.append(b'x' * 2**22)"), timeout=60)
     assert ended.status == 1
     assert "ran out of memory" in sentence(ended.err) and "--memory" in ended.err
 
@@ -304,7 +315,7 @@ def test_a_guest_that_runs_out_of_memory_says_so(vm: VM) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "status", "words"),
     [
-        (("--", "true"), {"LONGHAUL_KERNEL": "", "XDG_CACHE_HOME": "/nowhere"}, 3, "kernel is not built yet"),
+        (("--", "true"), {"LONGHAUL_KERNEL": "/no/kernel"}, 3, "run `bash scenarios/setup.sh`"),
         (("--", "true"), {"LONGHAUL_KERNEL": "/bin/true"}, 3, "/bin/true is no User-Mode Linux kernel"),
         (("--", "true"), {"LONGHAUL_KERNEL": "/no/kernel"}, 3, "/no/kernel is no User-Mode Linux kernel"),
         (("--memory", "900 TB", "--", "true"), {}, 3, "no room for the VM's 900 TB of memory"),
@@ -341,8 +352,6 @@ def test_bad_usage_ends_with_status_two(vm: VM) -> None:
 
 
 def test_a_machine_that_forbids_ptrace_is_named(vm: VM) -> None:
-    import sys
-
     launcher = [sys.executable, str(PROJECT / "tests/guest/without_ptrace.py")]
     ended = subprocess.run(
         [*launcher, sys.executable, "-m", "scenarios.vm", "--", "true"],
@@ -352,9 +361,28 @@ def test_a_machine_that_forbids_ptrace_is_named(vm: VM) -> None:
     assert "forbids ptrace" in sentence(ended.stderr)
 
 
-def test_another_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scenarios.vm import CannotRunError, kernel
+def test_a_kernel_that_is_not_built_is_named_with_what_builds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    with pytest.raises(
+        CannotRunError, match=r"not built yet \(looked in .*longhaul.*\): run `bash scenarios/setup.sh`"
+    ):
+        kernel.find_kernel({"XDG_CACHE_HOME": str(tmp_path)})
 
+
+def test_a_kernel_in_the_virtual_environment_serves_those_who_did_not_build_it(
+    kernel_image: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fingerprint = kconfig.fingerprint(kconfig.FRAGMENT.read_text())
+    copy = kernel.cached(tmp_path / "lib" / "longhaul", "6.12.1-1", fingerprint)
+    copy.parent.mkdir(parents=True)
+    shutil.copy2(kernel_image, copy)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert kernel.find_kernel({"XDG_CACHE_HOME": str(tmp_path)}) == copy
+
+
+def test_another_processor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(CannotRunError, match="x86_64 machines only, and this one is aarch64"):
         kernel.find_kernel({})

@@ -5,9 +5,11 @@ root inside, and returns the command's exit status; ``python -m scenarios.vm`` d
 against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
 """
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TextIO
 
 from scenarios.vm import boot, host, kernel, terminal
 from scenarios.vm.boot import CLOCKS, Clock
@@ -81,8 +83,13 @@ def run(
             ),
         )
         machine.start(image, arguments, memory_folder=folder, request=request)
-        stdout, stderr = stdout or sys.stdout.buffer, stderr or sys.stderr.buffer
+        stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
         with terminal.lent(machine.stdout.ours):
             return machine.wait(stdout, stderr, stdin=0)
+
+
+def _standard(stream: TextIO | None) -> Sink:
+    """Return the bytes' side of a standard stream, or nothing's where the caller has closed it."""
+    return stream.buffer if stream is not None else io.BytesIO()

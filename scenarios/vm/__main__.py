@@ -32,9 +32,12 @@ def main(arguments: list[str]) -> int:
         return error.status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has gone: end as a command in a pipeline does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer has nowhere to go
+        if isinstance(error, BrokenPipeError):  # whoever read our output has gone: end as others in a pipeline do
+            return 128 + signal.SIGPIPE
+        print(f"longhaul: the output of the VM cannot be passed on: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

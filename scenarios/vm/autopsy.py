@@ -11,8 +11,8 @@ _PANIC = re.compile(r"Kernel panic - not syncing: (.+)")
 def error(log: str, *, status: int, ready: bool) -> VMError:
     """Return the error for a kernel that ended by itself.
 
-    ``log`` is what it printed, ``status`` its exit status (negative for a signal), ``ready`` whether COMMAND had
-    been started.
+    ``log`` is what it printed, ``status`` its exit status (128+n for death by signal n), ``ready`` whether COMMAND
+    had been started.
     """
     if panic := _PANIC.search(log):
         if "ut of memory" in panic[1]:
@@ -23,11 +23,11 @@ def error(log: str, *, status: int, ready: bool) -> VMError:
             f"this machine forbids ptrace, which the VM's kernel runs its processes with ({_last_line(log)}): allow it "
             "(in a container, with --cap-add=SYS_PTRACE or a seccomp profile that has it)"
         )
-    if status == -signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
+    if status == 128 + signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
         return CannotRunError(
             "this machine ran out of room for the VM's memory: free some, or give it less with --memory"
         )
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
     when = "while COMMAND ran" if ready else "before COMMAND started"
     last = _last_line(log)
     return VMError(f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else ""))

@@ -3,6 +3,7 @@
 Nothing here starts or reads anything. guest.sh is the other side of the request.
 """
 
+import base64
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -103,7 +104,7 @@ def request(
     terminal: bool,
     stdin: bool,
 ) -> bytes:
-    """Return what the VM's init is handed over the control console: a length in a line, then shell that it evaluates.
+    """Return what the VM's init is handed over the control console: shell that it evaluates, in one line of base64.
 
     ``environment`` is set as it is, and nothing else. ``results`` is the one folder of the host that can be written.
     With ``terminal`` COMMAND has the VM's terminal; otherwise its three streams are pipes, and without ``stdin`` the
@@ -122,8 +123,7 @@ def request(
             f"launch() {{ exec {shlex.join([*words, *command])}; }}",
         )
     )
-    data = os.fsencode(text)
-    return b"%d\n%s" % (len(data), data)
+    return base64.b64encode(os.fsencode(text)) + b"\n"
 
 
 def check_directory(directory: str, *, results: str | None) -> None:

@@ -1,6 +1,6 @@
 """Builds the VM's kernel from the distribution's source into the user's cache: ``python -m scenarios.vm.build``.
 
-Does nothing when the cache has the kernel of the installed source and of kernel.config already.
+Does nothing when the cache has the kernel of the installed source and of kernel.config already. Prints its path.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def main() -> int:
         return error.status
     except KeyboardInterrupt:
         return 130
-    print(f"kernel: {path}")
+    print(path)
     return 0
 
 

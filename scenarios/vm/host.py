@@ -49,7 +49,7 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
 
 
 def working_directory(directory: str | os.PathLike[str] | None) -> str:
-    """Return the absolute path of a working directory, by default the caller's; raises VMUsageError for one that is gone."""
+    """Return the absolute path of a working directory, by default the caller's; raises VMUsageError when it is gone."""
     try:
         return str(Path(directory or ".").resolve(strict=True))
     except OSError as error:

@@ -1,8 +1,8 @@
 """Where the VM's kernel is: the cache that set-up fills, and whether a kernel can serve.
 
 The cache is a folder per user, ``$XDG_CACHE_HOME/longhaul`` or ``~/.cache/longhaul``, with a folder a kernel named
-after the kernel's version and the fingerprint of its configuration. ``LONGHAUL_KERNEL`` names a kernel to use
-instead.
+after the kernel's version and the fingerprint of its configuration. Set-up puts a copy into the virtual environment,
+for root and whoever else runs the project without having set it up. ``LONGHAUL_KERNEL`` names a kernel to use instead.
 """
 
 import os
@@ -10,6 +10,7 @@ import platform
 import pwd
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,17 +41,16 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
     if platform.machine() != "x86_64":
         raise CannotRunError(f"the VM's kernel runs on x86_64 machines only, and this one is {platform.machine()}")
     if named := environment.get("LONGHAUL_KERNEL"):
-        path = Path(named)
-        check(path)
-        return path
+        check(Path(named))
+        return Path(named)
     fingerprint = kconfig.fingerprint(kconfig.FRAGMENT.read_text())
-    caches = [cache_folder(environment), *_sudo_caller_cache(environment)]
+    caches = [cache_folder(environment), Path(sys.prefix, "lib", "longhaul")]
     found = [path for cache in caches for path in cache.glob(f"linux-*-{fingerprint}/linux")]
-    path_or_none = newest(found)
-    if path_or_none is None:
-        raise CannotRunError(f"the VM's kernel is not built yet (looked in {caches[0]}): run `{SETUP}`")
-    check(path_or_none)
-    return path_or_none
+    path = newest([path for path in found if os.access(path, os.X_OK)])
+    if path is None:
+        raise CannotRunError(f"the VM's kernel is not built yet (looked in {caches[0]} and {caches[1]}): run `{SETUP}`")
+    check(path)
+    return path
 
 
 def check(path: Path) -> None:
@@ -71,14 +71,3 @@ def check(path: Path) -> None:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more options"
-
-
-def _sudo_caller_cache(environment: Mapping[str, str]) -> list[Path]:
-    """Return the cache of the user who called sudo: set-up runs as that user, an experiment may run as root."""
-    caller = environment.get("SUDO_USER")
-    if os.getuid() != 0 or not caller or caller == "root":
-        return []
-    try:
-        return [Path(pwd.getpwnam(caller).pw_dir, ".cache", "longhaul")]
-    except KeyError:
-        return []

@@ -2,15 +2,12 @@
 
 The VM leaves nothing behind because it never makes anything that has a name: the guest's memory is an unnamed file,
 init is a file of the project, and what to run goes through the control console. Its processes die with the thread
-that started it (PR_SET_PDEATHSIG, on the kernel by us and on its own children by the kernel), so even a launcher
-that is killed leaves none.
+that started it, which warden.sh sees to, so even a launcher that is killed leaves none.
 """
 
 import contextlib
-import ctypes
 import os
 import select
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -20,14 +17,13 @@ from scenarios.vm import autopsy
 from scenarios.vm.errors import VMError
 
 INIT = Path(__file__).with_name("guest.sh")
+WARDEN = Path(__file__).with_name("warden.sh")
 
 # The kernel makes a folder for itself below uml_dir. None can be made in /proc, not even by root, so it goes without.
 NO_FOLDER = "/proc/"
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Sink(Protocol):
@@ -105,22 +101,16 @@ class Machine:
 
     def start(self, kernel: Path, arguments: tuple[str, ...], *, memory_folder: str, request: bytes) -> None:
         """Start the kernel; raises OSError when the host cannot."""
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
+        warden = ["setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
         self._process = subprocess.Popen(
-            [kernel, *arguments],
+            [*warden, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=self.kernel.theirs,
             stderr=self.kernel.theirs,
             cwd="/",
             env={"TMPDIR": memory_folder, "PATH": "/usr/bin:/bin"},
             pass_fds=[line.theirs for line in self._lines],
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call and a comparison, no lock is taken
+            start_new_session=True,  # Ctrl-C is for us: we then end the VM
         )
         for line in self._lines:
             os.close(line.theirs)
@@ -128,11 +118,9 @@ class Machine:
         self._request = request
 
     def stop(self) -> None:
-        """Kill the VM, at once and whole: the kernel leads a process group that holds every process of its own."""
+        """Kill the VM, at once and whole."""
         if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()  # it has not become a group's leader in its first instant
+            self._process.terminate()
 
     def wait(self, stdout: Sink, stderr: Sink, *, stdin: int | None = None) -> int:
         """Carry the streams until COMMAND has ended and return its status; raises VMError when the VM ends first.

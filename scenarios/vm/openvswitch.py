@@ -20,6 +20,7 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 # believes in none (count_cpu_cores in lib/ovs-thread.c): a switch made sooner has no thread to handle packets that
 # the kernel has no flow for, and forwards nothing.
 _CPUS_COUNTED_S = 10
+_STOP_S = 10
 _DAEMONS = ("ovs-vswitchd", "ovsdb-server")
 
 
@@ -46,10 +47,17 @@ def up() -> None:
 def down() -> None:
     """Stop Open vSwitch, its switches with it, and remove its database; does nothing where it is not up."""
     for daemon in _DAEMONS:
-        if (RUN / f"{daemon}.pid").exists():
-            # --cleanup takes the kernel's datapath and its ports away too.
-            extra = ["--cleanup"] if daemon == "ovs-vswitchd" else []
-            _run("ovs-appctl", "-t", daemon, "exit", *extra)
+        pidfile = RUN / f"{daemon}.pid"
+        if not pidfile.exists():
+            continue
+        process = Path("/proc", pidfile.read_text().strip())
+        # --cleanup takes the kernel's datapath and its ports away too.
+        _run("ovs-appctl", "-t", daemon, "exit", *(["--cleanup"] if daemon == "ovs-vswitchd" else []))
+        deadline = time.monotonic() + _STOP_S
+        while process.exists():  # it answers before it ends
+            if time.monotonic() > deadline:
+                raise VMError(f"{daemon} did not stop within {_STOP_S} s")
+            time.sleep(0.01)
     shutil.rmtree(RUN, ignore_errors=True)
 
 

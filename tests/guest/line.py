@@ -25,11 +25,13 @@ def sh(line: str) -> str:
 def build() -> list[str]:
     """Make the hosts and the switches, shape every port, and return the ports' names."""
     for number in range(1, SWITCHES + 1):
-        sh(f"ovs-vsctl add-br s{number} -- set-fail-mode s{number} standalone")
+        # Addresses that are the same in every boot: what is ordered by their hashes then is, too.
+        sh(f"ovs-vsctl add-br s{number} -- set bridge s{number} other-config:hwaddr=02:00:00:00:01:0{number}")
     ports = []
     for number in range(SWITCHES + 1):  # link number joins switch `number` to the next; the ends are the hosts
         left, right = f"r{number}", f"l{number + 1}"
-        sh(f"ip link add {left} type veth peer name {right}")
+        macs = f"02:00:00:00:02:0{number}", f"02:00:00:00:03:0{number}"
+        sh(f"ip link add {left} address {macs[0]} type veth peer name {right} address {macs[1]}")
         for port, switch in ((left, number), (right, number + 1)):
             if 1 <= switch <= SWITCHES:
                 sh(f"ovs-vsctl add-port s{switch} {port}")
@@ -66,7 +68,7 @@ def receive(channel: "multiprocessing.connection.Connection") -> None:
 
 def send(channel: "multiprocessing.connection.Connection") -> None:
     enter("h1")
-    connection = socket.create_connection(("10.0.0.2", 5001))
+    connection = socket.create_connection(("10.0.0.2", 5001), source_address=("10.0.0.1", 5001))
     data = os.urandom(MESSAGE_BYTES)
     for _ in range(MESSAGES):
         channel.send(time.clock_gettime_ns(time.CLOCK_MONOTONIC))

@@ -1,4 +1,4 @@
-"""Runs a command with ptrace forbidden, as a strict container would: ``without_ptrace.py COMMAND…`` (seccomp, x86-64)."""
+"""Runs a command with ptrace forbidden, as a strict container would: ``without_ptrace.py COMMAND…``."""
 
 import ctypes
 import os
