@@ -1,0 +1,272 @@
+"""The communicator: makes rings of the GPUs' agents and runs collectives on them.
+
+It starts one small process that forks the agents (`hosts.nursery`), tells each over a socket of its own what to do, and
+waits for all answers with a deadline. Whatever goes wrong is one CollectiveError that names the rank; then the agents
+are gone, and a communicator has to be made anew.
+"""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hosts import agent, wire
+from hosts.collectives import ring_allgather
+from hosts.transport import Transport, limits
+from topologies.fabric import Fabric
+
+_PROJECT = Path(__file__).parent.parent
+_LEAD_NS = 10_000_000  # from the order to begin until the beginning
+_PHASE_NS = 10_000_000  # collectives begin in step with the kernel's tick of 100 Hz, so all of them find it alike
+_GRACE_S = 5.0  # beyond the agents' own deadline
+
+
+class CollectiveError(Exception):
+    """A ring or a collective that failed: a sentence that names the rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A chunk that is not what was due: where, in which step, the rank that the chunk began at, and what is wrong."""
+
+    rank: int
+    step: int
+    chunk: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """Damage, for a test: a bit of byte `byte` of what `rank` has received in `step`, before it is forwarded."""
+
+    rank: int
+    step: int
+    byte: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllGather:
+    """A collective that was run: when each rank began and had received its last chunk whole, on CLOCK_MONOTONIC.
+
+    `faults` are the chunks that were wrong; without any, every GPU received every chunk right, byte for byte.
+    """
+
+    collective: int
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def completion_s(self) -> float:
+        """From the first beginning to the last end."""
+        return (max(self.end_ns) - min(self.start_ns)) / 1e9
+
+
+class Communicator:
+    """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
+
+    Collectives are of `chunk_bytes` a GPU. No step may take longer than `deadline_s`, by the VM's clock. The thread
+    that makes a communicator must outlive it, as the agents die with it. Raises ValueError where the chunks are too
+    large for Linux's sockets, CollectiveError where an agent cannot start.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        *,
+        host_pids: Sequence[int],
+        chunk_bytes: int,
+        transport: Transport | None = None,
+        deadline_s: float = 60.0,
+    ) -> None:
+        self._gpus = fabric.gpus
+        self._ranks = range(len(self._gpus))
+        self._chunk_bytes, self._deadline_s = chunk_bytes, deadline_s
+        if chunk_bytes < 1:
+            raise ValueError(f"a chunk has {chunk_bytes} bytes; it needs one at least")
+        transport = transport or Transport()
+        limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + wire.HEADER_BYTES)
+        self._epoch = self._collective = 0
+        self._arrivals: list[list[int]] = []
+        self._unread = [bytearray() for _ in self._ranks]
+        pairs = [socket.socketpair() for _ in self._ranks]  # they have no name that another process could find
+        self._controls = [ours for ours, _ in pairs]
+        spec = {
+            "gpus": [
+                {"rank": g.rank, "address": g.ip, "interface": g.interface, "host_pid": pid, "control_fd": fd.fileno()}
+                for g, pid, (_, fd) in zip(self._gpus, host_pids, pairs, strict=True)
+            ],
+            "chunk_bytes": chunk_bytes,
+            "deadline_s": deadline_s,
+            "transport": asdict(transport),
+            "limits": asdict(limit),
+        }
+        self._nursery = _start_nursery(json.dumps(spec), [theirs.fileno() for _, theirs in pairs])
+        for _, theirs in pairs:
+            theirs.close()
+        try:
+            self.agent_pids = tuple(answer["pid"] for answer in self._answers("start", self._ranks))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def build_ring(self, ring: Sequence[int]) -> None:
+        """Leave the ring there is and make this one, of all ranks: on return every connection is up and open wide.
+
+        Raises ValueError for what is no ring of all ranks, CollectiveError where a connection cannot be made.
+        """
+        if sorted(ring) != list(self._ranks):
+            raise ValueError(f"{list(ring)} is no ring of {len(self._ranks)} GPUs: it must have each rank once")
+        self._epoch += 1
+        after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
+        before = {b: a for a, b in after.items()}
+        self._all("abort")
+        for rank in self._ranks:  # one after the other: then nothing depends on which of them is first
+            address = self._gpus[after[rank]].ip
+            self._tell(rank, "connect", epoch=self._epoch, successor=after[rank], address=address)
+            self._answers("connect", [rank])
+        for rank in self._ranks:
+            self._tell(rank, "accept", epoch=self._epoch, predecessor=before[rank])
+        self._answers("accept", self._ranks)
+        self._all("confirm")
+        self._arrivals = [[] for _ in self._ranks]
+        for transfer in ring_allgather(ring):
+            self._arrivals[transfer.dst].append(transfer.chunk)
+
+    def allgather(self, *, flip: Flip | None = None) -> AllGather:
+        """Run an AllGather over the ring, begun by all ranks at one instant; `flip` damages it on the way.
+
+        Raises ValueError without a ring, CollectiveError when an agent dies or does not get through in time.
+        """
+        if not self._arrivals:
+            raise ValueError("there is no ring yet")
+        if flip is not None and not (0 < flip.step < len(self._ranks) and 0 <= flip.byte < self._chunk_bytes):
+            raise ValueError(
+                f"{flip} is nowhere in a collective of {len(self._ranks)} GPUs and {self._chunk_bytes} bytes"
+            )
+        self._collective += 1
+        start_ns = -(-(agent.now_ns() + _LEAD_NS) // _PHASE_NS) * _PHASE_NS
+        for rank, arrivals in enumerate(self._arrivals):
+            damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
+            order = {"collective": self._collective, "start_ns": start_ns, "arrivals": arrivals, "flip": damage}
+            self._tell(rank, "allgather", **order)
+        answers = self._answers("allgather", self._ranks)
+        return AllGather(
+            collective=self._collective,
+            start_ns=tuple(answer["start_ns"] for answer in answers),
+            end_ns=tuple(answer["end_ns"] for answer in answers),
+            faults=tuple(
+                Fault(rank=rank, **fault) for rank, answer in enumerate(answers) for fault in answer["faults"]
+            ),
+        )
+
+    def close(self) -> None:
+        """End the agents and their parent, and wait until they have; may be called again."""
+        for control in self._controls:
+            control.close()  # an agent ends when its communicator goes away
+        try:
+            self._nursery.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._nursery.kill()  # its agents die with it
+            self._nursery.wait()
+        self._arrivals = []
+
+    def _all(self, do: str) -> list[dict[str, Any]]:
+        for rank in self._ranks:
+            self._tell(rank, do)
+        return self._answers(do, self._ranks)
+
+    def _tell(self, rank: int, do: str, **arguments: object) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # what it died of will be read instead of an answer
+            self._controls[rank].sendall(wire.line({"do": do, **arguments}))
+
+    def _answers(self, do: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
+        """The answers of these ranks to `do`; where one is missing or is an error, CollectiveError, and the end."""
+        waiting, failed = set(ranks), {}
+        answers: dict[int, dict[str, Any]] = {}
+        poll = select.poll()
+        for rank in ranks:
+            poll.register(self._controls[rank], select.POLLIN)
+        rank_of = {self._controls[rank].fileno(): rank for rank in ranks}
+        end_s = time.monotonic() + self._deadline_s + _GRACE_S
+        while waiting and (left_s := end_s - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                rank = rank_of[fd]
+                try:
+                    answer = self._read(rank, do)
+                except wire.WireError as error:
+                    answer = {"error": str(error)}
+                if answer is None:
+                    continue
+                if "error" in answer:
+                    failed[rank] = answer["error"]
+                answers[rank] = answer
+                waiting.discard(rank)
+                poll.unregister(fd)
+        if waiting or failed:
+            text = self._blame(do, waiting, failed)
+            self.close()
+            raise CollectiveError(text)
+        return [answers[rank] for rank in ranks]
+
+    def _read(self, rank: int, do: str) -> dict[str, Any] | None:
+        """What a rank has answered, {"error": ""} when it has died, None as long as the line is not complete."""
+        try:
+            data = self._controls[rank].recv(wire.MAX_LINE_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return {"error": ""}
+        unread = self._unread[rank]
+        unread += data
+        if b"\n" not in unread and len(unread) < wire.MAX_LINE_BYTES:
+            return None
+        line, _, rest = bytes(unread).partition(b"\n")
+        unread[:] = rest
+        return wire.answer(line + b"\n", to=do)
+
+    def _blame(self, do: str, silent: set[int], failed: Mapping[int, str]) -> str:
+        """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""
+        what = f"collective {self._collective}" if do == "allgather" else f"ring {self._epoch}"
+        dead = sorted(rank for rank, text in failed.items() if not text)
+        if dead:
+            return f"{what} failed: the process of GPU {_listed(dead)} died"
+        if silent:
+            return f"{what} failed: GPU {_listed(sorted(silent))} did not answer within {self._deadline_s:g} s"
+        rank, text = next(iter(failed.items()))
+        return f"{what} failed: GPU {rank} {text}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return " and ".join(str(rank) for rank in ranks)
+
+
+def _start_nursery(spec: str, fds: Sequence[int]) -> "subprocess.Popen[str]":
+    """Start the process that forks the agents, with as little of Python as it needs: starting is slow in the VM."""
+    nursery = subprocess.Popen(
+        [sys.executable, "-S", "-m", "hosts.nursery", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=fds,
+        text=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(_PROJECT)},
+    )
+    assert nursery.stdin is not None
+    with suppress(BrokenPipeError), nursery.stdin:  # its agents' silence will tell
+        nursery.stdin.write(spec + "\n")
+    return nursery

@@ -1,0 +1,110 @@
+"""The process that all agents are forked from: `python -m hosts.nursery PARENT`, with the specification on stdin.
+
+Starting Python and importing take longest in the VM, so both happen once, here, and each agent is a fork of this small
+process. It forks them in rank order, so that they are alike from boot to boot, and then waits until the last has
+ended. It dies with its parent and they die with it.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO, NoReturn
+
+from hosts import transport, wire
+from hosts.agent import Agent, AgentError, reason
+from hosts.content import Content
+
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _serve(agent: Agent, lines: BinaryIO, control: socket.socket) -> None:
+    """Obey until the communicator goes away or the agent fails, which ends it: then its neighbours fail as well."""
+    while data := lines.readline(wire.MAX_LINE_BYTES + 1):
+        control.sendall(wire.line(agent.obey(wire.command(data))))
+
+
+def _live(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, Any], content: Content) -> None:
+    """An agent's whole life, in the process that was forked for it."""
+    _enter(f"/proc/{gpu['host_pid']}/ns/net")
+    _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+    agent = Agent(
+        rank=gpu["rank"],
+        address=gpu["address"],
+        interface=gpu["interface"],
+        settings=transport.Transport(**spec["transport"]),
+        limits=transport.Limits(**spec["limits"]),
+        content=content,
+        chunk_bytes=spec["chunk_bytes"],
+        reply_s=spec["deadline_s"],
+    )
+    try:
+        control.sendall(wire.line({"pid": os.getpid()}))
+        with control.makefile("rb") as lines:
+            _serve(agent, lines, control)
+    finally:
+        agent.abort()
+
+
+def _child(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, Any], content: Content) -> NoReturn:
+    status = 1
+    try:
+        _live(control, spec, gpu, content)
+        status = 0
+    except (AgentError, OSError, ValueError) as error:
+        text = reason(error) if isinstance(error, OSError) else str(error)
+        with suppress(OSError):
+            control.sendall(wire.line({"error": text}))
+    except Exception:  # a mistake of ours, to be seen
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
+
+
+def _enter(namespace: str) -> None:
+    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(fd, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"{namespace} cannot be entered: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(fd)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it, in the process `parent`, ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(1)
+
+
+def main() -> None:
+    """Fork an agent for every GPU of the specification that stands on stdin, in rank order, and outlive them all."""
+    _die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
+    spec = json.loads(sys.stdin.readline())
+    transport.lift_memory_limit()
+    content = Content(ranks=len(spec["gpus"]), chunk_bytes=spec["chunk_bytes"])
+    controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in spec["gpus"]]
+    me = os.getpid()
+    for gpu, control in zip(spec["gpus"], controls, strict=True):
+        if os.fork() == 0:
+            _die_with_parent(me)
+            for other in controls:
+                if other is not control:
+                    other.close()
+            _child(control, spec, gpu, content)
+    for control in controls:  # so that each is closed when its agent ends
+        control.close()
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What GPUs and the communicator say to each other, as bytes.
+
+On a control connection goes one JSON object a line. Every command is checked against COMMANDS when it is read, so
+what an agent works with has the right names and types. On a ring connection goes a greeting, and then chunk after
+chunk, each behind a header.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+MAX_LINE_BYTES = 1 << 16
+
+COMMANDS: Mapping[str, Mapping[str, Any]] = {
+    # Join the ring: connect to the successor, accept the predecessor, see that the window is open, leave.
+    "connect": {"epoch": int, "successor": int, "address": str},
+    "accept": {"epoch": int, "predecessor": int},
+    "confirm": {},
+    "abort": {},
+    # Take part in a collective: the chunks that will arrive, by the rank they begin at; `flip` is a byte to damage.
+    "allgather": {"collective": int, "start_ns": int, "arrivals": list, "flip": list},
+}
+
+ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "start": {"pid": int},
+    "connect": {},
+    "accept": {},
+    "confirm": {"congestion_window_bytes": int, "announced_window_bytes": int},
+    "abort": {},
+    "allgather": {"start_ns": int, "end_ns": int, "faults": tuple},
+}
+_FAULT = {"step": int, "chunk": int, "text": str}
+
+_HEADER = struct.Struct("!4sHxxQQ")
+_MAGIC = b"LHch"
+HEADER_BYTES = _HEADER.size
+
+_GREETING = struct.Struct("!4sHxxQ")
+_HELLO = b"LHhi"
+GREETING_BYTES = _GREETING.size
+
+
+class WireError(ValueError):
+    """A message that is not what it should be; the text says how."""
+
+
+def line(message: Mapping[str, object]) -> bytes:
+    """The message as a line; raises WireError where it would be longer than a reader takes."""
+    data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    if len(data) > MAX_LINE_BYTES:
+        raise WireError(f"a control message of {len(data)} bytes, and {MAX_LINE_BYTES} is the most")
+    return data
+
+
+def message(data: bytes) -> dict[str, Any]:
+    """The object that a line holds; raises WireError for anything else."""
+    if len(data) > MAX_LINE_BYTES or not data.endswith(b"\n"):
+        raise WireError(f"a control message of {len(data)} bytes that does not end within {MAX_LINE_BYTES}")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise WireError(f"{data[:60]!r} is no JSON object")
+    return found
+
+
+def command(data: bytes) -> dict[str, Any]:
+    """The command that a line holds, with its name under "do"; raises WireError unless it is as COMMANDS says."""
+    found = message(data)
+    name = found.get("do")
+    if not isinstance(name, str) or name not in COMMANDS:
+        raise WireError(f"{name!r} is no command of an agent's; they are {', '.join(COMMANDS)}")
+    _check({key: value for key, value in found.items() if key != "do"}, COMMANDS[name], name)
+    return found
+
+
+def answer(data: bytes, *, to: str) -> dict[str, Any]:
+    """The answer to a command that a line holds, or {"error": SENTENCE}; raises WireError for anything else."""
+    found = message(data)
+    _check(found, {"error": str} if "error" in found else ANSWERS[to], f"an answer to {to}")
+    return found
+
+
+def _check(found: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> None:
+    if found.keys() != wanted.keys():
+        raise WireError(f"{name} has {', '.join(wanted) or 'nothing'} with it, not {', '.join(found) or 'nothing'}")
+    for key, kind in wanted.items():
+        if not _is(found[key], kind):
+            raise WireError(f"the {key} of {name} is {str(found[key])[:60]!r}, which it cannot be")
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value of a message has that type: whole numbers not below 0, lists of these, tuples of faults."""
+    if kind is int:
+        return type(value) is int and value >= 0
+    if kind is list:
+        return isinstance(value, list) and all(_is(item, int) for item in value)
+    if kind is tuple:
+        return isinstance(value, list) and all(
+            isinstance(item, dict) and item.keys() == _FAULT.keys() and all(_is(item[k], t) for k, t in _FAULT.items())
+            for item in value
+        )
+    return isinstance(value, kind)
+
+
+def header(*, collective: int, rank: int, chunk_bytes: int) -> bytes:
+    """What goes before a chunk: of which collective it is, at which rank it began and how long it is."""
+    return _HEADER.pack(_MAGIC, rank, collective, chunk_bytes)
+
+
+def header_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) -> str | None:
+    """What is wrong with the header of a chunk that should be this one; None where it is right."""
+    magic, found_rank, found_collective, found_bytes = _HEADER.unpack(data)
+    if magic != _MAGIC:
+        return f"its header begins with {magic!r}"
+    if (found_rank, found_collective, found_bytes) != (rank, collective, chunk_bytes):
+        return (
+            f"its header says chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
+            f"not chunk {rank} of collective {collective} with {chunk_bytes}"
+        )
+    return None
+
+
+def greeting(*, epoch: int, rank: int) -> bytes:
+    """The first bytes on a ring connection: the ring it belongs to and the rank that made it."""
+    return _GREETING.pack(_HELLO, rank, epoch)
