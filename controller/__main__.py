@@ -1,0 +1,92 @@
+"""``python -m controller --fabric FILE --socket PATH [--port N]``: the controller of one fabric, till it is stopped."""
+
+import sys
+
+from controller import framework  # isort: skip  (before whatever uses sockets)
+
+import argparse
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+from controller.lines import ProtocolError
+from controller.protocol import read_spec
+from controller.service import SocketTakenError
+from topologies.errors import FabricError
+from topologies.fabric import Fabric, build_fabric
+
+
+def main(arguments: list[str]) -> int:
+    """Run the controller until SIGTERM or SIGINT; return its exit status: 0 then, 1 if it failed, 2 for bad usage."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="controller: %(message)s")
+    try:
+        fabric = _read_fabric(options.fabric)
+    except (OSError, ProtocolError, FabricError) as error:
+        print(f"controller: the fabric {options.fabric} cannot be had: {_sentence(error)}", file=sys.stderr)
+        return 2
+    stopped, stop = socket.socketpair()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Only a byte in a socket: a handler may interrupt anything, and under Ryu the main thread is not its own.
+        signal.signal(number, lambda *_: os.write(stop.fileno(), b"0"))
+    try:
+        _check_port(options.port)
+        threads = framework.start("controller.app", port=options.port, fabric=fabric, socket_path=options.socket)
+    except (SocketTakenError, ValueError) as error:
+        print(f"controller: {_sentence(error)}", file=sys.stderr)
+        return 1
+    framework.hub.spawn(_watch, threads, stop)
+    print(f"controller: {framework.version()}, port {options.port}, {options.socket}", flush=True)
+    status = int(stopped.recv(1))
+    framework.AppManager.get_instance().applications["RouteApp"].close()
+    if status:
+        print(f"controller: the OpenFlow listener on port {options.port} has ended", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m controller", description="Route one fabric by OpenFlow 1.3.")
+    parser.add_argument("--fabric", type=Path, required=True, metavar="FILE", help="the declared fabric, as JSON")
+    parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the Unix socket to answer on")
+    parser.add_argument("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches, on loopback")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no TCP port; allowed: 1 to 65535")
+    return int(text)
+
+
+def _read_fabric(path: Path) -> Fabric:
+    return build_fabric(read_spec(path.read_bytes()))
+
+
+def _sentence(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")
+
+
+def _check_port(port: int) -> None:
+    """Raise SocketTakenError where the port is taken: the framework would only log it, and stay deaf."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((framework.LOOPBACK, port))
+            probe.listen()
+        except OSError as error:
+            raise SocketTakenError(f"port {port} cannot be listened on: {error.strerror}") from None
+
+
+def _watch(threads: list[object], stop: socket.socket) -> None:
+    """The framework's threads never end unless they fail."""
+    framework.hub.joinall(threads)
+    os.write(stop.fileno(), b"1")
+
+
+if __name__ == "__main__":
+    result = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(result)  # the framework's threads wait for switches for ever, and an ordinary exit would wait for them

@@ -1,0 +1,67 @@
+"""The OpenFlow framework under the app: os-ken, or stock Ryu 4.34 where there is no os-ken.
+
+The two have the same classes under other names; every name that differs is here, and so is what each needs before it
+runs. Import this before anything that uses sockets: Ryu's threads are green, and its sockets must be too.
+"""
+
+import importlib
+import sys
+
+try:
+    import os_ken  # noqa: F401
+
+    NAME = "os_ken"
+except ModuleNotFoundError:
+    NAME = "ryu"
+
+if NAME == "ryu":
+    import eventlet
+    import eventlet.wsgi
+
+    if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
+        eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu's WSGI imports a name that eventlet has dropped
+    # Threads stay real, as under ryu-manager: the framework makes its own with `hub.spawn`.
+    eventlet.monkey_patch(thread=False)
+
+_base = importlib.import_module(f"{NAME}.base.app_manager")  # first: in Ryu the controller's modules need it loaded
+
+hub = importlib.import_module(f"{NAME}.lib.hub")
+ofp_event = importlib.import_module(f"{NAME}.controller.ofp_event")
+_handler = importlib.import_module(f"{NAME}.controller.handler")
+_cfg = importlib.import_module(f"{NAME}.cfg")
+importlib.import_module(f"{NAME}.controller.controller")  # it declares the options set below
+OFP_VERSION = importlib.import_module(f"{NAME}.ofproto.ofproto_v1_3").OFP_VERSION
+
+App = _base.OSKenApp if NAME == "os_ken" else _base.RyuApp
+AppManager = _base.AppManager
+set_ev_cls = _handler.set_ev_cls
+CONFIG, MAIN, DEAD = _handler.CONFIG_DISPATCHER, _handler.MAIN_DISPATCHER, _handler.DEAD_DISPATCHER
+
+LOOPBACK = "127.0.0.1"
+
+
+def start(app: str, *, port: int, **arguments: object) -> list[object]:
+    """Load the module `app` and what it needs, give its app these arguments, and listen for switches on loopback.
+
+    Returns the framework's threads: they run until the process ends, and one that ends earlier is a failure. The
+    managers that the frameworks ship are not used: os-ken 4 has none, and its `run_apps` trips over an interrupt.
+    """
+    _cfg.CONF([], project=NAME, default_config_files=[])
+    _cfg.CONF.set_override("ofp_listen_host", LOOPBACK)
+    _cfg.CONF.set_override("ofp_tcp_listen_port", port)
+    apps = AppManager.get_instance()
+    apps.load_apps([app])
+    contexts = apps.create_contexts()
+    threads: list[object] = apps.instantiate_apps(**contexts, **arguments)
+    return threads
+
+
+def version() -> str:
+    """The framework and its version, as "os_ken 4.2.2"."""
+    return f"{NAME} {getattr(sys.modules[NAME], 'version', None) or _installed()}"
+
+
+def _installed() -> str:
+    from importlib import metadata
+
+    return metadata.version(NAME.replace("_", "-"))

@@ -1,0 +1,186 @@
+"""From routes to flow rules, and from old routes to new without losing a packet.
+
+Standing rules lead from every GPU to every other: by the destination alone within its site, by the pair of sites over
+the WAN, on the fixed path. A route puts one pair of GPUs on another path. Its first leaf tags the pair's packets with
+the route's generation (in place of the destination's MAC address, so the IP header stays as it was), the switches
+further along match the tag, and the last leaf puts the MAC address back.
+
+Why nothing is lost while routes change, not even a packet on its way:
+- no packet carries a new generation's tag until every switch past the first leaf has the rules for it; then the first
+  leaf changes over in one message; so each packet sees the old route or the new one, never a mixture, even where the
+  two pass the same switches in opposite order;
+- a packet whose tag a switch no longer knows falls to the standing rules there, which every router of every candidate
+  path has. They clear the tag, so no route draws the packet back, and lead to the destination without a circle.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from controller.flows import (
+    IN_PORT,
+    ROUTE_PRIORITY,
+    ROUTES_COOKIE,
+    ROUTES_MASK,
+    STANDING_COOKIE,
+    STANDING_PRIORITY,
+    TURN_PRIORITY,
+    Install,
+    Match,
+    Message,
+    Remove,
+    Rule,
+    Stage,
+    route_cookie,
+    tag,
+)
+from controller.ways import Ways
+from topologies.wiring import Switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A pair of ranks that is on a path other than the fixed one, and the generation that put it there."""
+
+    src: int
+    dst: int
+    path: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The stages that lead from some routes to others, and the routes in force once all are done."""
+
+    stages: tuple[Stage, ...]
+    routes: tuple[Route, ...]
+
+
+def standing(ways: Ways, switch: str) -> tuple[Rule, ...]:
+    """The standing rules of a switch, for every pair of GPUs that the WAN joins."""
+    here = ways.switches[switch]
+    rules = [*_inwards(ways, here)]
+    if here.kind == "leaf":
+        rules += _outwards_from_leaf(ways, here)
+    elif here.kind == "spine":
+        rules += _outwards_from_spine(ways, here)
+    else:
+        rules += _over_wan(ways, here)
+    return tuple(rules)
+
+
+def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], int], *, generation: int) -> Change:
+    """How to go from the routes in force to these paths, by pair of ranks; every other pair returns to the fixed path.
+
+    A route that stays keeps its generation and is left alone, and a pair on the fixed path needs no route. New routes
+    get `generation`, which no route in force or lately in force may have.
+    """
+    before = {(route.src, route.dst): route for route in old}
+    stay, fresh = [], []
+    for (src, dst), path in wanted.items():
+        current = before.get((src, dst))
+        if current is not None and current.path == path:
+            stay.append(current)
+        elif path != _fixed_path(ways, src, dst):
+            fresh.append(Route(src=src, dst=dst, path=path, generation=generation))
+    gone = [route for route in old if route not in stay]
+    replaced = {(route.src, route.dst) for route in fresh}
+    further = [tuple(reversed(installs(ways, route)[1:])) for route in fresh]  # from the destination backwards
+    first: list[Message] = [installs(ways, route)[0] for route in fresh]
+    first += [_removal(ways, route)[0] for route in gone if (route.src, route.dst) not in replaced]
+    behind = [_removal(ways, route)[1:] for route in gone]
+    stages = (tuple(m for ms in further for m in ms), tuple(first), tuple(m for ms in behind for m in ms))
+    return Change(stages=tuple(stage for stage in stages if stage), routes=(*stay, *fresh))
+
+
+def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, ...]:
+    """What a switch is told when it connects, whatever it holds: the standing rules, and these routes alone.
+
+    Between the second stage and the third its packets are on the standing rules; none is lost.
+    """
+    mine = tuple(message for route in routes for message in installs(ways, route)[::-1] if message.switch == switch)
+    stages: tuple[Stage, ...] = (
+        tuple(Install(switch=switch, rule=rule) for rule in standing(ways, switch)),
+        (no_routes(switch),),
+        mine,
+    )
+    return tuple(stage for stage in stages if stage)
+
+
+def no_routes(switch: str) -> Remove:
+    """The message that takes every route of every generation off a switch."""
+    return Remove(switch=switch, cookie=ROUTES_COOKIE, mask=ROUTES_MASK)
+
+
+def installs(ways: Ways, route: Route) -> tuple[Install, ...]:
+    """A route's rules, in the order in which its packets meet them: one for each switch passed."""
+    src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
+    passed = ways.over(route.src, route.dst, route.path)
+    label = tag(route.generation)
+    found = []
+    for place, (switch, peer) in enumerate(zip(passed, (*passed[1:], dst.name), strict=True)):
+        match = Match(src=src.ip, dst=dst.ip, eth_dst=label if place else None)
+        rewrite = label if place == 0 else dst.mac if peer == dst.name else None
+        rule = Rule(
+            priority=ROUTE_PRIORITY,
+            cookie=route_cookie(route.generation),
+            match=match,
+            out_port=ways.port(switch, peer),
+            eth_dst=rewrite,
+        )
+        found.append(Install(switch=switch, rule=rule))
+    return tuple(found)
+
+
+def _removal(ways: Ways, route: Route) -> tuple[Remove, ...]:
+    """What takes a route away, switch by switch from its source on; other routes of its generation stay."""
+    src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
+    pair, cookie = Match(src=src.ip, dst=dst.ip), route_cookie(route.generation)
+    passed = ways.over(route.src, route.dst, route.path)
+    return tuple(Remove(switch=switch, cookie=cookie, match=pair) for switch in passed)
+
+
+def _fixed_path(ways: Ways, src: int, dst: int) -> int:
+    return ways.fixed(ways.fabric.gpus[src].site, ways.fabric.gpus[dst].site).index
+
+
+def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
+    """To every GPU of the switch's own site; its leaf puts the MAC address back."""
+    for gpu in ways.gpus_in(here.site):
+        if here.kind == "leaf":
+            peer = gpu.name if gpu.leaf == here.name else ways.spine(gpu)
+        else:
+            peer = gpu.leaf if here.kind == "spine" else ways.spine(gpu)
+        yield _standing(Match(dst=gpu.ip), ways.port(here.name, peer), eth_dst=gpu.mac if peer == gpu.name else None)
+
+
+def _outwards_from_leaf(ways: Ways, here: Switch) -> Iterator[Rule]:
+    for gpu in ways.fabric.gpus:
+        if gpu.leaf == here.name:
+            for site, network in enumerate(ways.networks):
+                if ways.joined(gpu.site, site):
+                    yield _standing(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu)))
+
+
+def _outwards_from_spine(ways: Ways, here: Switch) -> Iterator[Rule]:
+    assert here.site is not None
+    for site, network in enumerate(ways.networks):
+        if ways.joined(here.site, site):
+            first = ways.over_wan(ways.fixed(here.site, site))[0]
+            match = Match(src=ways.networks[here.site], dst=network)
+            yield _standing(match, ways.port(here.name, first), eth_dst=tag(0))
+
+
+def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
+    for a, b in ways.fabric.paths_between:
+        peer = ways.fallback(a, b).get(here.name)
+        if peer is None:
+            continue
+        port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
+        yield _standing(match, port, eth_dst=tag(0))
+        # A packet that has lost its route may have to go back where it came from.
+        back = Match(src=match.src, dst=match.dst, in_port=port)
+        yield Rule(priority=TURN_PRIORITY, cookie=STANDING_COOKIE, match=back, out_port=IN_PORT, eth_dst=tag(0))
+
+
+def _standing(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:
+    return Rule(priority=STANDING_PRIORITY, cookie=STANDING_COOKIE, match=match, out_port=out_port, eth_dst=eth_dst)

@@ -1,0 +1,142 @@
+"""The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller.flows import ALL_BITS, Install, Match, Message, Stage
+from controller.framework import hub
+from topologies.wiring import Switch
+
+_IPV4 = 0x0800
+
+
+class SwitchError(RuntimeError):
+    """A switch that is not there, does not answer in time or refuses a rule: one sentence that names it."""
+
+
+class Switches:
+    """The fabric's switches by name, each with its connection while it has one.
+
+    Events come in from the app's thread by `joined`, `left`, `confirmed` and `refused`; `send` blocks another thread
+    until the switches have confirmed. One `send` at a time.
+    """
+
+    def __init__(self, switches: Iterable[Switch]) -> None:
+        self.names = {switch.dpid: switch.name for switch in switches}
+        self._connections: dict[str, Any] = {}
+        self._news = hub.Queue()
+        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether it is a barrier
+
+    def missing(self) -> list[str]:
+        """The switches without a connection, in the fabric's order."""
+        return [name for name in self.names.values() if name not in self._connections]
+
+    def joined(self, datapath: Any) -> str | None:
+        """Take a connection, in place of the switch's older one; None where the fabric has no such switch."""
+        name = self.names.get(datapath.id)
+        if name is not None:
+            self._connections[name] = datapath
+        return name
+
+    def left(self, datapath: Any) -> str | None:
+        """Forget a connection that has ended; None where it had been forgotten or replaced already."""
+        name = self.names.get(datapath.id)
+        if name is None or self._connections.get(name) is not datapath:
+            return None
+        del self._connections[name]
+        self._news.put((name, None, f"the switch {name} has disconnected"))
+        return name
+
+    def confirmed(self, datapath: Any, xid: int) -> None:
+        """A barrier's reply has come."""
+        self._news.put((self.names.get(datapath.id), xid, None))
+
+    def refused(self, datapath: Any, xid: int, kind: int, code: int) -> None:
+        """An OpenFlow error has come: the switch does not do what message `xid` told it."""
+        name = self.names.get(datapath.id)
+        self._news.put((name, xid, f"the switch {name} refuses a rule with OpenFlow error type {kind}, code {code}"))
+
+    def send(self, stages: Iterable[Stage], *, deadline_s: float) -> None:
+        """Send stage after stage, each once the switches have confirmed the one before.
+
+        Raises SwitchError where a switch is not connected, leaves, refuses, or has not confirmed a stage after
+        `deadline_s`; what was sent until then stays.
+        """
+        for stage in stages:
+            self._awaited.clear()
+            while not self._news.empty():  # of switches that have left and come back, and of what nobody awaits
+                self._news.get()
+            by_switch: dict[str, list[Message]] = {}
+            for message in stage:
+                by_switch.setdefault(message.switch, []).append(message)
+            for name, messages in by_switch.items():
+                self._post(name, messages)
+            self._await_barriers(time.monotonic() + deadline_s, deadline_s)
+
+    def _post(self, name: str, messages: list[Message]) -> None:
+        datapath = self._connections.get(name)
+        if datapath is None:
+            raise SwitchError(f"the switch {name} is not connected")
+        parcels = [flow_mod(datapath, message) for message in messages]
+        parcels.append(datapath.ofproto_parser.OFPBarrierRequest(datapath))
+        for parcel in parcels:
+            datapath.set_xid(parcel)
+            parcel.serialize()
+            self._awaited[name, parcel.xid] = parcel is parcels[-1]
+        # One write for all: the connection's own queue would wake a thread for each message.
+        if not datapath.send(b"".join(bytes(parcel.buf) for parcel in parcels)):
+            raise SwitchError(f"the switch {name} has disconnected")
+
+    def _await_barriers(self, end: float, deadline_s: float) -> None:
+        waiting = {name: xid for (name, xid), is_barrier in self._awaited.items() if is_barrier}
+        while waiting:
+            try:
+                name, xid, trouble = self._news.get(timeout=max(0.0, end - time.monotonic()))
+            except hub.QueueEmpty:
+                late = ", ".join(waiting)
+                raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}") from None
+            if trouble is not None and (name in waiting if xid is None else (name, xid) in self._awaited):
+                raise SwitchError(trouble)
+            if name in waiting and waiting[name] == xid:
+                del waiting[name]
+
+
+def flow_mod(datapath: Any, message: Message) -> Any:
+    """A message as the framework's OFPFlowMod for this connection."""
+    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
+    if isinstance(message, Install):
+        rule = message.rule
+        actions = [parser.OFPActionSetField(eth_dst=rule.eth_dst)] if rule.eth_dst is not None else []
+        actions.append(parser.OFPActionOutput(rule.out_port))
+        return parser.OFPFlowMod(
+            datapath,
+            command=ofproto.OFPFC_ADD,
+            cookie=rule.cookie,
+            priority=rule.priority,
+            match=parser.OFPMatch(**match_fields(rule.match)),
+            instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)],
+        )
+    return parser.OFPFlowMod(
+        datapath,
+        command=ofproto.OFPFC_DELETE,
+        cookie=message.cookie,
+        cookie_mask=message.mask & ALL_BITS,
+        out_port=ofproto.OFPP_ANY,
+        out_group=ofproto.OFPG_ANY,
+        match=parser.OFPMatch(**match_fields(message.match)),
+    )
+
+
+def match_fields(match: Match) -> Mapping[str, Any]:
+    """The fields of an OFPMatch; none at all for a match of everything."""
+    fields: dict[str, Any] = {"in_port": match.in_port, "eth_dst": match.eth_dst}
+    for field, network in (("ipv4_src", match.src), ("ipv4_dst", match.dst)):
+        if network is not None:
+            fields["eth_type"] = _IPV4
+            fields[field] = (network.split("/")[0], _netmask(int(network.split("/")[1]))) if "/" in network else network
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _netmask(bits: int) -> str:
+    return ".".join(str(0xFFFF_FFFF << (32 - bits) >> shift & 255) for shift in (24, 16, 8, 0))

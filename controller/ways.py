@@ -1,0 +1,113 @@
+"""Ways through the fabric: which switches a packet passes from GPU to GPU, and out of which port.
+
+A packet climbs to the spine that its source's place in the site picks and comes down from the spine that its
+destination's place picks; so traffic spreads over the spines, and a GPU's traffic to all border routers (and from
+them) shares one spine. Between the spines lies a candidate path over the WAN. Rules are left to `rules`.
+"""
+
+from functools import cache
+from heapq import heappop, heappush
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
+
+from topologies.fabric import Fabric, WanPath
+from topologies.wiring import Gpu
+
+_SITE_PREFIX = 24  # bits of a GPU's address that tell its site
+
+
+class Ways:
+    """The ways through one fabric.
+
+    Raises ValueError where the addresses of two sites share a network, which one rule per site could not tell apart.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.switches = {switch.name: switch for switch in fabric.switches}
+        self.networks = _networks(fabric)
+        self._ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
+        self._spines = [
+            tuple(switch.name for switch in fabric.switches if switch.kind == "spine" and switch.site == site)
+            for site in range(len(fabric.gpus_per_site))
+        ]
+        self._first_rank = [sum(fabric.gpus_per_site[:site]) for site in range(len(fabric.gpus_per_site))]
+        self.fallback = cache(self._fallback)
+
+    def port(self, switch: str, peer: str) -> int:
+        """The number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
+        return self._ports[switch, peer]
+
+    def spine(self, gpu: Gpu) -> str:
+        """The spine by which a GPU's traffic to other leaves and sites leaves its own leaf, or comes to it."""
+        spines = self._spines[gpu.site]
+        return spines[(gpu.rank - self._first_rank[gpu.site]) % len(spines)]
+
+    def gpus_in(self, site: int | None) -> tuple[Gpu, ...]:
+        """A site's GPUs in rank order; none where there is no site."""
+        return tuple(gpu for gpu in self.fabric.gpus if gpu.site == site)
+
+    def over_wan(self, path: WanPath) -> tuple[str, ...]:
+        """The routers of a candidate path, both border routers included."""
+        links = [self.fabric.links[index] for index in path.links]
+        return (links[0].src, *(link.dst for link in links))
+
+    def over(self, src: int, dst: int, path: int) -> tuple[str, ...]:
+        """The switches from rank `src`'s leaf to rank `dst`'s, over the candidate path of that index."""
+        a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
+        return (a.leaf, self.spine(a), *self.over_wan(self.fabric.paths[path]), self.spine(b), b.leaf)
+
+    def joined(self, src_site: int, dst_site: int) -> bool:
+        """Whether the WAN has a path from one site to the other."""
+        return bool(self.fabric.paths_between.get((src_site, dst_site)))
+
+    def fixed(self, src_site: int, dst_site: int) -> WanPath:
+        """The fixed path from one site to another; they must be `joined`."""
+        return self.fabric.paths_between[src_site, dst_site][0]
+
+    def _fallback(self, src_site: int, dst_site: int) -> dict[str, str]:
+        """The next router towards `dst_site` from every router that a path between the two sites may pass.
+
+        The routers of the fixed path follow it; every other takes the fewest hops to the end given that. The number of
+        hops left falls at every step, so there is no way in circles. Empty where the two are not `joined`.
+        """
+        if not self.joined(src_site, dst_site):
+            return {}
+        fixed = self.over_wan(self.fixed(src_site, dst_site))
+        hops = dict.fromkeys(self._border_routers(dst_site), 0)
+        hops |= {name: left for left, name in enumerate(reversed(fixed))}
+        towards = dict(pairwise(fixed))
+        near = set(self._border_routers(src_site))
+        frontier = sorted((left, name) for name, left in hops.items() if name not in near)
+        while frontier:
+            left, name = heappop(frontier)
+            for other in self._into(name):
+                enters = other in near or self.switches[other].kind == "transit"
+                if enters and left + 1 < hops.get(other, left + 2) and other not in fixed:
+                    hops[other], towards[other] = left + 1, name
+                    if other not in near:  # nobody is sent back through a border router of the source's site
+                        heappush(frontier, (left + 1, other))
+        return towards
+
+    def _border_routers(self, site: int) -> tuple[str, ...]:
+        names = zip(self.fabric.border_routers, self.fabric.br_sites, strict=True)
+        return tuple(name for name, where in names if where == site)
+
+    def _into(self, router: str) -> tuple[str, ...]:
+        """The routers with a WAN link to this one."""
+        return tuple(link.src for link in self.fabric.links if link.kind == "wan" and link.dst == router)
+
+
+def _networks(fabric: Fabric) -> tuple[str, ...]:
+    """Every site's network, as "10.0.0.0/24"."""
+    networks: list[IPv4Network] = []
+    for site in range(len(fabric.gpus_per_site)):
+        addresses = [IPv4Address(gpu.ip) for gpu in fabric.gpus if gpu.site == site]
+        network = IPv4Network(f"{addresses[0]}/{_SITE_PREFIX}", strict=False)
+        stray = next((address for address in addresses if address not in network), None)
+        if stray is not None:
+            raise ValueError(f"the address {stray} of site {site} lies outside {network}, its site's network")
+        if network in networks:
+            raise ValueError(f"the sites {networks.index(network)} and {site} share the network {network}")
+        networks.append(network)
+    return tuple(str(network) for network in networks)
