@@ -85,6 +85,7 @@ def _drawn(figure: TotalsFigure) -> Figure:
     axes.set_xticks(range(len(figure.x_ticks)), figure.x_ticks)
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(f"total time of {figure.collectives:,}\nAllGathers (s)")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_title(figure.title, fontsize="medium")
     axes.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     return drawn

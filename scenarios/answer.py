@@ -94,7 +94,7 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
     for point in result.points:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
-        total, count = f"{summary.total_s.value:,.1f}", f"{summary.collectives:,}"
+        total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
         yield label(result.setting), point.mode, count, mean, total, _gain(point)
 
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from analysis.figures import write_totals
 from scenarios.answer import summary_csv
 from scenarios.loader import resolved
-from scenarios.plots import figures_of
 from scenarios.results import SettingResult
 from scenarios.spec import Scenario
 
@@ -75,6 +73,10 @@ class RunFolder:
 
     def fill(self, scenario: Scenario, results: Sequence[SettingResult]) -> None:
         """Write scenario.toml, summary.csv and figures/; raises OSError where that fails."""
+        # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
+        from analysis.figures import write_totals
+        from scenarios.plots import figures_of
+
         with (self.path / "scenario.toml").open("x", encoding="utf-8") as file:
             file.write(resolved(scenario))
         with (self.path / "summary.csv").open("x", encoding="utf-8") as file:

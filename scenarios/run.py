@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The command: run a scenario, in one engine or several, and write what it gives. See --help."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -28,7 +29,15 @@ def main() -> int:
         # Imported late, as numpy and matplotlib take long enough for Ctrl-C to arrive meanwhile.
         from scenarios.command import run
 
-        return run(sys.argv[1:])
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read the output has gone; there is nobody to tell, nor anything to flush at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        return 1
     except _Ended as ended:
         print("run.py: interrupted", file=sys.stderr)
         return int(ended.args[0])
