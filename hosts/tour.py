@@ -68,7 +68,8 @@ class _Tours:
 
     def _best(self) -> Array:
         """The weight of the best path through all GPUs from each to each other, [m, m, K]."""
-        return self._tables[-1][0]
+        best: Array = self._tables[-1][0]
+        return best
 
     def _walk(self, first: Indices, last: Indices, instance: Indices, budget: Array) -> Indices:
         """The path from first to last within the budget that comes first in order of its GPUs: [instances, m]."""
