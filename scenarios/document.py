@@ -125,7 +125,7 @@ def unknown(key: str, known: Iterable[str]) -> str:
     if not name or table not in TABLES:
         kind = "key" if table in TABLES else "table"
         allowed = ("name", *(f"[{table}]" for table in TABLES))
-        nearest = did_you_mean(key, keys) or did_you_mean(table, TABLES)
+        nearest = did_you_mean(table, TABLES) or did_you_mean(key, keys)
         return f"is no {kind} of a scenario, allowed: {', '.join(allowed)}{nearest}"
     names = [other.removeprefix(f"{table}.") for other in keys if other.startswith(f"{table}.")]
     return f"is no key of [{table}], allowed: {', '.join(names)}{did_you_mean(name, names) or did_you_mean(key, keys)}"
