@@ -47,7 +47,7 @@ def wan_names(fabric: Fabric, a: int, b: int) -> list[str]:
 @given(specs)
 def test_what_linux_and_openflow_see_is_unique_and_fits(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
-    names = [node.name for node in (*fabric.gpus, *fabric.switches)]
+    names = [*(gpu.name for gpu in fabric.gpus), *(switch.name for switch in fabric.switches)]
     interfaces = [gpu.interface for gpu in fabric.gpus]
     interfaces += [port.interface for switch in fabric.switches for port in switch.ports]
     for values in (

@@ -1,6 +1,7 @@
 """The ring choice, against every ring there is, against chance, and against itself in other batches."""
 
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hosts.ring import MAX_GPUS_PER_SITE, best_rings, rank_order
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]
 
 
 def ranks_of(sizes: tuple[int, ...]) -> list[list[int]]:
@@ -33,7 +34,7 @@ def brute_force(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> lis
     after = np.roll(rings, -1, axis=1)
     slowest = cost[rings, after].max(axis=1)
     total = np.rint(delay[rings, after] * 1e12).astype(np.int64).sum(axis=1)
-    best = rings[np.lexsort((total, slowest))[0]].tolist()  # lexsort is stable: the first of equals
+    best: list[int] = rings[np.lexsort((total, slowest))[0]].tolist()  # lexsort is stable: the first of equals
     return best[best.index(0) :] + best[: best.index(0)]
 
 
@@ -99,7 +100,8 @@ def test_no_ring_found_by_chance_is_better(size: int, count: int) -> None:
 
 
 def crossings(rings: npt.NDArray[np.intp], size: int) -> npt.NDArray[np.intp]:
-    return ((rings < size) != (np.roll(rings, -1, axis=1) < size)).sum(axis=1)
+    count: npt.NDArray[np.intp] = ((rings < size) != (np.roll(rings, -1, axis=1) < size)).sum(axis=1)
+    return count
 
 
 def weigh(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
@@ -112,7 +114,7 @@ def weigh(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> tuple[Flo
 def test_an_instance_is_solved_alike_in_any_company(sizes: list[int], seed: int, equal: bool) -> None:
     n, random = sum(sizes), np.random.default_rng(seed)
     cost = random.integers(1, 5, (30, n, n)).astype(float)
-    delay = random.integers(0, 3, (30, n, n)) * 1e-6
+    delay: Floats = random.integers(0, 3, (30, n, n)) * 1e-6
     if equal:
         delay[:-1] = 1e-6  # all but one instance: that one must not change how the others come out
     together = best_rings(cost, delay, gpus_per_site=tuple(sizes))
