@@ -20,8 +20,10 @@ from scenarios.workers import over_tasks
 from topologies.conditions import ConditionsSpec, Sampler, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, build_fabric
 
-BATCH = 2000
-"""Collectives reckoned at once: enough to make numpy's overhead small, few enough to stay in the cache."""
+BATCH = 5000
+"""Collectives reckoned at once: enough to make numpy's overhead small, few enough for progress to be seen."""
+
+_CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, and memory stays within bounds
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,8 +52,10 @@ class Model:
 
     def _step(self, setting: Scenario) -> int:
         # Batches that begin where rings are re-embedded need no look back at conditions before them.
+        links = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
+        batch = max(1, min(self.batch, _CELLS // links))
         every = setting.collective.reembed_every
-        return self.batch // every * every or self.batch
+        return batch // every * every or batch
 
     def _tasks(self, settings: Sequence[Scenario]) -> Iterator["_Task"]:
         for place, setting in enumerate(settings):
