@@ -113,7 +113,9 @@ def _between(interval: Interval, scale: float, digits: int) -> str:
 def _claims(results: Sequence[SettingResult]) -> Iterator[str]:
     for result in results:
         found = result.found
-        line = f"{label(result.setting)}: {found.order_text}{_verdict(found.order_holds)}"
+        ran = {point.mode for point in result.points}
+        verdict = _verdict(found.order_holds) if ran == set(PAPER_ORDER) else ""
+        line = f"{label(result.setting)}: {found.order_text}{verdict}"
         for point in result.points:
             if point.mode == "joint" and point.gain is not None:
                 line += f"; joint {_gain(point)} below base{_verdict(found.joint_holds)}"

@@ -119,6 +119,7 @@ def _live(parts: Iterable[Slice], progress: Progress, console: Console) -> Gener
     due = 0.0
     with Live(console=console, auto_refresh=False) as live:
         place = 0
+        live.update(_table(progress, place), refresh=True)
         for part in parts:
             progress.take(part)
             place = max(place, part.setting)
