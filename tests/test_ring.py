@@ -144,6 +144,15 @@ def test_of_two_routes_equally_fast_the_shorter_is_taken() -> None:
     assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() == [0, 3, 2, 1]
 
 
+def test_the_last_bit_of_a_delay_decides_nothing() -> None:
+    cost, delay = np.ones((1, 4, 4)), np.full((1, 4, 4), 3e-6)
+    first = best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist()
+    delay[0, 1, 3] = np.nextafter(3e-6, 0)
+    assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() == first
+    delay[0, 1, 3] = 3e-6 - 1e-12
+    assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() != first
+
+
 def test_what_cannot_be_solved_is_refused() -> None:
     square = np.ones((1, 4, 4))
     with pytest.raises(ValueError, match="no ring"):

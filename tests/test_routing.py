@@ -64,6 +64,24 @@ def test_of_equal_paths_the_first_is_taken() -> None:
     assert router.best(rates, np.array([0]), np.array([4]), chunk_bytes=CHUNK).path.tolist() == [0]
 
 
+def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
+    """Two paths cost the same, to the last bit: 1 s on the way and 0.5 s to send, or the other way round."""
+    wan = WanSpec(preset=None, routers=("A",), links=(("s0b0", "s1b0"), ("s0b0", "A"), ("A", "s1b0")))
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
+    straight, around = fabric.paths_between[0, 1]
+    assert straight.name == "s0b0>s1b0"
+    assert around.name == "s0b0>A>s1b0"
+    delays, rates = np.zeros(len(fabric.links)), np.full((1, len(fabric.links)), 16.0)
+    delays[straight.links[0]] = 1.0
+    delays[around.links[0]], rates[0, around.links[0]] = 0.5, 8.0
+    router = Router(fabric, delays)
+    taken = router.best(rates, np.array([0]), np.array([2]), chunk_bytes=1)
+    cost_s, delay_s = router.crossings(rates, chunk_bytes=1, fixed=False)
+    assert taken.path[0] == straight.index
+    assert cost_s[0, 0, 2] == 1.5
+    assert delay_s[0, 0, 2] == taken.delay_s[0] == 1.0
+
+
 def test_a_long_path_is_worth_its_delay_for_a_large_chunk_only() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=WanSpec(preset="five-router")))
     delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-3))
