@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from analysis import student
 from analysis.metrics import gain, summarise
 
 
@@ -24,7 +25,7 @@ def test_the_values_are_those_of_arithmetic() -> None:
     assert gain(times, times / 4, block=1, seed=1).value == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("count", [400, 997])
+@pytest.mark.parametrize("count", [20, 50, 200, 400, 997])
 def test_the_interval_covers_the_truth_as_often_as_it_says(count: int) -> None:
     random = np.random.default_rng(6)
     trials = 200
@@ -83,3 +84,26 @@ def test_what_makes_no_series_is_refused() -> None:
         gain(np.ones(5), np.ones(6), block=1, seed=1)
     with pytest.raises(ValueError, match="between 0 and 1"):
         summarise(np.ones(5), block=1, seed=1, confidence=95)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "value"),
+    [
+        (0.975, 1, 12.706204736432102),
+        (0.975, 2, 4.302652729911275),
+        (0.975, 3, 3.182446305284263),
+        (0.975, 8, 2.306004135033371),
+        (0.975, 29, 2.045229642132703),
+        (0.9, 5, 1.475884048824481),
+        (0.025, 4, -2.7764451051977934),
+        (0.5, 7, 0.0),
+    ],
+)
+def test_students_quantiles_are_those_of_the_tables(probability: float, freedom: int, value: float) -> None:
+    assert student.quantile(probability, freedom) == pytest.approx(value, abs=1e-9)
+
+
+def test_student_is_asked_for_what_there_is() -> None:
+    for probability, freedom in ((0.0, 3), (1.0, 3), (math.nan, 3), (0.5, 0)):
+        with pytest.raises(ValueError, match="must lie in"):
+            student.quantile(probability, freedom)
