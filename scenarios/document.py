@@ -20,6 +20,7 @@ TABLES = ("fabric", "conditions", "collective", "run", "sweep")
 MAX_BYTES = 64 * 1024
 """Largest scenario file read; a scenario is a page of text."""
 
+_LINE = 500  # characters of a message's part, at most
 _SHOWN = 60  # characters of a value that a message repeats
 
 
@@ -154,7 +155,7 @@ def shown(value: object) -> str:
 
 def one_line(text: str) -> str:
     """Text of the user's as a message can hold it: printable, on one line, cut where it is very long."""
-    text = text[:200] + "…" * (len(text) > 200)
+    text = text[:_LINE] + "…" * (len(text) > _LINE)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 

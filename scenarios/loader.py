@@ -58,7 +58,7 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
     given, mistakes = _given(path, label, overrides)
     values, wrong = _read(given)
     mistakes += [*wrong, *checks.together(values, given)]
-    lines = [f"{_place(mistake.key, given, label)}: {mistake.text}" for mistake in mistakes]
+    lines = [f"{_place(mistake.key, given, label)}: {document.one_line(mistake.text)}" for mistake in mistakes]
     if lines:
         raise ScenarioError(dict.fromkeys(lines))
     return assembled(values)

@@ -1,5 +1,6 @@
 """Recorded conditions: replayed as they were, and refused where they are not whole."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from topologies.conditions import ConditionsSpec, Sampler, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric import FabricSpec, build_fabric
-from topologies.trace import read_trace
+from topologies.trace import MAX_BYTES, read_trace
 
 FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
 NAMES = [link.name for link in FABRIC.links]
@@ -88,3 +89,14 @@ def test_no_text_makes_the_reader_fail_in_any_other_way(tmp_path_factory: pytest
         read_trace(path, NAMES)
     except ConditionsError as error:
         assert all(str(path) in mistake.text for mistake in error.mistakes)
+
+
+def test_a_trace_that_could_block_is_cut_off_or_is_endless_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "cut.csv").write_text("time,link,rate\n0,g0>g1,40")
+    with (tmp_path / "vast.csv").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    refused = (("pipe.csv", "no regular file"), ("cut.csv", "is cut off"), ("vast.csv", "256,000,000 at most"))
+    for name, says in (*refused, ("/dev/zero", "no regular file")):
+        with pytest.raises(ConditionsError, match=says):
+            read_trace(tmp_path / name, ["g0>g1"])
