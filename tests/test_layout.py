@@ -48,3 +48,11 @@ def test_no_module_is_named_for_having_no_subject() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
     named = {path.stem for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert not named & vague
+
+
+def test_nothing_is_unpickled_from_files_nor_run_from_text() -> None:
+    for module in sorted(module for package in PACKAGES for module in (ROOT / package).rglob("*.py")):
+        names = {name.partition(".")[0] for name in imported(module)}
+        assert not names & {"pickle", "marshal", "shelve", "dill", "joblib"}, module
+        calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        assert not {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {"eval", "exec"}, module
