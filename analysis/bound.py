@@ -11,7 +11,7 @@ from topologies.fabric import Fabric
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
-_MAX_FREE_ROUTERS = 6  # transit routers whose side of a cut is tried both ways: 2^6 cuts for every set of sites
+_MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both ways: at most 2^8 cuts
 
 
 def lower_bound_s(fabric: Fabric, rates_bps: Floats, *, delays_s: Floats, chunk_bytes: int) -> Floats:
@@ -67,7 +67,7 @@ def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[npt.NDArray[np.bool
         yield ~alone
     site = np.full(len(nodes), -1)
     site[: n + len(fabric.border_routers)] = [*fabric.gpu_sites, *fabric.br_sites]
-    free = np.flatnonzero(site < 0)[:_MAX_FREE_ROUTERS]
+    free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
     for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
         for sides in product((False, True), repeat=free.size):
             inside = np.isin(site, chosen)

@@ -3,20 +3,25 @@
 Intervals come from a block bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations",
 1989; percentile intervals after Efron and Tibshirani, "An introduction to the bootstrap", 1993). Collectives between
 two re-embeddings share one ring, which makes their times dependent: a block is that many collectives in a row, and
-blocks are resampled whole.
+blocks are resampled whole. Fewer than thirty blocks are too few to resample; their intervals are Student's, with the
+jackknife's standard error (Efron and Tibshirani, chapter 11).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis import student
+
 Floats = npt.NDArray[np.float64]
+Statistic = Callable[[Floats], Floats]  # of how often each block counts, [any, blocks]: its values, [any]
 
 _RESAMPLES = 2000
-_DRAWS_AT_A_TIME = 1 << 20
+_ENOUGH_BLOCKS = 30  # percentiles of resamples of fewer blocks are too narrow, of two by far
 _MAX_BLOCKS = 1000  # longer series have longer blocks: the interval is the same to a few per cent, and cheap
 
 
@@ -75,21 +80,33 @@ def _blocks(series: Floats, block: int) -> tuple[Floats, Floats]:
     return np.add.reduceat(series, starts), np.diff(np.append(starts, series.size)).astype(np.float64)
 
 
-def _interval(statistic: Callable[[Floats], Any], blocks: int, seed: int, confidence: float) -> Interval:
-    """The statistic of how often each block counts, and its percentiles over resamples of the blocks."""
+def _interval(statistic: Statistic, blocks: int, seed: int, confidence: float) -> Interval:
+    """The statistic of how often each block counts, and its interval."""
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence}; it lies between 0 and 1")
-    value = float(statistic(np.ones(blocks)))
+    value = float(statistic(np.ones((1, blocks)))[0])
     if blocks == 1:
         return Interval(value=value, low=float("nan"), high=float("nan"))
-    random = np.random.Generator(np.random.Philox(seed))
-    at_a_time = max(1, _DRAWS_AT_A_TIME // blocks)
-    resampled = []
-    for start in range(0, _RESAMPLES, at_a_time):
-        rows = min(at_a_time, _RESAMPLES - start)
-        drawn = random.integers(blocks, size=(rows, blocks)) + np.arange(rows)[:, None] * blocks
-        weights = np.bincount(drawn.ravel(), minlength=rows * blocks).reshape(rows, blocks)
-        resampled.append(statistic(weights.astype(np.float64)))
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(resampled), (tail, 1 - tail))
+    if blocks < _ENOUGH_BLOCKS:
+        half = student.quantile(1 - tail, blocks - 1) * _jackknife_error(statistic, blocks)
+        return Interval(value=value, low=value - half, high=value + half)
+    low, high = np.quantile(statistic(_resamples(blocks, seed)), (tail, 1 - tail))
     return Interval(value=value, low=float(low), high=float(high))
+
+
+def _jackknife_error(statistic: Statistic, blocks: int) -> float:
+    """The statistic's standard error, from leaving out each block in turn."""
+    without = statistic(1 - np.eye(blocks))
+    return math.sqrt((blocks - 1) / blocks * float(((without - without.mean()) ** 2).sum()))
+
+
+@lru_cache(maxsize=2)
+def _resamples(blocks: int, seed: int) -> Floats:
+    """How often each block counts in each resample, [resamples, blocks]; the same for every mode and point of a run."""
+    random = np.random.Generator(np.random.Philox(seed))
+    weights = np.empty((_RESAMPLES, blocks))
+    for row in weights:
+        row[:] = np.bincount(random.integers(blocks, size=blocks), minlength=blocks)
+    weights.setflags(write=False)
+    return weights

@@ -3,6 +3,9 @@
 A path leads from a GPU to a border router of its site, over WAN links, and from a border router of the other site to
 a GPU there. Border routers and transit routers cut through, so it costs the sum of its delays plus the transmission
 of the chunk over its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate.
+
+A link's rate is what is available to one crossing. With three sites or more two crossings of a ring may share a WAN
+link; here neither slows the other, and each is routed as if alone.
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ Held and Karp's dynamic programme over subsets, for a batch of instances at a ti
 path that begins at x, visits exactly the GPUs of the set S and ends at w; bit i of S stands for GPU i.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,36 +21,71 @@ FAR_PS = np.int64(1) << 58
 _NO_RANK = 255  # beyond the rank of any edge: a site of twelve GPUs has 132 of them
 
 
+class _Layer:
+    """All sets of k GPUs out of `size`: [sets, k] `members`, and where each set less one member is in the layer below.
+
+    `place[S]` is the place of set S in its layer.
+    """
+
+    def __init__(self, size: int, k: int, place: Indices) -> None:
+        sets = [subset for subset in range(1 << size) if subset.bit_count() == k]
+        place[sets] = np.arange(len(sets))
+        self.members = np.array([[gpu for gpu in range(size) if subset >> gpu & 1] for subset in sets])
+        self.rest = place[np.array(sets)[:, None] ^ (1 << self.members)]
+        self.others = np.array([[np.delete(row, at) for at in range(k)] for row in self.members])  # [sets, k, k-1]
+
+
+class _Subsets:
+    """The sets of `size` GPUs by how many they hold, each in a place of its own; `sizes[S]` is how many S holds."""
+
+    def __init__(self, size: int) -> None:
+        self.place = np.zeros(1 << size, dtype=np.intp)
+        self.sizes = np.array([subset.bit_count() for subset in range(1 << size)])
+        self.layers = [_Layer(size, k, self.place) for k in range(1, size + 1)]
+
+
+_subsets = lru_cache(maxsize=None)(_Subsets)
+
+
 class _Tours:
-    """The table over `weight` [m, m, K], a path's weight being the `combine` of its edges' and `far` that of none."""
+    """The table over `weight` [m, m, K], a path's weight being the `combine` of its edges' and `far` that of none.
+
+    It is kept and filled by the size of S: for k GPUs an array [sets, k, k, K], x and w counted among the members.
+    """
 
     def __init__(self, weight: Array, *, combine: np.ufunc, far: int) -> None:
-        size = weight.shape[0]
-        self._weight, self._combine, self._full = weight, combine, (1 << size) - 1
-        self._table = np.full((1 << size, *weight.shape), far, dtype=weight.dtype)
-        passed = np.empty_like(weight)
-        for alone in range(size):
-            self._table[1 << alone, alone, alone] = 0
-        for visited in range(1 << size):
-            if not visited & (visited - 1):
-                continue  # the empty set and the single ones
-            for first in range(size):
-                if visited >> first & 1:
-                    # Over every second GPU at once; one that is no longer to be visited has `far` in the table.
-                    combine(weight[first][:, None], self._table[visited ^ (1 << first)], out=passed)
-                    np.minimum(passed.min(axis=0), far, out=self._table[visited, first])
+        size, _, count = weight.shape
+        self._weight, self._combine, self._subsets = weight, combine, _subsets(size)
+        self._tables = [np.zeros((size, 1, 1, count), dtype=weight.dtype)]
+        for k, layer in enumerate(self._subsets.layers[1:], start=2):
+            onward = self._tables[-1][layer.rest]  # [sets, first, second, last, K]
+            step = weight[layer.members[:, :, None], layer.others]  # [sets, first, second, K]
+            least = combine(step[:, :, :, None], onward, out=onward).min(axis=2)
+            table = np.full((len(layer.members), k, k, count), far, dtype=weight.dtype)
+            # Two GPUs or more: no path ends where it began, and off the diagonal the others are in order.
+            table[:, ~np.eye(k, dtype=bool)] = np.minimum(least, far, out=least).reshape(-1, k * (k - 1), count)
+            self._tables.append(table)
+
+    def _best(self) -> Array:
+        """The weight of the best path through all GPUs from each to each other, [m, m, K]."""
+        best: Array = self._tables[-1][0]
+        return best
 
     def _walk(self, first: Indices, last: Indices, instance: Indices, budget: Array) -> Indices:
         """The path from first to last within the budget that comes first in order of its GPUs: [instances, m]."""
-        size = self._weight.shape[0]
-        path = np.empty((first.size, size), dtype=np.intp)
+        gpus, sizes = np.arange(len(self._weight)), self._subsets.sizes
+        path = np.empty((first.size, gpus.size), dtype=np.intp)
         path[:, 0] = here = first
-        left = np.full(first.size, self._full)
-        for place in range(1, size):
+        left = np.full(first.size, (1 << gpus.size) - 1)
+        for step_taken in range(1, gpus.size):
             left = left ^ (1 << here)
+            table, place = self._tables[gpus.size - step_taken - 1], self._subsets.place[left]
+            visits = left[:, None] >> gpus & 1 == 1
+            second = np.where(visits, sizes[left[:, None] & ((1 << gpus) - 1)], 0)
+            end = sizes[left & ((1 << last) - 1)]
             step = self._weight[here, :, instance]
-            whole = self._combine(step, self._table[left, :, last, instance])
-            path[:, place] = here = np.argmax(whole <= budget[:, None], axis=1)
+            whole = self._combine(step, table[place[:, None], second, end[:, None], instance[:, None]])
+            path[:, step_taken] = here = np.argmax(visits & (whole <= budget[:, None]), axis=1)
             if self._combine is np.add:
                 budget = budget - step[np.arange(first.size), here]
         return path
@@ -73,7 +109,7 @@ class FastestTours(_Tours):
 
     def slowest(self) -> Floats:
         """The slowest edge of the best tour from each GPU to each other, [m, m, K]; infinity where there is none."""
-        rank = self._table[self._full]
+        rank = self._best()
         known = np.minimum(rank, len(self._cost_of_rank) - 1).reshape(self._cost_of_rank.shape)
         cost = np.take_along_axis(self._cost_of_rank, known.astype(np.intp), axis=0).reshape(rank.shape)
         return np.where(self._no_edge, np.inf, cost)
@@ -93,8 +129,7 @@ class ShortestTours(_Tours):
 
     def total(self) -> Ints:
         """The delay of the best tour from each GPU to each other, [m, m, K] ps; FAR_PS where there is none."""
-        total: Ints = self._table[self._full]
-        return total
+        return self._best()
 
     def walk(self, first: Indices, last: Indices, instance: Indices) -> Indices:
         """Of the tours from first to last of least delay, the first in order."""

@@ -9,6 +9,7 @@ its rate from one row to its next. Every link needs a row at time 0.
 """
 
 import csv
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,6 +20,9 @@ import numpy.typing as npt
 
 from topologies.errors import ConditionsError, Mistake
 from topologies.units import UnitError, parse_rate_bps
+
+MAX_BYTES = 256_000_000
+"""Largest trace read: every row of it is held in memory."""
 
 _HEADER = ["time", "link", "rate"]
 _MAX_TIME_NS = 10**18  # some thirty years, and well inside 64 bits
@@ -68,9 +72,10 @@ class Trace:
 def read_trace(path: Path, links: Sequence[str]) -> Recording:
     """Read a trace of these links.
 
-    Raises ConditionsError, each mistake with its file and line: a file that cannot be read, a wrong header, a row
-    without its three fields, a time that is no number, is negative or goes back, a link that does not exist, a rate
-    that is none, a link given twice at one time; and a link that has no rate at time 0.
+    Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
+    or ends within a line, a wrong header, a row without its three fields, a time that is no number, is negative or
+    goes back, a link that does not exist, a rate that is none, a link given twice at one time; and a link that has no
+    rate at time 0.
     """
     rows: dict[str, dict[int, int]] = {name: {} for name in links}
     mistakes: list[str] = []
@@ -105,6 +110,7 @@ class _BadRowError(Exception):
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows below the header, each with the number of its line; blank lines are passed over."""
+    _check_file(path)
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
@@ -113,6 +119,20 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         for fields in reader:
             if fields:
                 yield reader.line_num, [field.strip() for field in fields]
+
+
+def _check_file(path: Path) -> None:
+    # A device or a pipe could block or never end, so the kind of file is looked at before it is opened.
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"it has {status.st_size:,} bytes; allowed are {MAX_BYTES:,} at most")
+    with path.open("rb") as file:
+        file.seek(max(0, status.st_size - 1))
+        # "40 Gbit/s" cut off after its number would read as 40 bit/s.
+        if file.read(1) not in (b"\n", b""):
+            raise ValueError("it is cut off: its last line does not end")
 
 
 def _take(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
