@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     stopped, stop = socket.socketpair()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Only a byte in a socket: a handler may interrupt anything, and under Ryu the main thread is not its own.
-        signal.signal(number, lambda *_: os.write(stop.fileno(), b"0"))
+        signal.signal(number, lambda *_: stop.send(b"0"))
     try:
         _check_port(options.port)
         threads = framework.start("controller.app", port=options.port, fabric=fabric, socket_path=options.socket)
@@ -82,7 +82,7 @@ def _check_port(port: int) -> None:
 def _watch(threads: list[object], stop: socket.socket) -> None:
     """The framework's threads never end unless they fail."""
     framework.hub.joinall(threads)
-    os.write(stop.fileno(), b"1")
+    stop.send(b"1")
 
 
 if __name__ == "__main__":

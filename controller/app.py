@@ -18,7 +18,7 @@ from controller.lines import ProtocolError, write_line
 from controller.protocol import RouteRequest, StatusRequest
 from controller.routing import Router
 from controller.service import Service
-from controller.switches import SwitchError, Switches
+from controller.switches import SETTLE_S, SwitchError, Switches
 from controller.ways import Ways
 from topologies.fabric import Fabric
 
@@ -72,8 +72,7 @@ class RouteApp(App):
         if event.state == DEAD:
             name = self._switches.left(datapath)
             if name is not None:
-                self._ready.discard(name)
-                _LOG.warning("the switch %s has disconnected", name)
+                self._lost(name)
             return
         name = self._switches.joined(datapath)
         if name is None:
@@ -92,6 +91,10 @@ class RouteApp(App):
         """A switch has refused a message."""
         message = event.msg
         self._switches.refused(message.datapath, message.xid, message.type, message.code)
+
+    def _lost(self, name: str) -> None:
+        self._ready.discard(name)
+        _LOG.warning("the switch %s has disconnected", name)
 
     def _greet(self, name: str) -> None:
         with self._one_at_a_time:
@@ -126,6 +129,9 @@ class RouteApp(App):
         return {"not_ready": self._waiting_for(), "generation": self._generation, "routes": routes}
 
     def _waiting_for(self) -> list[str]:
+        """The switches that are not ready, after a look at the connections."""
+        for name in self._switches.hang_up():
+            self._lost(name)
         return [switch.name for switch in self._fabric.switches if switch.name not in self._ready]
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
@@ -144,7 +150,7 @@ class RouteApp(App):
             change = rules.change(self._ways, self._routes, wanted, generation=generation)
             if change.stages:
                 self._generation, self._in_doubt = generation, True
-                self._switches.send(change.stages, deadline_s=DEADLINE_S)
+                self._switches.send(change.stages, deadline_s=DEADLINE_S, settle_s=SETTLE_S)
                 self._routes, self._in_doubt = change.routes, False
         messages = sum(len(stage) for stage in change.stages)
         return {"paths": paths, "messages": messages, "took_s": time.monotonic() - started}

@@ -15,8 +15,12 @@ except ModuleNotFoundError:
     NAME = "ryu"
 
 if NAME == "ryu":
-    import eventlet
-    import eventlet.wsgi
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eventlet advises against itself; Ryu has nothing else
+        import eventlet
+        import eventlet.wsgi
 
     if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
         eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu's WSGI imports a name that eventlet has dropped

@@ -1,5 +1,7 @@
 """The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
 
+import select
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,6 +11,10 @@ from controller.framework import hub
 from topologies.wiring import Switch
 
 _IPV4 = 0x0800
+
+SETTLE_S = 0.02
+"""How long after its barrier a stage takes hold. Open vSwitch confirms what its tables say, but packets follow cached
+decisions, which it reviews at most every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
 
 
 class SwitchError(RuntimeError):
@@ -31,6 +37,18 @@ class Switches:
     def missing(self) -> list[str]:
         """The switches without a connection, in the fabric's order."""
         return [name for name in self.names.values() if name not in self._connections]
+
+    def hang_up(self) -> list[str]:
+        """End the connections that the other side has closed; return their switches.
+
+        os-ken's own thread for what is sent notices only when it next sends, and its reader waits for that thread.
+        """
+        ended = [name for name, datapath in self._connections.items() if _has_ended(datapath)]
+        for name in ended:
+            datapath = self._connections[name]
+            self.left(datapath)
+            datapath.send(b"", close_socket=True)
+        return ended
 
     def joined(self, datapath: Any) -> str | None:
         """Take a connection, in place of the switch's older one; None where the fabric has no such switch."""
@@ -57,8 +75,8 @@ class Switches:
         name = self.names.get(datapath.id)
         self._news.put((name, xid, f"the switch {name} refuses a rule with OpenFlow error type {kind}, code {code}"))
 
-    def send(self, stages: Iterable[Stage], *, deadline_s: float) -> None:
-        """Send stage after stage, each once the switches have confirmed the one before.
+    def send(self, stages: Iterable[Stage], *, deadline_s: float, settle_s: float = 0.0) -> None:
+        """Send stage after stage, each once the switches have confirmed the one before and `settle_s` has passed.
 
         Raises SwitchError where a switch is not connected, leaves, refuses, or has not confirmed a stage after
         `deadline_s`; what was sent until then stays.
@@ -73,6 +91,7 @@ class Switches:
             for name, messages in by_switch.items():
                 self._post(name, messages)
             self._await_barriers(time.monotonic() + deadline_s, deadline_s)
+            hub.sleep(settle_s)
 
     def _post(self, name: str, messages: list[Message]) -> None:
         datapath = self._connections.get(name)
@@ -100,6 +119,17 @@ class Switches:
                 raise SwitchError(trouble)
             if name in waiting and waiting[name] == xid:
                 del waiting[name]
+
+
+def _has_ended(datapath: Any) -> bool:
+    """Whether the other side has closed the connection; looks, and takes nothing from the reader."""
+    try:
+        readable, _, _ = select.select([datapath.socket], [], [], 0)
+        return bool(readable) and not datapath.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:  # the reader was quicker
+        return False
+    except (OSError, ValueError):  # closed on this side
+        return True
 
 
 def flow_mod(datapath: Any, message: Message) -> Any:

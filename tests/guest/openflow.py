@@ -1,0 +1,288 @@
+"""Runs inside the VM: a fabric of Open vSwitch bridges under ``python -m controller``. Prints one JSON object.
+
+The bridges are laid here from the fabric's cables, without the project's own way of building networks. Every WAN port
+delays by 1 ms, so that packets are on their way while routes change.
+"""
+
+import ctypes
+import json
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from controller.client import Controller, ControllerError
+from controller.protocol import write_spec
+from scenarios.vm import openvswitch
+from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.wan import WanSpec
+
+SOCKET, DECLARED, PORT = Path("/run/controller.sock"), Path("/run/fabric.json"), 6653
+CHUNK_BYTES = 8_000_000
+
+
+def sh(line: str, **options: object) -> str:
+    ended = subprocess.run(line.split(), capture_output=True, text=True, check=True, **options)  # type: ignore[call-overload]
+    return str(ended.stdout)
+
+
+def build(fabric: Fabric) -> None:
+    """Lay bridges, cables and hosts: everything but rules."""
+    kinds = {switch.name: switch.kind for switch in fabric.switches}
+    links, bridges, wan = [], ["ovs-vsctl"], []
+    for gpu in fabric.gpus:
+        sh(f"ip netns add {gpu.name}")
+    for cable in fabric.cables:
+        a = cable.a + f"-eth{cable.a_port}" + ("" if cable.a in kinds else f" netns {cable.a}")
+        b = cable.b + f"-eth{cable.b_port}" + ("" if cable.b in kinds else f" netns {cable.b}")
+        links.append(f"link add {a} type veth peer name {b}")
+        if kinds.get(cable.a) in ("border", "transit") and kinds[cable.b] in ("border", "transit"):
+            wan += [f"{cable.a}-eth{cable.a_port}", f"{cable.b}-eth{cable.b_port}"]
+    for switch in fabric.switches:
+        bridges += ["--", "add-br", switch.name, "--", "set", "bridge", switch.name, "fail_mode=secure"]
+        bridges += ["protocols=OpenFlow13", f"other-config:datapath-id={switch.dpid:016x}"]
+        bridges += ["--", "set-controller", switch.name, f"tcp:127.0.0.1:{PORT}"]
+        bridges += ["--", "set", "controller", switch.name, "max_backoff=1000"]
+        for port in switch.ports:
+            bridges += ["--", "add-port", switch.name, port.interface, "--", "set", "interface", port.interface]
+            bridges += [f"ofport_request={port.number}"]
+            links.append(f"link set {port.interface} up")
+    sh("ip -batch -", input="\n".join(links))
+    subprocess.run(bridges, check=True)
+    for name in wan:
+        sh(f"tc qdisc add dev {name} root netem delay 1ms limit 100000")
+    for gpu in fabric.gpus:
+        lines = [
+            "link set lo up",
+            f"link set g{gpu.rank}-eth0 address {gpu.mac} up",
+            f"addr add {gpu.ip}/8 dev {gpu.interface}",
+        ]
+        lines += [
+            f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface} nud permanent"
+            for other in fabric.gpus
+            if other != gpu
+        ]
+        sh(f"ip -n {gpu.name} -batch -", input="\n".join(lines))
+
+
+def start_controller() -> "subprocess.Popen[str]":
+    python = os.environ.get("CONTROLLER_PYTHON", sys.executable)
+    command = [python, "-m", "controller", "--fabric", DECLARED, "--socket", SOCKET, "--port", str(PORT)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
+
+
+def dump(switch: str) -> list[str]:
+    """A switch's rules as ovs-ofctl prints them, without counters."""
+    lines = sh(f"ovs-ofctl -O OpenFlow13 --no-stats --no-names dump-flows {switch}").splitlines()
+    return sorted(line.strip() for line in lines if "actions=" in line)
+
+
+def ping(fabric: Fabric, src: int, dst: int, *, count: int) -> int:
+    """How many of that many pings, 2 ms apart, come back."""
+    out = subprocess.run(
+        [*f"ip netns exec {fabric.gpus[src].name} ping -q -i 0.002 -W 1 -c {count} {fabric.gpus[dst].ip}".split()],
+        capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    return int(re.findall(r"(\d+) received", out)[0])
+
+
+class Stream:
+    """Numbered datagrams, one every 0.1 ms, from GPU to GPU, that go on while other things are done."""
+
+    def __init__(self, fabric: Fabric, src: int, dst: int) -> None:
+        a, b = fabric.gpus[src], fabric.gpus[dst]
+        self._parts = []
+        for host, part, address in ((b, receive, b.ip), (a, send, b.ip)):
+            ours, theirs = socket.socketpair()
+            child = os.fork()
+            if child == 0:
+                try:
+                    with Path("/run/netns", host.name).open() as namespace:
+                        if ctypes.CDLL(None).setns(namespace.fileno(), 0) != 0:
+                            raise OSError("setns")
+                    counted = part(address, theirs)
+                    theirs.recv(1)
+                    theirs.sendall(json.dumps(counted).encode())
+                finally:
+                    os._exit(0)
+            theirs.close()
+            assert ours.recv(1) == b"r"  # it runs
+            self._parts.append((child, ours))
+
+    def end(self) -> dict[str, int]:
+        """How many were sent, lost and received twice; all that were to arrive have had the time to."""
+        ends = []
+        for child, ours in reversed(self._parts):  # the sender first
+            ours.sendall(b"e")
+            ends.append(json.loads(b"".join(iter(lambda ours=ours: ours.recv(65536), b""))))  # type: ignore[misc]
+            os.waitpid(child, 0)
+            time.sleep(0.5)
+        sent, (received, different) = ends
+        return {"sent": sent, "lost": sent - different, "duplicates": received - different}
+
+
+def send(address: str, control: socket.socket) -> int:
+    out, number = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0
+    control.sendall(b"r")
+    while not select.select([control], [], [], 0.0001)[0]:
+        out.sendto(number.to_bytes(8, "big"), (address, 9))
+        number += 1
+    return number
+
+
+def receive(address: str, control: socket.socket) -> tuple[int, int]:
+    into, received, numbers = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0, set()
+    into.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+    into.bind((address, 9))
+    control.sendall(b"r")
+    while True:
+        ready = select.select([into, control], [], [])[0]
+        if into in ready:
+            numbers.add(into.recv(64))
+            received += 1
+        elif control in ready:
+            return received, len(numbers)
+
+
+def wan_packets(fabric: Fabric) -> dict[str, int]:
+    """Packets that each WAN link has carried each way, by the counters of the ports they left by."""
+    kinds = {switch.name: switch.kind for switch in fabric.switches}
+    found = {}
+    for switch in fabric.switches:
+        if switch.kind in ("border", "transit"):
+            out = sh(f"ovs-ofctl -O OpenFlow13 --no-names dump-ports {switch.name}")
+            sent = {int(port): int(packets) for port, packets in re.findall(r"port +(\d+):.*\n.*tx pkts=(\d+)", out)}
+            ports = [port for port in switch.ports if kinds[port.peer] in ("border", "transit")]
+            found |= {f"{switch.name}>{port.peer}": sent[port.number] for port in ports}
+    return found
+
+
+def carried(fabric: Fabric, src: int, dst: int, *, count: int) -> dict[str, int]:
+    """Which WAN links carry that many pings and their answers, and how many packets each."""
+    before = wan_packets(fabric)
+    assert ping(fabric, src, dst, count=count) == count
+    return {link: packets - before[link] for link, packets in wan_packets(fabric).items() if packets != before[link]}
+
+
+def rates_for(fabric: Fabric, path: int, chance: random.Random) -> np.ndarray:  # type: ignore[type-arg]
+    """Conditions under which this path is the best way between its two sites: its WAN links are the only fast ones."""
+    rates = np.array([chance.uniform(20e9, 200e9) if link.kind != "wan" else 1e9 for link in fabric.links]).round()
+    rates[list(fabric.paths[path].links)] = 100e9
+    for link in fabric.links:  # and its border routers are the only ones near
+        ends = (fabric.border_routers[fabric.paths[path].src_br], fabric.border_routers[fabric.paths[path].dst_br])
+        if link.kind in ("to_br", "from_br") and not {link.src, link.dst} & set(ends):
+            rates[link.index] = 1e9
+    return rates
+
+
+def ask(
+    controller: Controller, fabric: Fabric, path: int, pairs: Iterable[tuple[int, int]], chance: random.Random
+) -> list[int]:
+    reply = controller.route(
+        crossings=pairs, rates_bps=rates_for(fabric, path, chance), delays_s=[1e-6] * len(fabric.links),
+        chunk_bytes=CHUNK_BYTES, best=True,
+    )  # fmt: skip
+    return list(reply.paths)
+
+
+def refusal(controller: Controller, fabric: Fabric) -> str:
+    try:
+        ask(controller, fabric, 1, [(0, len(fabric.gpus) - 1)], random.Random(1))
+    except ControllerError as error:
+        return str(error)
+    return "it was done"
+
+
+def life(fabric: Fabric) -> dict[str, object]:
+    """The controller comes up, changes routes under traffic, dies, comes back, loses a switch, and is stopped."""
+    found: dict[str, object] = {}
+    chance = random.Random(1)
+    src, dst = fabric.gpus_per_site[0] - 1, fabric.gpus_per_site[0]
+    process = start_controller()
+    controller = Controller(SOCKET)
+    controller.wait_ready(timeout_s=60, alive=lambda: process.poll() is None)
+    found["standing"] = {switch.name: dump(switch.name) for switch in fabric.switches}
+    n = len(fabric.gpus)
+    found["pairs_lost"] = [(a, b) for a in range(n) for b in range(n) if a != b and ping(fabric, a, b, count=1) != 1]
+    found["default"] = carried(fabric, src, dst, count=50)
+
+    there = [path.index for path in fabric.paths_between[0, 1]]
+    live, moved = Stream(fabric, src, dst), []
+    for _ in range(30):
+        path = chance.choice(there)
+        paths = ask(controller, fabric, path, [(src, dst), (n - 1, 0)], chance)
+        moved.append((path, paths))
+        time.sleep(chance.choice([0, 0.0005, 0.003]))
+    found["changes"], found["live"] = moved, live.end()
+
+    routed = {}
+    for path in chance.sample(there, min(len(there), 6)):
+        ask(controller, fabric, path, [(src, dst)], chance)
+        routed[fabric.paths[path].name] = carried(fabric, src, dst, count=50)
+    found["routed"] = routed
+
+    last = there[-1]
+    assert fabric.border_routers[fabric.paths[last].src_br] != "s0b0"  # off the way of the answers
+    ask(controller, fabric, last, [(src, dst)], chance)
+    held = {switch.name: dump(switch.name) for switch in fabric.switches}
+    found["routed_rules"] = held
+    process.kill()
+    process.wait()
+    time.sleep(30)
+    found["kept_when_dead"] = held == {switch.name: dump(switch.name) for switch in fabric.switches}
+    found["routed_when_dead"] = carried(fabric, src, dst, count=50)
+    found["asked_when_dead"] = refusal(controller, fabric)
+
+    live = Stream(fabric, src, dst)
+    process = start_controller()
+    controller.wait_ready(timeout_s=60, alive=lambda: process.poll() is None)
+    found["live_restart"] = live.end()
+    found["standing_again"] = found["standing"] == {switch.name: dump(switch.name) for switch in fabric.switches}
+
+    ask(controller, fabric, last, [(src, dst)], chance)
+    victim = fabric.paths[last].name.split(">")[0]
+    before = dump(victim)
+    sh(f"ovs-ofctl -O OpenFlow13 del-flows {victim}")
+    sh(f"ovs-vsctl del-controller {victim}")
+    time.sleep(1)
+    found["asked_without_switch"] = refusal(controller, fabric)
+    found["rules_without_controller"] = dump(victim)
+    sh(f"ovs-vsctl set-controller {victim} tcp:127.0.0.1:{PORT}")
+    controller.wait_ready(timeout_s=60)
+    found["reconnected"] = dump(victim) == before
+    found["routed_reconnected"] = carried(fabric, src, dst, count=50)
+    controller.close()
+    for name, number in (("sigterm", signal.SIGTERM), ("sigint", signal.SIGINT)):
+        process.send_signal(number)
+        found[name] = (process.wait(timeout=30), SOCKET.exists())
+        if name == "sigterm":
+            process = start_controller()
+            Controller(SOCKET).wait_ready(timeout_s=60)
+    return found
+
+
+FABRICS = {
+    "mesh": FabricSpec(),
+    "five-router": FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router")),
+}
+
+
+def main(name: str) -> None:
+    fabric = build_fabric(FABRICS[name])
+    openvswitch.up()
+    DECLARED.write_text(write_spec(FABRICS[name]))
+    build(fabric)
+    print(json.dumps(life(fabric)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
