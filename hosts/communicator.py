@@ -178,11 +178,13 @@ class Communicator:
         """End the agents and their parent, and wait until they have; may be called again."""
         for control in self._controls:
             control.close()  # an agent ends when its communicator goes away
-        try:
-            self._nursery.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._nursery.kill()  # its agents die with it
-            self._nursery.wait()
+        for end in (self._nursery.terminate, self._nursery.kill):  # the first kills its agents, the second itself too
+            try:
+                self._nursery.wait(_GRACE_S)
+                break
+            except subprocess.TimeoutExpired:
+                end()
+        self._nursery.wait()
         self._arrivals = []
 
     def _all(self, do: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
@@ -91,19 +91,45 @@ def main() -> None:
     transport.lift_memory_limit()
     content = Content(ranks=len(spec["gpus"]), chunk_bytes=spec["chunk_bytes"])
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in spec["gpus"]]
-    me = os.getpid()
+    agents: set[int] = set()
     for gpu, control in zip(spec["gpus"], controls, strict=True):
-        if os.fork() == 0:
-            _die_with_parent(me)
-            for other in controls:
-                if other is not control:
-                    other.close()
-            _child(control, spec, gpu, content)
+        agents.add(_fork(control, controls, spec, gpu, content))
     for control in controls:  # so that each is closed when its agent ends
         control.close()
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+    _outlive(agents)
+
+
+def _fork(
+    control: socket.socket,
+    controls: Sequence[socket.socket],
+    spec: Mapping[str, Any],
+    gpu: Mapping[str, Any],
+    content: Content,
+) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _die_with_parent(parent)
+        for other in controls:
+            if other is not control:
+                other.close()
+        _child(control, spec, gpu, content)
+    return pid
+
+
+def _outlive(agents: set[int]) -> None:
+    """Wait until all agents have ended; SIGTERM kills those that have not, so that none is left to anyone else."""
+
+    def kill(*_: object) -> None:
+        for pid in agents:
+            os.kill(pid, signal.SIGKILL)  # it is ours until we have waited for it
+
+    signal.signal(signal.SIGTERM, kill)
+    while agents:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        agents.discard(ended.si_pid)  # first forgotten and then reaped: its number may be another process's next
+        os.waitpid(ended.si_pid, 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""Runs inside the VM: GPUs on one Linux bridge, and what a communicator does with them, as one JSON object.
+
+`python -m tests.guest.ring WHAT OPTIONS`: WHAT is a function below, OPTIONS a JSON object with its arguments. The port
+towards a GPU may be as slow and as far as told; the others are infinitely fast, and so are the hosts.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hosts.communicator import CollectiveError, Communicator, Flip
+from hosts.transport import Transport
+from topologies.fabric import Fabric, FabricSpec, build_fabric
+
+MTU = 9000
+_CLONE_NEWNET = 0x40000000
+
+
+def run(*lines: str, program: str) -> None:
+    """Run these lines as one batch of `ip` or `tc`."""
+    subprocess.run([program, "-batch", "-"], input="\n".join(lines), text=True, check=True)
+
+
+def host() -> int:
+    """A process with a network namespace of its own that does nothing."""
+    pid = os.fork()
+    if pid == 0:
+        ctypes.CDLL(None).unshare(_CLONE_NEWNET)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.waitpid(pid, os.WUNTRACED)
+    return pid
+
+
+@contextmanager
+def hosts(fabric: Fabric) -> Iterator[list[int]]:
+    """A host for every GPU, all on one bridge; their ports there are called p0, p1 ..."""
+    pids = [host() for _ in fabric.gpus]
+    lines = [f"link add bridge mtu {MTU} type bridge", "link set bridge up"]
+    for gpu, pid in zip(fabric.gpus, pids, strict=True):
+        peer = f"peer name {gpu.interface} mtu {MTU} address {gpu.mac} netns {pid}"
+        lines += [f"link add p{gpu.rank} mtu {MTU} type veth {peer}", f"link set p{gpu.rank} master bridge up"]
+    run(*lines, program="ip")
+    for gpu, pid in zip(fabric.gpus, pids, strict=True):
+        lines = [f"addr add {gpu.ip}/8 dev {gpu.interface}", f"link set {gpu.interface} up"]
+        lines += [
+            f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface} nud permanent"
+            for other in fabric.gpus
+            if other is not gpu
+        ]
+        subprocess.run(
+            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"],
+            input="\n".join(lines),
+            text=True,
+            check=True,
+        )
+    try:
+        yield pids
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def shape(edges: dict[str, list[float]]) -> None:
+    """Give the ports towards some GPUs, by rank, a rate of payload in bit/s and a delay in s; others keep theirs."""
+    for rank, (rate_bps, delay_s) in edges.items():
+        wire_bps = rate_bps * (MTU + 14) / (MTU - 52)
+        shown = subprocess.run(["tc", "qdisc", "show", "dev", f"p{rank}"], capture_output=True, text=True, check=True)
+        run(
+            *([] if "htb" in shown.stdout else [f"qdisc add dev p{rank} root handle 1: htb default 1"]),
+            f"class replace dev p{rank} parent 1: classid 1:1 htb rate {wire_bps:.0f}bit ceil {wire_bps:.0f}bit "
+            "burst 64k cburst 64k quantum 60000",
+            f"qdisc replace dev p{rank} parent 1:1 handle 2: netem delay {delay_s * 1e6}us limit 10000000",
+            program="tc",
+        )
+
+
+def sockets(pids: list[int]) -> list[list[list[str]]]:
+    """What `ss` says of every host's TCP sockets: state, own end and other end."""
+    found = []
+    for pid in pids:
+        shown = subprocess.run(
+            ["nsenter", f"--net=/proc/{pid}/ns/net", "ss", "-Htan"], capture_output=True, text=True, check=True
+        ).stdout
+        found.append(sorted([words[0], *words[3:5]] for words in map(str.split, shown.splitlines())))
+    return found
+
+
+def routes(pids: list[int]) -> list[list[str]]:
+    """The routes of every host."""
+    return [
+        subprocess.run(
+            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "route"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for pid in pids
+    ]
+
+
+def times(
+    fabric: Fabric,
+    pids: list[int],
+    *,
+    edges: list[dict[str, list[float]]],
+    ring: list[int],
+    chunk_bytes: int,
+    count: int,
+    transport: dict[str, Any] | None = None,
+) -> Any:
+    """For each set of edges a ring of its own, and the `count` collectives on it."""
+    found = []
+    with Communicator(
+        fabric, host_pids=pids, chunk_bytes=chunk_bytes, transport=Transport(**(transport or {}))
+    ) as communicator:
+        for shaped in edges:
+            shape(shaped)
+            communicator.build_ring(ring)
+            found.append([asdict(communicator.allgather()) for _ in range(count)])
+    return found
+
+
+def damage(fabric: Fabric, pids: list[int], *, chunk_bytes: int, ring: list[int], flips: list[list[int]]) -> Any:
+    """A collective for every [rank, step, byte] to damage, none for []: the faults that were found."""
+    with Communicator(fabric, host_pids=pids, chunk_bytes=chunk_bytes) as communicator:
+        communicator.build_ring(ring)
+        found = []
+        for flip in flips:
+            flipped = Flip(rank=flip[0], step=flip[1], byte=flip[2]) if flip else None
+            found.append([asdict(fault) for fault in communicator.allgather(flip=flipped).faults])
+        return found
+
+
+def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
+    """Rings one after the other: sockets and routes before, on each of them, and after the end."""
+    found = [(sockets(pids), routes(pids))]
+    with Communicator(fabric, host_pids=pids, chunk_bytes=100_000) as communicator:
+        for ring in rings:
+            communicator.build_ring(ring)
+            assert communicator.allgather().faults == ()
+            found.append((sockets(pids), routes(pids)))
+    return [*found, (sockets(pids), routes(pids))]
+
+
+def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, after_s: float) -> Any:
+    """A collective of about 0.6 s that a signal to one agent interrupts: the error, how long it took, what is left."""
+    shape({"1": [1e9, 0.001]})
+    communicator = Communicator(fabric, host_pids=pids, chunk_bytes=10_000_000, deadline_s=5)
+    communicator.build_ring([gpu.rank for gpu in fabric.gpus])
+    killer = os.fork()
+    begin_s = time.monotonic()
+    if killer == 0:
+        time.sleep(after_s)
+        os.kill(communicator.agent_pids[rank], signal_number)
+        os._exit(0)
+    try:
+        communicator.allgather()
+        error = ""
+    except CollectiveError as raised:
+        error = str(raised)
+    took_s = time.monotonic() - begin_s
+    communicator.close()
+    os.waitpid(killer, 0)
+    left = [pid for pid in communicator.agent_pids if Path("/proc", str(pid)).exists()]
+    return {"error": error, "took_s": took_s, "left": left, "sockets": sockets(pids)}
+
+
+def refusals(fabric: Fabric, pids: list[int]) -> Any:
+    """What a communicator says to a host that is none, another MTU, and no such congestion control."""
+    said = []
+    wrong = Transport(congestion_control="reno"), Transport(mtu_bytes=1500), Transport(congestion_control="pigeon")
+    for transport, hosts_of in ((wrong[0], [*pids[:-1], 999_999]), (wrong[1], pids), (wrong[2], pids)):
+        try:
+            Communicator(fabric, host_pids=hosts_of, chunk_bytes=1000, transport=transport).close()
+            said.append("")
+        except CollectiveError as error:
+            said.append(str(error))
+    return said
+
+
+def main() -> None:
+    what, options = sys.argv[1], json.loads(sys.argv[2])
+    fabric = build_fabric(FabricSpec(gpus_per_site=tuple(options.pop("gpus", (4, 4)))))
+    with hosts(fabric) as pids:
+        print(json.dumps(globals()[what](fabric, pids, **options)))
+
+
+if __name__ == "__main__":
+    main()
