@@ -5,7 +5,13 @@ runs. Import this before anything that uses sockets: Ryu's threads are green, an
 """
 
 import importlib
+import os
+import select
+import socket
 import sys
+from typing import Any
+
+os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the caller's environment asks for; read on import
 
 try:
     import os_ken  # noqa: F401
@@ -58,6 +64,23 @@ def start(app: str, *, port: int, **arguments: object) -> list[object]:
     contexts = apps.create_contexts()
     threads: list[object] = apps.instantiate_apps(**contexts, **arguments)
     return threads
+
+
+def has_hung_up(datapath: Any) -> bool:
+    """Whether a switch has closed its connection and the framework has not noticed; takes nothing from its reader.
+
+    os-ken's reader does notice, but then waits for the thread that writes, which waits for something to write. Ryu's
+    ends that thread.
+    """
+    if NAME == "ryu":
+        return False
+    try:
+        readable, _, _ = select.select([datapath.socket], [], [], 0)
+        return bool(readable) and not datapath.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:  # the reader was quicker
+        return False
+    except (OSError, ValueError):  # closed on this side
+        return True
 
 
 def version() -> str:

@@ -1,13 +1,11 @@
 """The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
 
-import select
-import socket
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.flows import ALL_BITS, Install, Match, Message, Stage
-from controller.framework import hub
+from controller.framework import has_hung_up, hub
 from topologies.wiring import Switch
 
 _IPV4 = 0x0800
@@ -39,11 +37,8 @@ class Switches:
         return [name for name in self.names.values() if name not in self._connections]
 
     def hang_up(self) -> list[str]:
-        """End the connections that the other side has closed; return their switches.
-
-        os-ken's own thread for what is sent notices only when it next sends, and its reader waits for that thread.
-        """
-        ended = [name for name, datapath in self._connections.items() if _has_ended(datapath)]
+        """End the connections that the other side has closed; return their switches."""
+        ended = [name for name, datapath in self._connections.items() if has_hung_up(datapath)]
         for name in ended:
             datapath = self._connections[name]
             self.left(datapath)
@@ -119,17 +114,6 @@ class Switches:
                 raise SwitchError(trouble)
             if name in waiting and waiting[name] == xid:
                 del waiting[name]
-
-
-def _has_ended(datapath: Any) -> bool:
-    """Whether the other side has closed the connection; looks, and takes nothing from the reader."""
-    try:
-        readable, _, _ = select.select([datapath.socket], [], [], 0)
-        return bool(readable) and not datapath.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:  # the reader was quicker
-        return False
-    except (OSError, ValueError):  # closed on this side
-        return True
 
 
 def flow_mod(datapath: Any, message: Message) -> Any:

@@ -1,0 +1,51 @@
+"""The same controller on stock Ryu 4.34, installed for the occasion from the package index: ``pytest -m ryu``."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT, VM
+from tests.test_controller import FABRICS, check_life
+
+pytestmark = pytest.mark.ryu
+
+STEPS = (
+    # Ryu's build needs a setuptools that still has easy_install, and pip would build with a newer one of its own.
+    ("setuptools<58", "wheel"),
+    ("--no-build-isolation", "ryu==4.34", "eventlet==0.41.3", "numpy"),
+)
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """A Python with stock Ryu and without os-ken, where an unprivileged user can run it."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        folder.chmod(0o755)
+        venv.create(folder / "ryu", with_pip=True, symlinks=True)
+        found = folder / "ryu/bin/python"
+        for step in STEPS:
+            subprocess.run([found, "-m", "pip", "install", "-q", *step], check=True)
+        yield found
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_it_is_stock_ryu_and_os_ken_is_not_there(python: Path) -> None:
+    script = "from controller import framework; print(framework.version(), framework.App.__module__)"
+    ended = subprocess.run([python, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert ended.stdout == "ryu 4.34 ryu.base.app_manager\n"
+
+
+def test_the_same_life_with_real_switches(vm: VM, python: Path) -> None:
+    command = ("--", sys.executable, str(PROJECT / "tests/guest/openflow.py"), "mesh")
+    ended = vm.run(*command, env={"CONTROLLER_PYTHON": str(python)}, timeout=300)
+    assert ended.status == 0, ended.err
+    check_life(json.loads(ended.out.splitlines()[-1]), FABRICS["mesh"])
