@@ -6,9 +6,10 @@ shell from the first command it is given on. Raises NetworkError, a sentence, fo
 """
 
 import contextlib
+import ctypes
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,14 @@ from mininet.node import Host, Node, OVSSwitch, RemoteController
 
 from topologies.fabric import Fabric
 from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
+from topologies.rtnetlink import RtNetlink
 from topologies.shaping import MTU_BYTES
 
+_SEGMENT_BYTES = (
+    500_000  # as few and large packets as TCP can make: most of what an AllGather costs, it costs by packet
+)
+_NEVER_MS = 86_400_000  # Open vSwitch looks through its cache when rules change, and not in the middle of a collective
+_CLONE_NEWNET = 0x40000000
 _BACKLOG_PACKETS = 1_000_000  # a queue of the kernel's between the ends of a cable, which drops beyond it
 
 
@@ -245,9 +252,25 @@ class FabricNet(Mininet):
                     *(f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface}" for other in neighbours),
                 )
             )
+        self._allow_segments()
         for node in self.values():
             node.ready()
         self.built = True
+
+    def start(self) -> None:
+        """Build the network if need be, and start its switches."""
+        cache = [f"other_config:{key}={_NEVER_MS}" for key in ("max-idle", "max-revalidator")]
+        _run(["ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", *cache])
+        super().start()
+
+    def _allow_segments(self) -> None:
+        """Let large segments through every interface."""
+        places = [("self", [port.interface for switch in self.fabric.switches for port in switch.ports])]
+        places += [(str(host.pid), [intf.name for intf in host.intfList()]) for host in self.hosts]
+        for process, interfaces in places:
+            with _inside(process), contextlib.closing(RtNetlink()) as netlink:
+                for interface in interfaces:
+                    netlink.set_segment_bytes(interface, _SEGMENT_BYTES)
 
     def stop(self) -> None:
         """Remove switches, hosts and cables."""
@@ -262,6 +285,22 @@ class FabricNet(Mininet):
             node.terminate()
         if between:
             _run(["ip", "-force", "-batch", "-"], "".join(f"link delete dev {name}\n" for name in between), check=False)
+
+
+@contextlib.contextmanager
+def _inside(process: str) -> Iterator[None]:
+    """Have this thread in the network namespace of a process for the time of the context."""
+    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/proc/{process}/ns/net", "rb") as there:  # noqa: PTH123
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(home.fileno())
+
+
+def _enter(namespace: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) != 0:
+        raise NetworkError(f"a network namespace cannot be entered: {os.strerror(ctypes.get_errno())}")
 
 
 def _mac(number: int) -> str:

@@ -1,7 +1,8 @@
 """What the kernel holds of traffic control, exactly: rates in bytes/s, delays in ns and drops, asked over rtnetlink.
 
-Reads only; the messages are those of linux/rtnetlink.h, linux/pkt_sched.h and linux/gen_stats.h. tc itself rounds a
-rate to five digits or so when it prints one, and before iproute2 6.3 it has no JSON for classes.
+tc itself rounds a rate to five digits or so when it prints one, and before iproute2 6.3 it has no JSON for classes.
+Sets only what that iproute2 cannot: how large TCP's segments may be. The messages are those of linux/rtnetlink.h,
+linux/if_link.h, linux/pkt_sched.h and linux/gen_stats.h.
 """
 
 import os
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST_DUMP = 0x301
-_RTM_GETQDISC, _RTM_GETTCLASS = 38, 42
+_NLM_F_REQUEST_DUMP, _NLM_F_REQUEST_ACK = 0x301, 0x5
+_RTM_NEWLINK, _RTM_GETQDISC, _RTM_GETTCLASS = 16, 38, 42
+_IFINFOMSG = struct.Struct("=BxHiII")
+_IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _HEADER, _TCMSG, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxxxiIII"), struct.Struct("=HH")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
@@ -56,6 +59,19 @@ class RtNetlink:
         """Close the socket."""
         self._socket.close()
 
+    def set_segment_bytes(self, interface: str, size_bytes: int) -> None:
+        """Let TCP over IPv4 hand the interface segments of up to this size; a kernel before 6.3 stays at 64 KiB.
+
+        Raises OSError where there is no such interface and for a size beyond what it takes.
+        """
+        kinds = (_IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE)
+        attributes = b"".join(_ATTRIBUTE.pack(8, kind) + struct.pack("=I", size_bytes) for kind in kinds)
+        body = _IFINFOMSG.pack(0, 0, socket.if_nametoindex(interface), 0, 0) + attributes
+        self._send(_RTM_NEWLINK, _NLM_F_REQUEST_ACK, body)
+        (code,) = struct.unpack_from("=i", self._socket.recv(1 << 16), _HEADER.size)
+        if code:
+            raise OSError(-code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(-code)}")
+
     def classes(self, interface: str) -> list[HtbClass]:
         """The HTB classes of an interface; raises OSError where there is no such interface."""
         found = []
@@ -94,9 +110,7 @@ class RtNetlink:
 
     def _dump(self, kind: int, interface: int) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
         """Interface, handle, parent and attributes of everything of a kind."""
-        self._sequence += 1
-        body = _TCMSG.pack(0, interface, 0, 0, 0)
-        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, _NLM_F_REQUEST_DUMP, self._sequence, 0) + body)
+        self._send(kind, _NLM_F_REQUEST_DUMP, _TCMSG.pack(0, interface, 0, 0, 0))
         while True:
             data = self._socket.recv(1 << 20)
             while data:
@@ -111,6 +125,10 @@ class RtNetlink:
                     raise OSError(code, f"the kernel does not tell its traffic control: {os.strerror(code)}")
                 _, index, handle, parent, _ = _TCMSG.unpack_from(message)
                 yield index, handle, parent, _attributes(message[_TCMSG.size :])
+
+    def _send(self, kind: int, flags: int, body: bytes) -> None:
+        self._sequence += 1
+        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0) + body)
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
