@@ -1,0 +1,172 @@
+"""Shaping as text, held against a reading of that text which knows nothing of how it was made."""
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.conditions import ConditionsSpec, delays_s, sampler
+from topologies.fabric import Fabric, FabricSpec, LogicalLink, build_fabric
+from topologies.shaping import Shaping, delay_ns, mismatch, wire_bytes_per_s
+from topologies.wan import WanSpec
+
+counts = st.integers(1, 3)
+specs = st.builds(
+    FabricSpec,
+    gpus_per_site=st.tuples(st.integers(2, 5), st.integers(2, 5)),
+    leaves=counts,
+    spines=counts,
+    border_routers=counts,
+    wan=st.sampled_from((WanSpec(), WanSpec(preset="five-router"))),
+)
+
+
+def shaping_of(fabric: Fabric, **conditions: float) -> Shaping:
+    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(**conditions)))  # type: ignore[arg-type]
+
+
+def rates_of(fabric: Fabric, k: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
+
+
+class Read:
+    """A batch for tc, read: for each port the classes with their rates and delays, and where packets go."""
+
+    def __init__(self, text: str) -> None:
+        self.rate: dict[tuple[str, int], int] = {}
+        self.delay_us: dict[tuple[str, int], int] = defaultdict(int)
+        self.filters: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+        self.default: dict[str, int] = {}
+        for line in text.splitlines():
+            words = line.split()
+            port = words[words.index("dev") + 1]
+            if found := re.search(r"^qdisc add .* root .* htb default (\w+) ", line):
+                assert port not in self.default, f"{port} has two roots"
+                self.default[port] = int(found[1], 16)
+            elif found := re.search(r"^class (?:add|change) .* classid 1:(\w+) htb rate (\d+)bit ceil (\d+)bit ", line):
+                key = port, int(found[1], 16)
+                assert key not in self.rate and found[2] == found[3]
+                self.rate[key] = int(found[2])
+            elif found := re.search(r"parent 1:(\w+) handle \w+: netem delay (\d+)us ", line):
+                self.delay_us[port, int(found[1], 16)] = int(found[2])
+            elif found := re.search(r" u32 match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
+                self.filters[port].append((found[1], found[2], int(found[3], 16)))
+            else:
+                assert re.search(r"^qdisc add .* pfifo limit \d+$", line), line
+
+    def class_of(self, port: str, src: str, dst: str) -> int | None:
+        """The class a packet from src to dst goes into on a port, or None."""
+        for field, address, minor in self.filters[port]:
+            if address == {"src": src, "dst": dst}[field]:
+                return minor
+        return self.default.get(port) or None
+
+
+def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
+    """Every way between two GPUs: source, destination, switches passed, and the logical links it consists of."""
+    site_spines = defaultdict(list)
+    for switch in fabric.switches:
+        if switch.kind == "spine":
+            site_spines[switch.site].append(switch.name)
+    found = []
+    for a in fabric.gpus:
+        for b in fabric.gpus:
+            if a is b:
+                continue
+            if a.site != b.site:
+                for path in fabric.paths_between[a.site, b.site]:
+                    routers = path.name.split(">")
+                    links = [f"{a.name}>{routers[0]}", *(">".join(hop) for hop in pairwise(routers))]
+                    links.append(f"{routers[-1]}>{b.name}")
+                    for up in site_spines[a.site]:
+                        found += [
+                            (a.name, b.name, (a.leaf, up, *routers, down, b.leaf), links)
+                            for down in site_spines[b.site]
+                        ]
+            elif a.leaf == b.leaf:
+                found.append((a.name, b.name, (a.leaf,), [f"{a.name}>{b.name}"]))
+            else:
+                found += [
+                    (a.name, b.name, (a.leaf, spine, b.leaf), [f"{a.name}>{b.name}"]) for spine in site_spines[a.site]
+                ]
+    return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(specs)
+def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carries_it(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping, rates = shaping_of(fabric), rates_of(fabric)
+    read = Read(shaping.structure(rates))
+    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    ip = {gpu.name: gpu.ip for gpu in fabric.gpus}
+    link = {link.name: link for link in fabric.links}
+    for src, dst, switches, links in ways(fabric):
+        passed = [port[hop] for hop in pairwise((*switches, dst))]
+        shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
+        classes = [(at, minor) for at, minor in shaped if minor is not None]
+        want = [8 * wire_bytes_per_s(int(rates[link[name].index]), mtu_bytes=9000) for name in links]
+        assert [read.rate[key] for key in classes] == want, (src, dst, switches)
+        assert [read.delay_us[key] for key in classes] == [10 if link[name].kind == "wan" else 0 for name in links]
+
+
+@settings(deadline=None, max_examples=20)
+@given(specs)
+def test_a_change_names_every_class_of_the_structure_and_nothing_else(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping = shaping_of(fabric)
+    made, changed = Read(shaping.structure(rates_of(fabric, 0))), Read(shaping.rates(rates_of(fabric, 1)))
+    assert made.rate.keys() == changed.rate.keys()
+    assert changed.rate == Read(shaping.structure(rates_of(fabric, 1))).rate
+    assert changed.rate == {key: 8 * rate for key, rate in shaping.wanted(rates_of(fabric, 1)).items()}
+    assert not changed.filters and not changed.default
+
+
+@given(st.integers(10**6, 4 * 10**11), st.sampled_from((1500, 9000)), st.integers(1, 100_000))
+def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, mtu: int, frames: int) -> None:
+    wire = frames * (6 + 6 + 2 + mtu)  # Ethernet's addresses and type, and an IP packet
+    payload = frames * (mtu - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+    seconds = wire / wire_bytes_per_s(rate_bps, mtu_bytes=mtu)
+    assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
+
+
+def test_an_mtu_without_room_for_headers_and_rates_of_another_fabric_are_refused() -> None:
+    with pytest.raises(ValueError, match="an MTU of 52 bytes"):
+        wire_bytes_per_s(10**9, mtu_bytes=52)
+    fabric = build_fabric(FabricSpec())
+    with pytest.raises(ValueError, match=r"rates \(3,\): the fabric has 64 links"):
+        shaping_of(fabric).rates(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "delay_s", "ns"),
+    [
+        ("wan", 10e-6, 10_000),
+        ("wan", 1e-3, 1_000_000),
+        ("wan", 10e-3, 10_000_000),
+        ("wan", 1.9e-6, 1_000),  # tc's netem counts whole microseconds
+        ("wan", 0.0, 0),
+        ("intra", 0.7e-6, 0),  # what hosts in virtual time take anyway
+        ("to_br", 0.7e-6, 0),
+        ("from_br", 0.7e-6, 0),
+        ("intra", 5e-6, 4_000),
+        ("to_br", 5e-6, 5_000),
+        ("from_br", 5e-6, 4_000),
+    ],
+)
+def test_delays_are_cut_to_what_tc_can_say_and_spare_what_hosts_take(kind: str, delay_s: float, ns: int) -> None:
+    assert delay_ns(LogicalLink(index=0, kind=kind, src="a", dst="b"), delay_s=delay_s) == ns
+
+
+def test_a_mismatch_tells_port_wanted_and_found() -> None:
+    wanted = {("s0l0-eth1", 1): 1000, ("s0l0-eth1", 10): 2000}
+    right = {key: (rate, rate) for key, rate in wanted.items()}
+    assert mismatch(wanted, right) is None
+    found = mismatch(wanted, right | {("s0l0-eth1", 10): (2000, 2001)})
+    assert found == "class 1:a of port s0l0-eth1 should have 16000 bit/s and has 16008 bit/s"
+    assert "is not there" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
+    assert "should not be there" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
