@@ -162,6 +162,11 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
         (["--out", "full/file/below"], "--out: "),
         (["--out", "/proc/here"], "--out: "),
         (["--out", "x" * 300], "--out: "),
+        (["--out", "a\udcff"], "--out: "),
+        (["--out", "a\nb"], "--out: "),
+        (["a\udcff.toml"], "cannot be read"),
+        (["--set", "a\udcff=1"], "is no table"),
+        (["--set", "conditions.sampler=trace", "--set", "conditions.trace=a\udcff"], "printable"),
     ],
 )
 def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, says):
