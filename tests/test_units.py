@@ -15,6 +15,7 @@ def test_reads_what_people_write():
     assert units.parse_rate_bps(" 2.5Gbit/s ") == 2_500_000_000
     assert units.parse_rate_range_bps("20-200 Gbit/s") == (20_000_000_000, 200_000_000_000)
     assert units.parse_rate_range_bps("500 Mbit/s - 1 Gbit/s") == (500_000_000, 1_000_000_000)
+    assert units.parse_rate_range_bps("40 Gbit/s") == (40_000_000_000, 40_000_000_000)
     assert units.parse_size_bytes("8 MB") == 8_000_000
     assert units.parse_size_bytes("8MiB") == 8_388_608
     assert units.parse_delay_s("10 us") == 10e-6
@@ -47,7 +48,7 @@ def test_reads_what_people_write():
         (units.parse_rate_range_bps, "20-20 Gbit/s", "empty range"),
         (units.parse_rate_range_bps, "1000 Mbit/s-1 Gbit/s", "empty range"),
         (units.parse_rate_range_bps, "-", "no range"),
-        (units.parse_rate_range_bps, "20 Gbit/s", "no range"),
+        (units.parse_rate_range_bps, "20", "no range"),
         (units.parse_rate_range_bps, "0-20 Gbit/s", "zero"),
     ],
 )
@@ -84,7 +85,7 @@ def test_a_rate_or_size_written_reads_back_exactly(value):
     assert units.parse_size_bytes(units.format_size(value)) == value
 
 
-@given(st.tuples(st.integers(1, 10**15), st.integers(1, 10**15)).map(sorted).filter(lambda ends: ends[0] < ends[1]))
+@given(st.tuples(st.integers(1, 10**15), st.integers(1, 10**15)).map(sorted))
 def test_a_range_written_reads_back_exactly(ends):
     assert units.parse_rate_range_bps(units.format_rate_range(tuple(ends))) == tuple(ends)
 

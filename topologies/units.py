@@ -77,9 +77,12 @@ def parse_rate_bps(text: str) -> int:
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
     """Read a range of rates such as ``"20-200 Gbit/s"`` or ``"500 Mbit/s - 1 Gbit/s"`` as (lowest, highest) bit/s.
 
-    A range without a unit at its lower end takes the unit of the upper one. Raises UnitError for text that is no
-    range, for a range upside down and for an empty one (both ends equal).
+    A range without a unit at its lower end takes the unit of the upper one; a rate alone, ``"40 Gbit/s"``, is one that
+    does not vary, and both ends are it. Raises UnitError for text that is neither, for a range upside down and for an
+    empty one (both ends equal).
     """
+    if _QUANTITY.fullmatch(text.strip()):
+        return (parse_rate_bps(text),) * 2
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise UnitError(f'{_quoted(text)} is no range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
@@ -87,7 +90,7 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
     low = parse_rate_bps(f"{low_number} {low_unit or high_unit}")
     high = parse_rate_bps(f"{high_number} {high_unit}")
     if low == high:
-        raise UnitError(f"{_quoted(text)} is an empty range: its upper end must be above its lower end")
+        raise UnitError(f"{_quoted(text)} is an empty range: allowed is LOW-HIGH UNIT with HIGH above LOW, or one rate")
     if low > high:
         raise UnitError(f"{_quoted(text)} is a range upside down: its lower end must come first")
     return low, high
@@ -111,6 +114,8 @@ def format_rate(rate_bps: int) -> str:
 def format_rate_range(range_bps: tuple[int, int]) -> str:
     """Write (lowest, highest) bit/s as one range, sharing the unit where both ends have it: ``"20-200 Gbit/s"``."""
     low, high = (format_rate(end) for end in range_bps)
+    if low == high:
+        return low
     low_number, low_unit = low.split(" ")
     return f"{low_number}-{high}" if high.endswith(f" {low_unit}") else f"{low} - {high}"
 

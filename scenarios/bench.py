@@ -1,0 +1,80 @@
+"""How fast the model is and how much memory it takes, at 8, 16 and 24 GPUs, and how both grow.
+
+Run it as `python scenarios/bench.py [--collectives N]`; a process of its own measures each mode at each size, on one
+core. Only ratios within one run say something of the code rather than of the machine.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODES = ("base", "ccl", "wan", "joint")
+SIZES = (8, 16, 24)
+MAX_COLLECTIVES = 10_000_000
+_LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
+
+
+def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
+    """AllGathers a second on this core, and this process's peak memory in bytes, in one mode at one size.
+
+    Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
+    that other work on the machine matters little. Imports and caches are warm when the clock starts.
+    """
+    from scenarios.loader import Override, load_scenario
+    from scenarios.model import Model
+
+    def seconds(count: int) -> float:
+        given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.count": count, "collective.chunk": "64 MB"}
+        scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
+        began = time.process_time()
+        for _ in Model(jobs=1).run(scenario.settings()):
+            pass
+        return time.process_time() - began
+
+    seconds(10)
+    while (took := seconds(collectives)) < _LEAST_SECONDS:
+        collectives = min(int(collectives * max(2.0, 1.2 * _LEAST_SECONDS / took)), MAX_COLLECTIVES)
+    return collectives / took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def _in_a_process(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
+    # Peak memory is a process's own, so that one point must not measure another's.
+    command = [sys.executable, str(Path(__file__)), "--one", str(gpus), mode, "--collectives", str(collectives)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rate, peak = done.stdout.split()
+    return float(rate), float(peak)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collectives", type=int, default=4000, metavar="N", help="at least so many at each point")
+    parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help="measure this point in this process")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.collectives <= MAX_COLLECTIVES:
+        parser.error(f"--collectives: {options.collectives} is not allowed: allowed is 1 to {MAX_COLLECTIVES:,}")
+    if options.one:
+        print(*measured(int(options.one[0]), options.one[1], options.collectives))
+        return 0
+    print(f"{'mode':<6}{'GPUs':>5}{'AllGathers/s/core':>19}{'times':>9}{'peak memory':>14}{'times':>8}")
+    for mode in MODES:
+        first: tuple[float, float] | None = None
+        for gpus in SIZES:
+            rate, peak = _in_a_process(gpus, mode, options.collectives)
+            first = first or (rate, peak)
+            growth = f"{rate / first[0]:>9.3f}{peak / 1e6:>11.0f} MB{peak / first[1]:>8.2f}"
+            print(f"{mode:<6}{gpus:>5}{rate:>19,.0f}{growth}", flush=True)
+    print("\ntimes: of the same mode at 8 GPUs; peak memory is one process's, numpy and the command's modules included")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
+    from scenarios.interrupt import guarded
+
+    sys.exit(guarded(main))

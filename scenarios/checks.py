@@ -1,0 +1,83 @@
+"""What is wrong with a scenario's values together, each of them being right: fabrics, traces and sizes that cannot be.
+
+Whatever rests on a value that is wrong by itself is passed over: that mistake is told already.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from hosts.ring import MAX_GPUS_PER_SITE
+from scenarios.keys import KEYS
+from scenarios.plan import MODES
+from scenarios.spec import SWEPT, conditions_spec, fabric_spec
+from topologies import conditions
+from topologies.conditions import SAMPLERS
+from topologies.errors import Mistake, SpecError
+from topologies.fabric import Fabric, build_fabric
+
+MAX_SETTINGS = 1000
+"""Most settings that the axes of [sweep] may span together."""
+
+
+def together(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistake]:
+    """What is wrong with `values`, by key those that are right one by one, of which the user gave the keys `given`."""
+    yield from _misplaced(values, given)
+    spans = [len(values.get(f"sweep.{key}", "1")) for key in SWEPT]
+    if prod(spans) > MAX_SETTINGS:
+        yield Mistake("sweep", f"its axes span {prod(spans):,} settings: allowed are {MAX_SETTINGS:,} at most")
+    mistakes: list[Mistake] = []
+    fabrics: list[Fabric] = []
+    if _complete(values, "fabric"):
+        for gpus in values.get("sweep.fabric.gpus", (values["fabric.gpus"],)):
+            with _collected(mistakes):
+                fabrics.append(build_fabric(fabric_spec(values, gpus)))
+    if _complete(values, "conditions"):
+        with _collected(mistakes):
+            conditions.check(conditions_spec(values))
+            for fabric in fabrics:
+                mistakes += _beyond_trace(fabric, values)
+    yield from mistakes
+    if _complete(values, "run"):
+        yield from _beyond_embedding(fabrics, values["run.modes"])
+
+
+@contextmanager
+def _collected(mistakes: list[Mistake]) -> Iterator[None]:
+    """Add the mistakes of a SpecError raised within to `mistakes`."""
+    try:
+        yield
+    except SpecError as error:
+        mistakes += error.mistakes
+
+
+def _complete(values: Mapping[str, Any], table: str) -> bool:
+    """Whether every key of the table has a value that can be read, its axes in [sweep] included."""
+    return all(key in values for key in KEYS if key.startswith(f"{table}."))
+
+
+def _misplaced(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistake]:
+    """Keys given for a sampler that is not the one chosen: they would be read and do nothing."""
+    chosen = values.get("conditions.sampler")
+    for key in given:
+        samplers = KEYS[key].samplers if key in KEYS else SAMPLERS
+        if chosen is not None and chosen not in samplers:
+            yield Mistake(key, f"does nothing with the sampler {chosen}: allowed only with {', '.join(samplers)}")
+
+
+def _beyond_trace(fabric: Fabric, values: Mapping[str, Any]) -> list[Mistake]:
+    if "run.seed" not in values or "collective.count" not in values:
+        return []
+    limit = conditions.sampler(fabric, conditions_spec(values), seed=values["run.seed"]).limit
+    if limit is None or values["collective.count"] <= limit:
+        return []
+    return [Mistake("collective.count", f"{values['collective.count']:,} is too large: the trace covers {limit:,}")]
+
+
+def _beyond_embedding(fabrics: Sequence[Fabric], modes: Sequence[str]) -> Iterator[Mistake]:
+    embedding = [mode for mode in modes if MODES[mode].reembeds]
+    largest = max((max(fabric.gpus_per_site) for fabric in fabrics), default=0)
+    if embedding and largest > MAX_GPUS_PER_SITE:
+        text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
+        yield Mistake("fabric.gpus", f"{text} {MAX_GPUS_PER_SITE} at most")

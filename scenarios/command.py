@@ -1,0 +1,168 @@
+"""The command line: options to overrides, a scenario to engines, results to the screen and to a folder."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+from scenarios import folder, progress
+from scenarios.answer import as_json, as_text, plan_as_json
+from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
+from scenarios.engine import Engine
+from scenarios.folder import FolderError, RunFolder
+from scenarios.loader import Override, assignment, load_scenario, resolved
+from scenarios.model import Model
+from scenarios.results import SettingResult, gathered
+from scenarios.spec import Scenario
+from scenarios.workers import WorkerError
+
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+"""Exit statuses."""
+
+MAX_JOBS = 256
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line and name the option that was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit with status 2."""
+        stranger = re.match(r"unrecognized arguments: (-\S+)", message)
+        options = [option for action in self._actions for option in action.option_strings]
+        hint = did_you_mean(stranger[1].partition("=")[0], options) if stranger else ""
+        self.exit(BAD_USAGE, f"{self.prog}: {message}{hint}; {self.prog} --help lists what is allowed\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="run.py",
+        description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
+        allow_abbrev=False,
+    )
+    names = ", ".join(scenario_names())
+    add = parser.add_argument
+    add(
+        "scenario",
+        nargs="?",
+        default="paper",
+        metavar="SCENARIO",
+        help=f"a TOML file or one of {names} (default paper)",
+    )
+    add("--engine", choices=["model"], default="model", help="how completion times are had (default model)")
+    add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
+    add("--gpus", metavar="N[,N]", help="GPUs over all sites; several are a sweep")
+    add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
+    add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
+    add("--collectives", metavar="N", help="how many at every point")
+    add("--seed", metavar="S", help="of everything random")
+    add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
+    add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
+    add("--jobs", metavar="N", help="processes (default: one for each core)")
+    add("--dry-run", action="store_true", help="tell what would be run, and stop")
+    add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit status; messages go to stderr."""
+    options = _parser().parse_args(arguments)
+    try:
+        scenario, jobs = _checked(options)
+        if options.dry_run:
+            print(plan_as_json(options.engine, scenario.settings()) if options.json else _plan(scenario))
+            return DONE
+        place = (
+            RunFolder(Path(options.out)) if options.out is not None else RunFolder.dated(scenario.name, datetime.now())
+        )
+    except (ScenarioError, FolderError) as error:
+        prefix = "--out: " if isinstance(error, FolderError) else ""
+        print(f"{prefix}{error}", file=sys.stderr)
+        return BAD_USAGE
+    return _run(scenario, Model(jobs=jobs), place, json=options.json)
+
+
+def _run(scenario: Scenario, engine: Engine, place: RunFolder, *, json: bool) -> int:
+    try:
+        results = _results(scenario, engine)
+        place.fill(scenario, results)
+    except (WorkerError, OSError, MemoryError) as error:
+        print(f"run.py: {error or 'out of memory'}", file=sys.stderr)
+        return FAILED
+    finally:
+        place.abandon()  # which leaves whatever has been written
+    print(as_json(str(place.path), results) if json else f"{as_text(results)}\n\nresults in {place.path}")
+    return DONE
+
+
+def _results(scenario: Scenario, engine: Engine) -> list[SettingResult]:
+    settings = scenario.settings()
+    with closing(engine.run(settings)) as parts, closing(progress.shown(parts, engine.name, settings)) as seen:
+        return sorted(gathered(seen, engine.name, settings), key=lambda result: result.place)
+
+
+def _checked(options: argparse.Namespace) -> tuple[Scenario, int]:
+    """The scenario and the number of processes that the options ask for; raises ScenarioError with every mistake."""
+    mistakes: list[str] = []
+    overrides = _overrides(options)
+    for text in options.set:
+        try:
+            overrides.append(assignment(text))
+        except ScenarioError as error:
+            mistakes += error.mistakes
+    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
+    if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
+        mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
+    try:
+        if options.out is not None:
+            folder.check(Path(options.out))
+    except FolderError as error:
+        mistakes.append(f"--out: {error}")
+    try:
+        scenario = load_scenario(options.scenario, overrides)
+    except ScenarioError as error:
+        mistakes += error.mistakes
+    if mistakes:
+        raise ScenarioError(mistakes)
+    assert isinstance(jobs, int)
+    return scenario, jobs
+
+
+def _overrides(options: argparse.Namespace) -> list[Override]:
+    """The options that are keys of the scenario; one with several values is an axis of its sweep."""
+    overrides = []
+    if options.modes is not None:
+        overrides.append(Override("run.modes", _parts(options.modes), "--modes"))
+    for option, key in (("gpus", "fabric.gpus"), ("chunk", "collective.chunk"), ("wan_delay", "conditions.wan_delay")):
+        text = getattr(options, option)
+        if text is not None:
+            values = [_integer_or_text(part) if option == "gpus" else part for part in _parts(text)]
+            several = len(values) > 1
+            where = f"--{option.replace('_', '-')}"
+            overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
+    for option, key in (("collectives", "collective.count"), ("seed", "run.seed")):
+        text = getattr(options, option)
+        if text is not None:
+            overrides.append(Override(key, _integer_or_text(text), f"--{option}"))
+    return overrides
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _integer_or_text(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) else text
+
+
+def _plan(scenario: Scenario) -> str:
+    """What would be run: the scenario with every default, and its points."""
+    settings = scenario.settings()
+    modes = ", ".join(scenario.run.modes)
+    lines = [f"{progress.label(setting)}: {modes}" for setting in settings]
+    total = len(settings) * len(scenario.run.modes) * scenario.collective.count
+    return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])

@@ -1,0 +1,42 @@
+"""How a command ends before its time: Ctrl-C, SIGTERM, and a reader of its output that has gone."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM; not an Exception, so that nothing on the way takes it for a failure."""
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        super().__init__(f"signal {number}")
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    # What follows is the clean-up, which a second Ctrl-C must not cut short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run `command` and return its exit status, or 130 after Ctrl-C, 143 after SIGTERM, 1 when nobody reads on."""
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except Interrupted as interrupted:
+        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+        return interrupted.status
+    except BrokenPipeError:
+        # There is nobody to tell, and nothing to flush at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        return 1

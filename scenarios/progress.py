@@ -1,0 +1,146 @@
+"""How far a run is, on stderr: a live table on a terminal, elsewhere one plain line for each finished point.
+
+The intervals shown here are those of the slices that have arrived so far; the results have better ones.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from scenarios.engine import Slice
+from scenarios.spec import Scenario
+from topologies.units import format_delay, format_size
+
+_SETTINGS_SHOWN = 4  # at most this many settings stay in the live table, so that it fits a screen
+_REFRESH_S = 0.25
+
+
+@dataclass
+class _Running:
+    """What has arrived of one point: for every slice, by its first collective, how many and their total time."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    totals_s: dict[int, float] = field(default_factory=dict)
+    done: int = 0
+
+    def take(self, part: Slice) -> None:
+        self.counts[part.start] = len(part.completion_s)
+        self.totals_s[part.start] = float(part.completion_s.sum())
+        self.done += len(part.completion_s)
+
+
+def label(setting: Scenario) -> str:
+    """A setting in words: "8 GPUs, 64 MB, 10 us"."""
+    chunk, delay = format_size(setting.collective.chunk_bytes), format_delay(setting.conditions.wan_delay_s)
+    return f"{setting.gpus} GPUs, {chunk}, {delay}"
+
+
+class Progress:
+    """What has arrived of a run, point by point, in words."""
+
+    def __init__(self, engine: str, settings: Sequence[Scenario]) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.finished = 0
+        self._points = {
+            (place, mode): _Running() for place, setting in enumerate(settings) for mode in setting.run.modes
+        }
+
+    @property
+    def points(self) -> int:
+        """How many points there are."""
+        return len(self._points)
+
+    def take(self, part: Slice) -> bool:
+        """Count a slice in; returns whether the last of its point has now arrived."""
+        point = self._points[part.setting, part.mode]
+        point.take(part)
+        complete = point.done == self.settings[part.setting].collective.count
+        self.finished += complete
+        return complete
+
+    def words(self, place: int, mode: str) -> tuple[str, str, str]:
+        """Of one point: collectives done, mean with 95 % interval, gain over base with 95 % interval."""
+        point, base = self._points[place, mode], self._points.get((place, "base"))
+        done = f"{point.done:,} of {self.settings[place].collective.count:,}"
+        if not point.done:
+            return done, "", ""
+        mean_s, half_s = _ratio(point.totals_s, point.counts)
+        mean = f"{mean_s * 1e3:,.3f} ms{f' ± {half_s * 1e3:,.3f}' if half_s is not None else ''}"
+        if base is None or not base.done or mode == "base":
+            return done, mean, ""
+        share, half = _ratio(point.totals_s, base.totals_s)
+        return done, mean, f"{(1 - share) * 100:.1f} %{f' ± {half * 100:.1f}' if half is not None else ''}"
+
+
+def _ratio(above: Mapping[int, float], below: Mapping[int, float]) -> tuple[float, float | None]:
+    """Total over total of the slices both have, and half its 95 % interval (None below two slices).
+
+    The slices are the units that vary: within one, collectives may hang together (rings, temporal correlation).
+    """
+    starts = [start for start in list(above) if start in below]
+    total, base = sum(above[start] for start in starts), sum(below[start] for start in starts)
+    if not starts:
+        return math.nan, None
+    ratio = total / base
+    if len(starts) < 2:
+        return ratio, None
+    spread = sum((above[start] - ratio * below[start]) ** 2 for start in starts) / (len(starts) - 1)
+    return ratio, 1.96 * math.sqrt(spread * len(starts)) / base
+
+
+def shown(parts: Iterable[Slice], engine: str, settings: Sequence[Scenario]) -> Generator[Slice, None, None]:
+    """Pass on the slices of a run and show on stderr how far it is."""
+    progress = Progress(engine, settings)
+    console = Console(stderr=True)
+    return _live(parts, progress, console) if console.is_terminal else _in_lines(parts, progress)
+
+
+def _in_lines(parts: Iterable[Slice], progress: Progress) -> Generator[Slice, None, None]:
+    """One line for each point when it is finished."""
+    for part in parts:
+        if progress.take(part):
+            done, mean, gain = progress.words(part.setting, part.mode)
+            point = f"{progress.engine}, {label(progress.settings[part.setting])}, {part.mode}"
+            gain = gain and f", {gain} below base"
+            line = f"[{progress.finished}/{progress.points}] {point}: {done}, mean {mean}{gain}"
+            print(line, file=sys.stderr, flush=True)
+        yield part
+
+
+def _live(parts: Iterable[Slice], progress: Progress, console: Console) -> Generator[Slice, None, None]:
+    """A table that is redrawn in place, from this thread alone: no other runs while workers start."""
+    due = 0.0
+    with Live(console=console, auto_refresh=False) as live:
+        place = 0
+        live.update(_table(progress, place), refresh=True)
+        for part in parts:
+            progress.take(part)
+            place = max(place, part.setting)
+            if time.monotonic() >= due:
+                live.update(_table(progress, place), refresh=True)
+                due = time.monotonic() + _REFRESH_S
+            yield part
+        live.update(_table(progress, place), refresh=True)
+
+
+def _table(progress: Progress, last: int) -> Table:
+    """The points of the last few settings up to `last`."""
+    title = f"{progress.engine}: {progress.finished} of {progress.points} points"
+    table = Table(title=title, title_justify="left")
+    table.add_column("setting")
+    table.add_column("mode")
+    for heading in ("collectives", "mean and 95 % interval", "gain over base"):
+        table.add_column(heading, justify="right")
+    for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
+        setting = progress.settings[place]
+        for row, mode in enumerate(setting.run.modes):
+            ends = row + 1 == len(setting.run.modes)
+            table.add_row("" if row else label(setting), mode, *progress.words(place, mode), end_section=ends)
+    return table

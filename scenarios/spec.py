@@ -1,0 +1,158 @@
+"""The Scenario: one experiment as frozen values, and the settings that its sweep spans.
+
+Knows how flat values by key make a scenario and how a scenario falls apart into them again; knows no files: reading
+one, with every mistake found, is for `loader`.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from topologies.conditions import ConditionsSpec
+from topologies.fabric import FabricSpec, even_split
+
+SWEPT = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
+"""The keys that a sweep may vary: those that tell one point of the results from another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveSpec:
+    """The collective that is repeated: its kind, the bytes each GPU contributes, how often, how often re-embedded."""
+
+    kind: str
+    chunk_bytes: int
+    count: int
+    reembed_every: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What is compared, and the seed of everything random."""
+
+    modes: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a sweep: a key of SWEPT and its values (GPUs per site, bytes or seconds), in the order given."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One experiment: every mode in its run, at every setting that its sweep spans."""
+
+    name: str
+    fabric: FabricSpec
+    conditions: ConditionsSpec
+    collective: CollectiveSpec
+    run: RunSpec
+    sweep: tuple[Axis, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs over all sites."""
+        return sum(self.fabric.gpus_per_site)
+
+    def settings(self) -> tuple["Scenario", ...]:
+        """One scenario without a sweep for each combination of swept values, the last axis varying fastest."""
+        combinations = itertools.product(*(axis.values for axis in self.sweep))
+        return tuple(self._at(values) for values in combinations)
+
+    def _at(self, values: Sequence[Any]) -> "Scenario":
+        fabric, conditions, collective = self.fabric, self.conditions, self.collective
+        for axis, value in zip(self.sweep, values, strict=True):
+            if axis.key == "fabric.gpus":
+                fabric = replace(fabric, gpus_per_site=value)
+            elif axis.key == "conditions.wan_delay":
+                conditions = replace(conditions, wan_delay_s=value)
+            else:
+                collective = replace(collective, chunk_bytes=value)
+        return replace(self, fabric=fabric, conditions=conditions, collective=collective, sweep=())
+
+
+def assembled(values: Mapping[str, Any]) -> Scenario:
+    """The scenario of these values by key (``sweep.KEY`` for an axis), every one of them there and right.
+
+    Raises FabricError where a number of GPUs does not divide over the sites.
+    """
+    axes = {key: values[f"sweep.{key}"] for key in SWEPT if f"sweep.{key}" in values}
+    if "fabric.gpus" in axes:
+        axes["fabric.gpus"] = tuple(_gpus_per_site(gpus) for gpus in axes["fabric.gpus"])
+    return Scenario(
+        name=values["name"],
+        fabric=fabric_spec(values, values["fabric.gpus"]),
+        conditions=conditions_spec(values),
+        collective=CollectiveSpec(
+            kind=values["collective.kind"],
+            chunk_bytes=values["collective.chunk"],
+            count=values["collective.count"],
+            reembed_every=values["collective.reembed_every"],
+        ),
+        run=RunSpec(modes=values["run.modes"], seed=values["run.seed"]),
+        sweep=tuple(Axis(key, axis) for key, axis in axes.items()),
+    )
+
+
+def fabric_spec(values: Mapping[str, Any], gpus: int | tuple[int, ...]) -> FabricSpec:
+    """The fabric of these values with that many GPUs; raises FabricError where they do not divide over the sites."""
+    return FabricSpec(
+        gpus_per_site=_gpus_per_site(gpus),
+        leaves=values["fabric.leaves"],
+        spines=values["fabric.spines"],
+        border_routers=values["fabric.border_routers"],
+        wan=values["fabric.wan"],
+    )
+
+
+def _gpus_per_site(gpus: int | tuple[int, ...]) -> tuple[int, ...]:
+    return even_split(gpus) if isinstance(gpus, int) else gpus
+
+
+def conditions_spec(values: Mapping[str, Any]) -> ConditionsSpec:
+    """The conditions of these values."""
+    return ConditionsSpec(
+        sampler=values["conditions.sampler"],
+        intra_rate_bps=values["conditions.intra_rate"],
+        wan_rate_bps=values["conditions.wan_rate"],
+        intra_delay_s=values["conditions.intra_delay"],
+        wan_delay_s=values["conditions.wan_delay"],
+        mean=values["conditions.mean"],
+        deviation=values["conditions.deviation"],
+        mean_stay=values["conditions.mean_stay"],
+        trace=values["conditions.trace"],
+        trace_step_s=values["conditions.trace_step"],
+    )
+
+
+def values_of(scenario: Scenario) -> dict[str, Any]:
+    """The values by key of which `assembled` makes this scenario."""
+    fabric, conditions, collective = scenario.fabric, scenario.conditions, scenario.collective
+    return {
+        "name": scenario.name,
+        "fabric.gpus": fabric.gpus_per_site,
+        "fabric.leaves": fabric.leaves,
+        "fabric.spines": fabric.spines,
+        "fabric.border_routers": fabric.border_routers,
+        "fabric.wan": fabric.wan,
+        "conditions.sampler": conditions.sampler,
+        "conditions.intra_rate": conditions.intra_rate_bps,
+        "conditions.wan_rate": conditions.wan_rate_bps,
+        "conditions.intra_delay": conditions.intra_delay_s,
+        "conditions.wan_delay": conditions.wan_delay_s,
+        "conditions.mean": conditions.mean,
+        "conditions.deviation": conditions.deviation,
+        "conditions.mean_stay": conditions.mean_stay,
+        "conditions.trace": conditions.trace,
+        "conditions.trace_step": conditions.trace_step_s,
+        "collective.kind": collective.kind,
+        "collective.chunk": collective.chunk_bytes,
+        "collective.count": collective.count,
+        "collective.reembed_every": collective.reembed_every,
+        "run.modes": scenario.run.modes,
+        "run.seed": scenario.run.seed,
+    } | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}

@@ -1,0 +1,58 @@
+"""The shape of the repository: what lies at its top, and which way its imports go."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("topologies", "controller", "hosts", "analysis", "scenarios")
+MAY_IMPORT = {
+    "topologies": {"topologies"},
+    "controller": {"controller", "topologies"},
+    "hosts": {"hosts", "topologies"},
+    "analysis": {"analysis", "topologies"},
+    "scenarios": set(PACKAGES),
+}
+TOP_LEVEL = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore", ".ci", "tests", *PACKAGES}
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports by a relative name"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    modules = sorted((ROOT / package).rglob("*.py"))
+    assert modules
+    for module in modules:
+        own = {name.partition(".")[0] for name in imported(module)} & {*PACKAGES, "tests"}
+        assert own <= MAY_IMPORT[package], f"{module.relative_to(ROOT)} imports {sorted(own - MAY_IMPORT[package])}"
+
+
+def test_the_top_level_is_fixed() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout, so what belongs to the project is not known")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert {line.partition("/")[0] for line in listed.splitlines()} <= TOP_LEVEL
+
+
+def test_no_module_is_named_for_having_no_subject() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+    named = {path.stem for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert not named & vague
+
+
+def test_nothing_is_unpickled_from_files_nor_run_from_text() -> None:
+    for module in sorted(module for package in PACKAGES for module in (ROOT / package).rglob("*.py")):
+        names = {name.partition(".")[0] for name in imported(module)}
+        assert not names & {"pickle", "marshal", "shelve", "dill", "joblib"}, module
+        calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        assert not {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {"eval", "exec"}, module

@@ -1,0 +1,200 @@
+"""The model engine: the same numbers however it is run, the same conditions for every mode; results and claims."""
+
+import math
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.claims import claims
+from analysis.figures import Total, TotalsFigure, write_totals
+from analysis.metrics import Interval, gain
+from analysis.style import MODE_STYLES
+from analysis.timing import completion_s
+from scenarios.engine import Slice
+from scenarios.loader import Override, load_scenario
+from scenarios.model import Model
+from scenarios.plan import MODES, decide
+from scenarios.results import block, gathered
+from scenarios.workers import WorkerError, over_tasks
+from topologies.conditions import delays_s, sampler
+from topologies.fabric import build_fabric
+
+
+def scenario(**values):
+    """The paper's scenario with other values: table__key=value."""
+    return load_scenario("paper", [Override(k.replace("__", "."), v, k) for k, v in values.items()])
+
+
+def times(settings, model):
+    """Completion times by (setting, mode)."""
+    found = {}
+    for part in model.run(settings):
+        found.setdefault((part.setting, part.mode), {})[part.start] = part.completion_s
+    return {key: np.concatenate([parts[start] for start in sorted(parts)]) for key, parts in found.items()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 70),
+    every=st.integers(1, 30),
+    modes=st.permutations(list(MODES)),
+    chosen=st.sampled_from(["uniform", "gaussian", "markov"]),
+)
+def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, chosen):
+    values = {"collective__count": 61, "collective__reembed_every": every, "conditions__sampler": chosen}
+    whole = times(scenario(**values, run__modes=list(MODES)).settings(), Model(batch=61))
+    parts = times(scenario(**values, run__modes=modes).settings(), Model(batch=batch))
+    assert set(whole) == set(parts)
+    assert all((whole[key] == parts[key]).all() for key in whole)
+
+
+def test_more_processes_change_no_number():
+    settings = load_scenario(
+        "fig4b", [Override("collective.count", 300, ""), Override("fabric.gpus", [3, 5], "")]
+    ).settings()
+    alone, together = times(settings, Model(jobs=1, batch=100)), times(settings, Model(jobs=3, batch=40))
+    assert len(alone) == 16
+    assert all((alone[key] == together[key]).all() for key in alone)
+
+
+def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
+    """With one border router a site there is no path to choose: modes that embed alike must take the same times."""
+    fixed = {"fabric__gpus": 4, "fabric__border_routers": 1, "collective__count": 50}
+    by_mode = times(scenario(**fixed).settings(), Model())
+    assert (by_mode[0, "base"] == by_mode[0, "wan"]).all()
+    assert (by_mode[0, "ccl"] == by_mode[0, "joint"]).all()
+    assert not (by_mode[0, "base"] == by_mode[0, "ccl"]).all()
+    # Times that delays hardly add to are in proportion to the chunk: the rates behind them are equal.
+    small, large = (times(scenario(**fixed, collective__chunk=c).settings(), Model()) for c in ("500 MB", "1000 MB"))
+    assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
+
+
+def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
+    setting = scenario(collective__count=40, run__seed=5)
+    fabric = build_fabric(setting.fabric)
+    for mode in MODES.values():
+        decided = decide(
+            fabric,
+            sampler(fabric, setting.conditions, seed=5),
+            delays_s=delays_s(fabric, setting.conditions),
+            mode=mode,
+            chunk_bytes=8_000_000,
+            reembed_every=10,
+            start=0,
+            count=40,
+        )
+        expected = completion_s(decided.edge_alpha_s, decided.edge_beta_s)
+        assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
+
+
+def test_results_gather_slices_in_any_order_and_let_settings_go():
+    first = scenario(collective__count=4, run__modes=["base", "wan"])
+    parts = [
+        Slice(setting=place, mode=mode, start=start, completion_s=np.array([1.0, 2.0]) * scale)
+        for start in (2, 0)
+        for mode, scale in (("wan", 1.0), ("base", 2.0))
+        for place in (1, 0)
+    ]
+    results = list(gathered(iter(parts), "model", [first, first]))
+    assert [result.place for result in results] == [1, 0]
+    for result in results:
+        base, wan = result.points
+        assert (base.mode, wan.mode) == ("base", "wan")
+        assert base.summary.total_s.value == pytest.approx(12)
+        assert wan.gain.value == pytest.approx(0.5)
+
+
+def test_what_hangs_together_is_resampled_together():
+    assert block(scenario()) == 10
+    markov = scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7)
+    assert block(markov) == 35
+    assert block(markov) % 7 == 0
+
+
+def found(order="base ccl wan joint", joint=0.67, noise=0.0, count=4000):
+    """Claims of series whose totals fall in this order, joint being that share of base."""
+    rng = np.random.default_rng(3)
+    modes = order.split()
+    shares = dict(zip(modes, np.linspace(1, joint, len(modes)), strict=True))
+    series = {mode: share + noise * rng.standard_normal(count) for mode, share in shares.items()}
+    return claims(series, partial(gain, block=10, seed=1))
+
+
+def test_claims_are_reported_as_found():
+    as_paper = found()
+    assert as_paper.order_text == "base > ccl > wan > joint"
+    assert (as_paper.order_holds, as_paper.joint_holds) == (True, True)
+    swapped = found("base wan ccl joint")
+    assert swapped.order_text == "base > wan > ccl > joint"
+    assert swapped.order_holds is False
+    assert found(joint=0.9).joint_holds is False
+    vague = found(joint=0.999999, noise=0.5)
+    assert vague.order_holds is not True
+    assert "~" in vague.relations
+    assert found("base joint").order_holds is None
+    assert found("ccl wan").joint_holds is None
+
+
+def test_an_interval_that_cannot_be_had_leaves_claims_open():
+    nothing = Interval(value=0.3, low=math.nan, high=math.nan)
+    open_ = claims({m: np.ones(3) for m in MODES}, lambda a, b: nothing)
+    assert (open_.order_holds, open_.joint_holds) == (None, None)
+
+
+def figure(**changes):
+    totals = {mode: (Total(total_s=i + 1.0, low_s=i + 0.9, high_s=i + 1.2),) * 2 for i, mode in enumerate(MODES)}
+    plain = TotalsFigure(
+        title="t",
+        x_label="x",
+        x_column="chunk_bytes",
+        x_values=(1, 2),
+        x_ticks=("1", "2"),
+        totals=totals,
+        collectives=5,
+    )
+    return replace(plain, **changes)
+
+
+def test_a_figure_is_the_same_bytes_every_time_and_never_written_over(tmp_path):
+    first, again = (write_totals(figure(), tmp_path / name) for name in ("a", "b"))
+    assert [path.suffix for path in first] == [".svg", ".png", ".csv"]
+    for one, other in zip(first, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert b"<dc:date>" not in first[0].read_bytes()
+    with pytest.raises(FileExistsError):
+        write_totals(figure(), tmp_path / "a")
+
+
+def test_a_mode_is_told_apart_in_grey_and_without_colour():
+    assert set(MODE_STYLES) == set(MODES)
+    for attribute in ("colour", "hatch", "marker", "label"):
+        assert len({getattr(style, attribute) for style in MODE_STYLES.values()}) == len(MODES)
+    grey = [
+        0.299 * int(c[1:3], 16) + 0.587 * int(c[3:5], 16) + 0.114 * int(c[5:], 16)
+        for c in (style.colour for style in MODE_STYLES.values())
+    ]
+    assert grey == sorted(grey)
+
+
+def test_workers_do_every_task_and_pass_on_failures():
+    assert sorted(over_tasks(math.sqrt, range(20), jobs=3)) == [math.sqrt(n) for n in range(20)]
+    assert list(over_tasks(math.sqrt, [], jobs=2)) == []
+    with pytest.raises(ValueError, match="math domain error"):
+        list(over_tasks(math.sqrt, [1, 2, -1, 3], jobs=2))
+
+
+def test_a_worker_that_dies_is_told():
+    with pytest.raises(WorkerError, match="ended before its task was done"):
+        list(over_tasks(os._exit, [9, 9, 9], jobs=2))
+
+
+def test_closing_a_run_midway_is_clean():
+    run = over_tasks(math.sqrt, iter(range(10**9)), jobs=2)
+    next(run)
+    run.close()
+    assert next(run, None) is None

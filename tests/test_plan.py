@@ -1,0 +1,120 @@
+"""The plan: each mode chooses what it says, from conditions alone, however the work is cut up."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.timing import completion_s
+from scenarios.plan import MODES, Decisions, decide
+from topologies.conditions import ConditionsSpec, delays_s, sampler
+from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.wan import WanSpec
+
+CHUNK = 8_000_000
+FABRICS = {
+    "mesh": build_fabric(FabricSpec(gpus_per_site=(4, 4))),
+    "uneven": build_fabric(FabricSpec(gpus_per_site=(2, 5), border_routers=(1, 3))),
+    "five-router": build_fabric(FabricSpec(gpus_per_site=(3, 3), wan=WanSpec(preset="five-router"))),
+    "three sites": build_fabric(FabricSpec(gpus_per_site=(2, 3, 2))),
+}
+PARTS = ("ring", "path", "edge_alpha_s", "edge_beta_s", "reembedded", "rerouted")
+
+
+def plan(fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, seed: int = 1) -> Decisions:
+    spec = ConditionsSpec()
+    return decide(
+        fabric,
+        sampler(fabric, spec, seed=seed),
+        delays_s=delays_s(fabric, spec),
+        mode=MODES[mode],
+        chunk_bytes=CHUNK,
+        reembed_every=every,
+        start=start,
+        count=count,
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(FABRICS)), st.sampled_from(sorted(MODES)), st.integers(1, 15), st.integers(0, 60))
+def test_however_the_work_is_cut_the_decisions_are_the_same(name: str, mode: str, every: int, cut: int) -> None:
+    whole = plan(FABRICS[name], mode, 0, 61, every=every)
+    parts = [plan(FABRICS[name], mode, start, end - start, every=every) for start, end in ((0, cut), (cut, 61))]
+    for part in PARTS:
+        joined = np.concatenate([getattr(piece, part) for piece in parts])
+        assert (joined == getattr(whole, part)).all()
+
+
+@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_edge_is_what_its_links_make_it(name: str, mode: str) -> None:
+    fabric = FABRICS[name]
+    decisions = plan(fabric, mode, 0, 30)
+    rates = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 30)
+    delays = delays_s(fabric, ConditionsSpec())
+    by_ends = {(link.src, link.dst): link.index for link in fabric.links}
+    for k in range(30):
+        ring = decisions.ring[k].tolist()
+        assert sorted(ring) == list(range(len(fabric.gpus)))
+        assert ring[0] == 0
+        assert (decisions.path[k] >= 0).sum() == len(fabric.gpus_per_site)
+        for r, (a, b) in enumerate(pairwise([*ring, 0])):
+            index = decisions.path[k, r]
+            if index < 0:
+                links = [by_ends[f"g{a}", f"g{b}"]]
+            else:
+                path = fabric.paths[index]
+                out, back = fabric.border_routers[path.src_br], fabric.border_routers[path.dst_br]
+                links = [by_ends[f"g{a}", out], *path.links, by_ends[back, f"g{b}"]]
+            assert decisions.edge_alpha_s[k, r] == pytest.approx(delays[links].sum(), rel=1e-12)
+            assert decisions.edge_beta_s[k, r] == 8 * CHUNK / rates[k, links].min()
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_a_mode_changes_what_it_says_and_nothing_else(name: str) -> None:
+    fabric = FABRICS[name]
+    every = np.arange(40) % 10 == 0
+    base, ccl, wan, joint = (plan(fabric, mode, 0, 40) for mode in ("base", "ccl", "wan", "joint"))
+    fixed_paths = {paths[0].index for paths in fabric.paths_between.values() if paths}
+    for fixed in (base, wan):
+        assert (fixed.ring == np.arange(len(fabric.gpus))).all()
+        assert not fixed.reembedded.any()
+    for embedded in (ccl, joint):
+        assert (embedded.reembedded == every).all()
+        rings = embedded.ring.reshape(4, 10, -1)
+        assert (rings == rings[:, :1]).all()
+        assert (rings[:, 0] != np.arange(len(fabric.gpus))).any()
+    for still in (base, ccl):
+        assert set(np.unique(still.path)) <= {-1, *fixed_paths}
+        assert not still.rerouted.any()
+    for routed in (wan, joint):
+        assert routed.rerouted.all()
+        assert not set(np.unique(routed.path)) <= {-1, *fixed_paths}
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_under_the_conditions_it_was_chosen_for_a_choice_is_no_slower(name: str) -> None:
+    """Per edge, where each mode promises it: routes for every collective, rings at every re-embedding."""
+    fabric = FABRICS[name]
+    slowest = {}
+    for mode in MODES:
+        decisions = plan(fabric, mode, 0, 50, every=1)
+        slowest[mode] = (decisions.edge_alpha_s + decisions.edge_beta_s).max(axis=1)
+    assert (slowest["wan"] <= slowest["base"]).all()
+    assert (slowest["ccl"] <= slowest["base"]).all()
+    assert (slowest["joint"] <= np.minimum(slowest["wan"], slowest["ccl"])).all()
+
+
+def test_rerouting_never_slows_a_fixed_ring() -> None:
+    base, wan = plan(FABRICS["mesh"], "base", 0, 500), plan(FABRICS["mesh"], "wan", 0, 500)
+    times = [completion_s(decisions.edge_alpha_s, decisions.edge_beta_s) for decisions in (base, wan)]
+    assert times[1].mean() < times[0].mean()
+
+
+def test_a_site_too_large_for_the_exact_choice_is_refused_where_a_ring_is_chosen() -> None:
+    large = build_fabric(FabricSpec(gpus_per_site=(13, 2)))
+    assert plan(large, "wan", 0, 2).ring.shape == (2, 15)
+    with pytest.raises(ValueError, match="13 GPUs in a site"):
+        plan(large, "joint", 0, 2)

@@ -1,0 +1,305 @@
+"""The command as users run it, in a process of its own: what it prints, writes, refuses and leaves behind."""
+
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scenarios import command
+
+RUN = Path(__file__).resolve().parent.parent / "scenarios" / "run.py"
+POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectives", "seed", "mean_s", "total_s"]
+
+
+def run(*arguments, cwd, status=0):
+    """Run the command and return what it printed; fails where its exit status is another or a traceback shows."""
+    done = subprocess.run(
+        [sys.executable, RUN, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def points(*arguments, cwd):
+    return json.loads(run(*arguments, "--json", cwd=cwd).stdout)["points"]
+
+
+def test_with_no_arguments_it_runs_the_paper_and_leaves_a_folder(tmp_path):
+    done = run(cwd=tmp_path)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.startswith("paper-20")
+    assert "base > " in done.stdout
+    assert str(folder.relative_to(tmp_path)) in done.stdout
+    assert {path.name for path in folder.iterdir()} == {"scenario.toml", "summary.csv", "figures"}
+    assert {path.name for path in (folder / "figures").iterdir()} == {"paper.svg", "paper.png", "paper.csv"}
+    assert len(done.stderr.splitlines()) == 4  # one plain line for each finished point
+
+
+def test_json_is_one_object_and_all_there_is_on_stdout(tmp_path):
+    done = run("--collectives", 30, "--json", "--out", "there", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["run", "points"]
+    assert answer["run"] == "there"
+    assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
+    assert all(list(point) == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
+    base = answer["points"][0]
+    assert base["gain_vs_base"] == 0
+    assert base["total_s"] == pytest.approx(30 * base["mean_s"])
+    for point in answer["points"]:
+        assert point["gain_vs_base"] == pytest.approx(1 - point["total_s"] / base["total_s"])
+
+
+def test_without_base_there_is_no_gain(tmp_path):
+    assert [p["gain_vs_base"] for p in points("--modes", "joint,wan", cwd=tmp_path)] == [None, None]
+
+
+def test_the_numbers_are_the_same_for_any_jobs_and_order_of_modes(tmp_path):
+    options = ("fig4a", "--collectives", 5000, "--chunk", "8 MB,64 MB")
+    alone = points(*options, "--jobs", 1, cwd=tmp_path)
+    assert points(*options, "--jobs", 3, cwd=tmp_path) == alone
+    turned = points(*options, "--modes", "joint,base,wan,ccl", cwd=tmp_path)
+    assert sorted(turned, key=str) == sorted(alone, key=str)
+
+
+def test_the_resolved_scenario_gives_the_same_numbers_again(tmp_path):
+    options = ("--gpus", "6,8", "--wan-delay", "1 ms", "--seed", 7, "--set", "conditions.sampler=markov")
+    first = points(*options, "--out", "first", cwd=tmp_path)
+    again = points("first/scenario.toml", "--out", "again", cwd=tmp_path)
+    assert again == first
+    for name in ("scenario.toml", "summary.csv", "figures/paper.svg", "figures/paper.png", "figures/paper.csv"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_another_seed_gives_other_numbers(tmp_path):
+    assert points("--seed", 2, cwd=tmp_path) != points("--seed", 3, cwd=tmp_path)
+
+
+def test_the_summary_and_the_data_beside_a_figure_hold_what_was_found(tmp_path):
+    found = points("--chunk", "8 MB,16 MB", "--out", "there", cwd=tmp_path)
+    with (tmp_path / "there/summary.csv").open() as file:
+        summary = list(csv.DictReader(file))
+    assert [float(row["total_s"]) for row in summary] == [point["total_s"] for point in found]
+    assert all(float(row["total_low_s"]) <= float(row["total_s"]) <= float(row["total_high_s"]) for row in summary)
+    with (tmp_path / "there/figures/paper.csv").open() as file:
+        drawn = list(csv.DictReader(file))
+    assert {(r["chunk_bytes"], r["mode"], float(r["total_s"])) for r in drawn} == {
+        (str(p["chunk_bytes"]), p["mode"], p["total_s"]) for p in found
+    }
+
+
+@pytest.mark.parametrize("count", [1, 20, 500])
+def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results_too(tmp_path, count):
+    steady = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=40 Gbit/s")
+    done = run(*steady, "--collectives", count, "--json", "--out", "there", cwd=tmp_path)
+    found = json.loads(done.stdout)["points"]
+    # Seven steps of 1.6 ms each, whichever way round, and the delays that add up on the way.
+    assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
+    assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
+    text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
+    assert "nan" not in text
+    assert (",,\n" in text) == (count == 1)
+
+
+def test_several_axes_make_a_figure_for_each_value_of_the_shorter(tmp_path):
+    run("--gpus", "4,6", "--chunk", "8MB,9MB,10MB", "--collectives", 3, "--out", "there", cwd=tmp_path)
+    assert sorted(path.stem for path in (tmp_path / "there/figures").glob("*.svg")) == ["paper-4", "paper-6"]
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
+    done = run("fig5a", "--dry-run", cwd=tmp_path)
+    assert tomllib.loads(done.stdout.partition("\n16 GPUs")[0])["collective"]["count"] == 100_000
+    assert "1,600,000 collectives" in done.stdout
+    answer = json.loads(run("fig5a", "--dry-run", "--json", cwd=tmp_path).stdout)
+    assert answer["run"] is None
+    assert [point["mean_s"] for point in answer["points"]] == [None] * 16
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--collectives", "0"], "--collectives: 0 is too small"),
+        (["--collectives", "1.5"], '--collectives: "1.5" is text'),
+        (["--collectives", "99999999999"], "too large"),
+        (["--seed", "x"], '--seed: "x" is text'),
+        (["--seed", "-1"], "--seed: -1 is too small"),
+        (["--modes", "base,base"], '--modes: "base" is listed twice'),
+        (["--modes", "base,jont"], "did you mean joint?"),
+        (["--modes", ""], '--modes: "" is not known'),
+        (["--gpus", "7"], "--gpus: 7 GPUs do not divide over 2 sites"),
+        (["--gpus", "2"], "--gpus: 1 gpus in a site"),
+        (["--gpus", "1000000000"], "--gpus: 1000000000 is too large"),
+        (["--gpus", "26"], "too many for ccl and joint"),
+        (["--gpus", "8,8"], "lists a value twice"),
+        (["--gpus", "8,"], '--gpus: "" is text'),
+        (["--chunk", "8"], '--chunk: "8" is no size'),
+        (["--chunk", "8 MB,0 MB"], "zero"),
+        (["--chunk", "8 mb"], "did you mean MB?"),
+        (["--wan-delay", "10 m"], "--wan-delay: "),
+        (["--wan-delay", "nan us"], "finite"),
+        (["--set", "fabric.gpu=8"], "did you mean gpus?"),
+        (["--set", "fabric"], "--set: "),
+        (["--set", "conditions.wan_rate=100-10 Gbit/s"], "--set conditions.wan_rate: "),
+        (["--set", "fabric.wan=star"], "five-router"),
+        (["--jobs", "0"], "--jobs: 0 is not allowed"),
+        (["--jobs", "many"], '--jobs: "many" is not allowed'),
+        (["--engine", "emulation"], "choose from"),
+        (["--colectives", "3"], "did you mean --collectives?"),
+        (["fig4"], "fig4a, fig4b, fig5a, fig5b, paper"),
+        (["nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["/dev/zero"], "/dev/zero: is no regular file"),
+        (["--out", "full"], "--out: full is not empty"),
+        (["--out", "full/file"], "--out: full/file is no folder"),
+        (["--out", "full/file/below"], "--out: "),
+        (["--out", "/proc/here"], "--out: "),
+        (["--out", "x" * 300], "--out: "),
+        (["--out", "a\udcff"], "--out: "),
+        (["--out", "a\nb"], "--out: "),
+        (["a\udcff.toml"], "cannot be read"),
+        (["--set", "a\udcff=1"], "is no table"),
+        (["--set", "conditions.sampler=trace", "--set", "conditions.trace=a\udcff"], "printable"),
+    ],
+)
+def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    try:
+        status = command.run(arguments)
+    except SystemExit as error:
+        status = error.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def test_every_mistake_is_told_at_once(tmp_path):
+    (tmp_path / "my.toml").write_text(
+        '[fabric]\ngpus = 7\nleafs = 2\n[run]\nseed = true\n[collective]\nchunk = "8 XB"\n'
+    )
+    done = run("my.toml", "--collectives", "-3", "--jobs", "none", "--set", "x.y=1", cwd=tmp_path, status=2)
+    wrong = ["--jobs:", "my.toml: fabric.leafs:", "--set x.y:", "my.toml: collective.chunk:", "--collectives:"]
+    wrong += ["my.toml: run.seed:", "my.toml: fabric.gpus:"]
+    assert [next((w for w in wrong if line.startswith(w)), line) for line in done.stderr.splitlines()] == wrong
+
+
+def children(pid):
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def alive(pids):
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "jobs", "status"),
+    [
+        (signal.SIGINT, True, 2, 130),
+        (signal.SIGINT, False, 1, 130),
+        (signal.SIGTERM, False, 2, 143),
+        (signal.SIGTERM, True, 2, 143),
+    ],
+)
+def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path, number, group, jobs, status):
+    options = ["fig5a", "--collectives", "1000000", "--jobs", str(jobs)]
+    process = subprocess.Popen(
+        [sys.executable, RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 20
+    while not list(tmp_path.glob("results/*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.6)
+    workers = children(process.pid)
+    (os.killpg if group else os.kill)(process.pid, number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == status
+    assert said == "run.py: interrupted\n"
+    time.sleep(0.2)
+    assert alive(workers) == []
+    assert list(tmp_path.glob("results/*")) == []
+
+
+def test_a_worker_that_is_killed_fails_the_run_in_a_sentence(tmp_path):
+    options = ["fig5a", "--collectives", "1000000", "--jobs", "2"]
+    process = subprocess.Popen([sys.executable, RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 20
+    workers = []
+    while len(workers) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+        workers = [pid for pid in children(process.pid) if b"serve()" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert said.startswith("run.py: a worker process ended")
+    assert len(said.splitlines()) == 1
+    assert alive(workers) == []
+
+
+def test_on_a_terminal_there_is_a_live_table(tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [sys.executable, RUN, "--collectives", "50"],
+        cwd=tmp_path,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(ours, 4096)
+        except OSError:
+            break
+        shown += chunk
+    process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "model: 4 of 4 points" in shown.decode()
+    assert "50 of 50" in shown.decode()
+
+
+def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
+    done = subprocess.run(
+        f"set -o pipefail; {sys.executable} {RUN} --json | true",
+        shell=True,
+        executable="/bin/bash",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
+    (tmp_path / "topologies.py").write_text("raise SystemExit('the wrong module')\n")
+    done = subprocess.run(
+        [sys.executable, RUN, "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,109 @@
+"""The timing model against a simulation by events that knows nothing of it, and against closed forms."""
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.timing import completion_s
+
+times = st.floats(1e-9, 10.0)
+
+
+def simulate(alpha_s: list[float], beta_s: list[float]) -> float:
+    """The AllGather played out: every rank queues what it receives, its one sender takes the queue in turn."""
+    n = len(alpha_s)
+    queues: list[list[int]] = [[] for _ in range(n)]
+    busy = [False] * n
+    held = [{rank} for rank in range(n)]
+    events: list[tuple[float, int, str, int, int]] = []
+    serial = 0
+    now = 0.0
+
+    def post(at: float, what: str, rank: int, chunk: int) -> None:
+        nonlocal serial
+        serial += 1
+        heapq.heappush(events, (at, serial, what, rank, chunk))
+
+    def offer(rank: int) -> None:
+        if queues[rank] and not busy[rank]:
+            busy[rank] = True
+            post(now + beta_s[rank], "sent", rank, queues[rank].pop(0))
+
+    for rank in range(n):
+        queues[rank].append(rank)
+        offer(rank)
+    while events:
+        now, _, what, rank, chunk = heapq.heappop(events)
+        if what == "sent":
+            busy[rank] = False
+            post(now + alpha_s[rank], "arrived", (rank + 1) % n, chunk)
+        else:
+            held[rank].add(chunk)
+            if chunk != (rank + 1) % n:  # the successor began with that chunk: it has gone all the way round
+                queues[rank].append(chunk)
+        offer(rank)
+    assert all(len(chunks) == n for chunks in held)
+    return now
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(times, times), min_size=2, max_size=12))
+def test_the_model_is_what_a_simulation_by_events_gives(edges: list[tuple[float, float]]) -> None:
+    alpha, beta = zip(*edges, strict=True)
+    assert completion_s(np.array([alpha]), np.array([beta]))[0] == pytest.approx(simulate([*alpha], [*beta]), rel=1e-9)
+
+
+def test_the_model_is_what_a_simulation_gives_at_the_delays_and_rates_of_the_paper() -> None:
+    random = np.random.default_rng(5)
+    for n in (4, 8, 16):
+        alpha = np.where(random.random((60, n)) < 0.2, random.choice([1e-5, 1e-4, 1e-3, 1e-2], (60, n)), 0.7e-6)
+        beta = 8 * 64e6 / random.uniform(10e9, 200e9, (60, n))
+        expected = [simulate(a.tolist(), b.tolist()) for a, b in zip(alpha, beta, strict=True)]
+        assert completion_s(alpha, beta) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(2, 24), times, times)
+def test_equal_links_take_n_minus_1_steps(n: int, alpha: float, beta: float) -> None:
+    expected = (n - 1) * (alpha + beta)
+    assert completion_s(np.full((1, n), alpha), np.full((1, n), beta))[0] == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.integers(2, 12), st.floats(1e-6, 1e-3), st.floats(1e-3, 1.0), st.floats(0.0, 0.1))
+def test_two_crossings_add_their_delay_once_each(n: int, alpha: float, beta: float, extra: float) -> None:
+    """The last chunk to finish travels all edges but one: of those chunks, one meets both crossings."""
+    alphas = np.full((1, 2 * n), alpha)
+    alphas[0, [n - 1, 2 * n - 1]] += extra
+    expected = (2 * n - 1) * (alpha + beta) + 2 * extra
+    assert completion_s(alphas, np.full((1, 2 * n), beta))[0] == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.integers(3, 16), st.floats(0.001, 0.01), st.integers(0, 15))
+def test_one_slow_edge_dominates(n: int, beta: float, where: int) -> None:
+    betas = np.full((1, n), beta)
+    betas[0, where % n] = slow = 1000 * beta
+    assert completion_s(np.zeros((1, n)), betas)[0] == pytest.approx((n - 1) * slow, rel=1e-12)
+
+
+@given(st.integers(2, 9), st.integers(0, 2**32))
+def test_a_rotated_ring_takes_as_long_and_a_slower_edge_never_less(n: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    alpha, beta = random.random((2, 5, n))
+    before = completion_s(alpha, beta)
+    assert completion_s(np.roll(alpha, 1, axis=1), np.roll(beta, 1, axis=1)) == pytest.approx(before, rel=1e-12)
+    beta[:, 0] += 0.5
+    assert (completion_s(alpha, beta) >= before).all()
+
+
+def test_batches_do_not_show() -> None:
+    alpha, beta = np.random.default_rng(1).random((2, 9000, 4))
+    alone = np.concatenate([completion_s(alpha[k : k + 7], beta[k : k + 7]) for k in range(0, 9000, 7)])
+    assert (completion_s(alpha, beta) == alone).all()
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [((3, 4), (3, 5)), ((4,), (4,)), ((3, 1), (3, 1))])
+def test_arrays_that_are_no_ring_are_refused(alpha: tuple[int, ...], beta: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="both must be"):
+        completion_s(np.ones(alpha), np.ones(beta))

@@ -1,0 +1,113 @@
+"""Samplers that draw conditions from a seed: uniform, gaussian and markov.
+
+All draw from Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011): the counter is set from the collective and the link, so nothing drawn depends on what was drawn before.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_WORDS_PER_COUNT = 4  # one step of Philox's counter yields four 64-bit words
+_LOOK_BACK = 64  # collectives a Markov chain looks back at a time
+
+
+class Stream:
+    """An endless table of uniform draws in [0, 1), `width` to a row, any rows of which can be had at once."""
+
+    def __init__(self, *, seed: int, purpose: int, width: int) -> None:
+        self._key = np.random.SeedSequence((seed, purpose)).generate_state(2, np.uint64)
+        self._counts_per_row = -(-width // _WORDS_PER_COUNT)
+        self._width = width
+
+    def rows(self, start: int, count: int) -> Floats:
+        """Rows start .. start+count-1, [count, width]."""
+        padded = self._counts_per_row * _WORDS_PER_COUNT
+        bits = np.random.Philox(key=self._key, counter=start * self._counts_per_row)
+        words: npt.NDArray[np.uint64] = bits.random_raw(count * padded).reshape(count, padded)[:, : self._width]
+        # The 53 high bits make the draw. numpy's own `random` does the same, but only raw words are promised to stay.
+        draws: Floats = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+        return draws
+
+
+class Uniform:
+    """Every rate uniform over its range, drawn afresh for every collective."""
+
+    limit = None
+
+    def __init__(self, low_bps: Floats, high_bps: Floats, *, seed: int) -> None:
+        self._low, self._span = low_bps, high_bps - low_bps
+        self._stream = Stream(seed=seed, purpose=0, width=low_bps.size)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        rates = self._stream.rows(start, count)
+        rates *= self._span
+        rates += self._low
+        return np.rint(rates, out=rates)
+
+
+class Gaussian:
+    """Every rate normal, its mean and deviation shares of its highest rate, clipped to its range; afresh each time."""
+
+    limit = None
+
+    def __init__(self, low_bps: Floats, high_bps: Floats, *, mean: float, deviation: float, seed: int) -> None:
+        self._low, self._high = low_bps, high_bps
+        self._mean, self._deviation = mean, deviation
+        self._stream = Stream(seed=seed, purpose=1, width=2 * low_bps.size)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        radius, angle = np.split(self._stream.rows(start, count), 2, axis=1)
+        normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)  # Box and Muller, 1958
+        rates: Floats = (self._mean + self._deviation * normal) * self._high
+        return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
+
+
+class Markov:
+    """Every rate uniform over its range, held for a geometric time of mean `mean_stay` collectives, then drawn anew.
+
+    Before every collective each link flips a coin of its own, drawn from (seed, collective, link): with probability
+    1/mean_stay its rate is renewed. Its rate is what was drawn when it was last renewed, so looking back for that
+    collective makes the chain a pure function too. Collective 0 renews all.
+    """
+
+    limit = None
+
+    def __init__(self, low_bps: Floats, high_bps: Floats, *, mean_stay: float, seed: int) -> None:
+        self._renewal = 1 / mean_stay
+        self._coins = Stream(seed=seed, purpose=2, width=low_bps.size)
+        self._fresh = Uniform(low_bps, high_bps, seed=seed)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        rates = self._fresh.rates_bps(start, count)
+        renewed = self._renewed(start, count)
+        if count == 0:
+            return rates
+        rates[0] = np.where(renewed[0], rates[0], self._held(start))
+        last = np.where(renewed, np.arange(count)[:, None], 0)
+        return np.take_along_axis(rates, np.maximum.accumulate(last, axis=0), axis=0)
+
+    def _renewed(self, start: int, count: int) -> npt.NDArray[np.bool_]:
+        renewed = self._coins.rows(start, count) < self._renewal
+        if start == 0:
+            renewed[:1] = True
+        return renewed
+
+    def _held(self, end: int) -> Floats:
+        """Every link's rate just before collective `end`, [links]: that of its last renewal."""
+        held = np.zeros(self._coins.rows(0, 1).shape[1])
+        missing = np.full(held.shape, True)
+        while end > 0 and missing.any():
+            start = max(0, end - _LOOK_BACK)
+            renewed = self._renewed(start, end - start)
+            fresh = self._fresh.rates_bps(start, end - start)
+            last = end - start - 1 - np.argmax(renewed[::-1], axis=0)
+            found = missing & renewed.any(axis=0)
+            held[found] = fresh[last[found], found.nonzero()[0]]
+            missing &= ~found
+            end = start
+        return held
