@@ -18,6 +18,8 @@ PAPER_JOINT_GAIN = 0.33
 ABOUT = 0.03
 """How far a gain may lie from the paper's and still be about it: three percentage points."""
 
+_ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
+
 Times = npt.NDArray[np.float64]
 
 
@@ -47,7 +49,7 @@ def claims(times_s: Mapping[str, Times], gain: Callable[[Times, Times], Interval
     `gain(a, b)` is how much less time b takes than a on the same collectives, with its interval.
     """
     order = tuple(sorted(times_s, key=lambda mode: -float(times_s[mode].sum())))
-    relations = tuple(">" if gain(times_s[a], times_s[b]).low > 0 else "~" for a, b in pairwise(order))
+    relations = tuple(">" if gain(times_s[a], times_s[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
     joint = gain(times_s["base"], times_s["joint"]) if {"base", "joint"} <= set(times_s) else None
     return Found(
         order=order,
@@ -61,9 +63,9 @@ def _order_holds(times_s: Mapping[str, Times], gain: Callable[[Times, Times], In
     if not set(PAPER_ORDER) <= set(times_s):
         return None
     steps = [gain(times_s[slower], times_s[faster]) for slower, faster in pairwise(PAPER_ORDER)]
-    if any(step.high < 0 for step in steps):
+    if any(step.high < -_ROUNDING for step in steps):
         return False
-    return True if all(step.low > 0 for step in steps) else None
+    return True if all(step.low > _ROUNDING for step in steps) else None
 
 
 def _about(gain: Interval) -> bool | None:

@@ -5,7 +5,8 @@ Draws what it is given and reckons nothing; beside each picture lies a CSV of th
 
 import csv
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ _PNG_DPI = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """A total completion time in seconds with the ends of its 95 % confidence interval."""
+    """A total completion time in seconds with the ends of its 95 % confidence interval (NaN: it cannot be had)."""
 
     total_s: float
     low_s: float
@@ -74,7 +75,7 @@ def _drawn(figure: TotalsFigure) -> Figure:
             [x + left for x in range(len(totals))],
             [total.total_s for total in totals],
             width,
-            yerr=[[t.total_s - t.low_s for t in totals], [t.high_s - t.total_s for t in totals]],
+            yerr=_error_bars(totals),
             error_kw={"capsize": 2, "elinewidth": 0.8, "capthick": 0.8},
             label=style.label,
             color=style.colour,
@@ -91,6 +92,13 @@ def _drawn(figure: TotalsFigure) -> Figure:
     return drawn
 
 
+def _error_bars(totals: Sequence[Total]) -> list[list[float]]:
+    # Times that do not vary may have ends that miss the total by a rounding error, to either side.
+    below = [max(0.0, total.total_s - total.low_s) for total in totals]
+    above = [max(0.0, total.high_s - total.total_s) for total in totals]
+    return [below, above]
+
+
 def _table(figure: TotalsFigure) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -98,6 +106,6 @@ def _table(figure: TotalsFigure) -> str:
     for place, x in enumerate(figure.x_values):
         for mode, totals in figure.totals.items():
             total = totals[place]
-            row = [x, mode, figure.collectives, total.total_s, total.low_s, total.high_s]
-            table.writerow(row)
+            ends = ["" if math.isnan(end) else end for end in (total.low_s, total.high_s)]
+            table.writerow([x, mode, figure.collectives, total.total_s, *ends])
     return text.getvalue()

@@ -22,7 +22,8 @@ _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     """AllGathers a second on this core, and this process's peak memory in bytes, in one mode at one size.
 
-    Runs `collectives` of them, and more until a second has passed; imports and caches are warm when the clock starts.
+    Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
+    that other work on the machine matters little. Imports and caches are warm when the clock starts.
     """
     from scenarios.loader import Override, load_scenario
     from scenarios.model import Model
@@ -30,10 +31,10 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     def seconds(count: int) -> float:
         given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.count": count, "collective.chunk": "64 MB"}
         scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in Model(jobs=1).run(scenario.settings()):
             pass
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     seconds(10)
     while (took := seconds(collectives)) < _LEAST_SECONDS:

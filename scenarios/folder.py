@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from scenarios.answer import summary_csv
+from scenarios.document import one_line
 from scenarios.loader import resolved
 from scenarios.results import SettingResult
 from scenarios.spec import Scenario
@@ -21,6 +22,8 @@ class FolderError(ValueError):
 
 def check(path: Path) -> None:
     """Raise FolderError unless `path` can become a run folder: new or empty, and not below a file."""
+    if not str(path).isprintable():
+        raise FolderError(f"{one_line(str(path))} is no name to be shown: allowed is printable text")
     try:
         if path.is_dir():
             if any(path.iterdir()):

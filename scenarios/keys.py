@@ -157,9 +157,12 @@ def _name(given: Given) -> str:
 
 def _path(given: Given) -> Path:
     value = given.value
-    if not isinstance(value, str) or not value or not value.isprintable():
+    if not isinstance(value, str) or not value:
         raise Wrong(f"{shown(value)} is no path: allowed is the path of a CSV file of time, link and rate")
-    return Path(given.folder, value).absolute()
+    path = Path(given.folder, value).absolute()
+    if not str(path).isprintable():  # it could be neither shown nor written into a scenario
+        raise Wrong(f"{shown(str(path))} is no path to be shown: allowed is printable text")
+    return path
 
 
 def _kind(value: object) -> str:

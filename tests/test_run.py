@@ -96,6 +96,19 @@ def test_the_summary_and_the_data_beside_a_figure_hold_what_was_found(tmp_path):
     }
 
 
+@pytest.mark.parametrize("count", [1, 20, 500])
+def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results_too(tmp_path, count):
+    steady = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=40 Gbit/s")
+    done = run(*steady, "--collectives", count, "--json", "--out", "there", cwd=tmp_path)
+    found = json.loads(done.stdout)["points"]
+    # Seven steps of 1.6 ms each, whichever way round, and the delays that add up on the way.
+    assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
+    assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
+    text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
+    assert "nan" not in text
+    assert (",,\n" in text) == (count == 1)
+
+
 def test_several_axes_make_a_figure_for_each_value_of_the_shorter(tmp_path):
     run("--gpus", "4,6", "--chunk", "8MB,9MB,10MB", "--collectives", 3, "--out", "there", cwd=tmp_path)
     assert sorted(path.stem for path in (tmp_path / "there/figures").glob("*.svg")) == ["paper-4", "paper-6"]
@@ -149,6 +162,11 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
         (["--out", "full/file/below"], "--out: "),
         (["--out", "/proc/here"], "--out: "),
         (["--out", "x" * 300], "--out: "),
+        (["--out", "a\udcff"], "--out: "),
+        (["--out", "a\nb"], "--out: "),
+        (["a\udcff.toml"], "cannot be read"),
+        (["--set", "a\udcff=1"], "is no table"),
+        (["--set", "conditions.sampler=trace", "--set", "conditions.trace=a\udcff"], "printable"),
     ],
 )
 def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, says):

@@ -288,6 +288,19 @@ def test_every_way_to_end_it_leaves_nothing(
     assert names() - before == set()
 
 
+def test_a_launcher_killed_at_any_instant_of_its_start_leaves_nothing(vm: VM, kernel_image: Path) -> None:
+    for attempt in range(30):
+        with vm.start("--clock", "wall", "--", "sleep", "1000") as process:
+            while not leftovers(kernel_image):
+                pass
+            time.sleep(0.0005 * (attempt % 15))
+            process.kill()
+        deadline = time.monotonic() + 2
+        while leftovers(kernel_image) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert leftovers(kernel_image) == [], f"attempt {attempt}"
+
+
 # --- when it cannot -------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ def sit_down(vm: VM, *command: str, clock: str = "wall") -> "pexpect.spawn[str]"
     return pexpect.spawn(
         sys.executable,
         ["-m", "scenarios.vm", "--clock", clock, "--", *command],
-        env=vm.environment | {"TERM": "xterm", "PATH": os.environ["PATH"]},  # type: ignore[arg-type]
+        # The basic prompt is the same in every Python: 3.13's own paints the line as it is typed.
+        env=vm.environment | {"TERM": "xterm", "PATH": os.environ["PATH"], "PYTHON_BASIC_REPL": "1"},  # type: ignore[arg-type]
         cwd=str(vm.folder),
         dimensions=(40, 100),
         encoding="utf-8",

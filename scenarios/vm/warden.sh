@@ -6,6 +6,7 @@
 # that instant alone, the kernel would leave it stopped for ever. So the whole process group goes.
 [ "$PPID" = "$1" ] || exit 1 # the launcher died before we could hear of it
 shift
-trap 'kill -KILL "-$!" || kill -KILL "$!"; exit 143' TERM
+# Silently: the launcher that would read a complaint may be gone, and a complaint to nobody is the end (SIGPIPE).
+trap '{ kill -KILL "-$!" || kill -KILL "$!"; } 2>/dev/null; exit 143' TERM
 setpriv --pdeathsig KILL -- "$@" &
 wait "$!" 2>/dev/null
