@@ -290,7 +290,7 @@ class FabricNet(Mininet):
 @contextlib.contextmanager
 def _inside(process: str) -> Iterator[None]:
     """Have this thread in the network namespace of a process for the time of the context."""
-    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/proc/{process}/ns/net", "rb") as there:  # noqa: PTH123
+    with Path("/proc/thread-self/ns/net").open("rb") as home, Path(f"/proc/{process}/ns/net").open("rb") as there:
         _enter(there.fileno())
         try:
             yield

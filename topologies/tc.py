@@ -84,7 +84,7 @@ class Shaper:
         try:
             return self._netlink.classes(interface)
         except OSError as error:
-            raise TcError(f"the port {interface} cannot be read back: {error.strerror}") from None
+            raise TcError(f"the port {interface} cannot be read back: {error.strerror or error}") from None
 
     def _check_delays(self) -> None:
         names = {if_nametoindex(name): name for name in self.shaping.interfaces}

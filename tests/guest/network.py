@@ -1,0 +1,198 @@
+"""Runs inside the VM: builds fabrics, shapes them, sends over them; prints one JSON object of what was seen.
+
+What the network is like is told by ovs-vsctl, ovs-ofctl, ip and tc, raw; the tests compare it with the declared fabric.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scenarios.vm import openvswitch
+from topologies import network, tc
+from topologies.conditions import ConditionsSpec, delays_s
+from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.shaping import Shaping
+from topologies.wan import WanSpec
+
+MSG_EOR = 0x80
+UNEQUAL = FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router"))
+CHUNK_BYTES = 8_000_000
+LIBC = ctypes.CDLL(None)
+
+
+def sh(line: str) -> str:
+    return subprocess.run(line.split(), check=True, capture_output=True, text=True).stdout
+
+
+def inside(pid: int, line: str) -> str:
+    return sh(f"nsenter --net=/proc/{pid}/ns/net {line}")
+
+
+def seen() -> dict[str, Any]:
+    """What is left of a network, or was there before."""
+    return {
+        "bridges": sh("ovs-vsctl list-br").split(),
+        "interfaces": sorted(link["ifname"] for link in json.loads(sh("ip -j link"))),
+        "processes": sorted(
+            (folder / "comm").read_text().strip() for folder in Path("/proc").iterdir() if folder.name.isdigit()
+        ),
+    }
+
+
+def topology(fabric: Fabric) -> dict[str, Any]:
+    """Build a fabric, tell what is there, and take it away again."""
+    before = seen()
+    with network.start(fabric, controller_port=6653) as built:
+        hosts = built.net.hosts
+        told = {
+            "bridges": json.loads(sh("ovs-vsctl --format=json list Bridge")),
+            "ports": json.loads(sh("ovs-vsctl --format=json list Interface")),
+            "controllers": json.loads(sh("ovs-vsctl --format=json list Controller")),
+            "openflow": {s.name: sh(f"ovs-ofctl -O OpenFlow13 show {s.name}") for s in fabric.switches},
+            "links": json.loads(sh("ip -j -d link")),
+            "hosts": [
+                {kind: json.loads(inside(pid, f"ip -j {kind}")) for kind in ("addr", "neigh")}
+                for pid in built.host_pids
+            ],
+            "mininet": {
+                "hosts": [(host.name, host.IP(), host.MAC()) for host in hosts],
+                "switches": [switch.name for switch in built.net.switches],
+                "links": sorted(sorted((link.intf1.name, link.intf2.name)) for link in built.net.links),
+                "command": hosts[1].cmd("ip -br addr show dev g1-eth0").split(),
+                "popen": hosts[1].popen("ip -br link show dev g1-eth0").communicate()[0].decode().split(),
+                "switch_command": built.net.switches[0].cmd("echo $((6 * 7))").split(),
+            },
+        }
+    built.stop()
+    return {"before": before, "told": told, "after": seen()}
+
+
+def flows(fabric: Fabric, way: tuple[str, ...], src: int, dst: int) -> None:
+    """Have one pair of GPUs take a way, there and back."""
+    ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
+    for a, b, passed in ((src, dst, way), (dst, src, way[::-1])):
+        here, there = fabric.gpus[a], fabric.gpus[b]
+        for hop in pairwise((*passed, there.name)):
+            match = f"ip,nw_src={here.ip},nw_dst={there.ip}"
+            sh(f"ovs-ofctl -O OpenFlow13 add-flow {hop[0]} {match},actions=output:{ports[hop]}")
+
+
+@contextmanager
+def namespace(pid: int) -> Iterator[None]:
+    with Path("/proc/self/ns/net").open("rb") as home, Path(f"/proc/{pid}/ns/net").open("rb") as there:
+        assert LIBC.setns(there.fileno(), 0) == 0
+        yield
+        assert LIBC.setns(home.fileno(), 0) == 0
+
+
+def prepare(built: network.Network) -> None:
+    """Let flows start at the line's rate, so that the network alone decides how long a chunk takes."""
+    for pid, host in zip(built.host_pids, built.net.hosts, strict=True):
+        with namespace(pid):
+            for name in ("tcp_rmem", "tcp_wmem"):
+                Path(f"/proc/sys/net/ipv4/{name}").write_text("4096 268435456 268435456")
+        inside(pid, f"ip route change 10.0.0.0/8 dev {host.name}-eth0 initcwnd 20000 initrwnd 20000")
+
+
+def seconds(built: network.Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
+    """How long a chunk takes from one GPU to another."""
+    chunk, room = bytes(chunk_bytes), bytearray(chunk_bytes)
+    with namespace(built.host_pids[dst]):
+        listener = socket.create_server((built.net.hosts[dst].IP(), 7000))
+    with namespace(built.host_pids[src]):
+        out = socket.create_connection((built.net.hosts[dst].IP(), 7000))
+    arrived, _ = listener.accept()
+    for end in (out, arrived):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for a, b in ((out, arrived), (arrived, out)):
+        a.send(b"x")
+        b.recv(1)
+    time.sleep(0.1)
+    began, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(told, str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).encode())
+        body = memoryview(chunk)[:-1]
+        while body:
+            body = body[out.send(body, MSG_EOR) :]
+        out.send(chunk[-1:])
+        os._exit(0)
+    assert arrived.recv_into(room, chunk_bytes, socket.MSG_WAITALL) == chunk_bytes
+    end_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    os.waitpid(child, 0)
+    start_ns = int(os.read(began, 32))
+    for closed in (out, arrived, listener):
+        closed.close()
+    os.close(began)
+    os.close(told)
+    return (end_ns - start_ns) / 1e9
+
+
+def refused(action: Any) -> str:
+    """What a TcError says."""
+    try:
+        action()
+    except tc.TcError as error:
+        return str(error)
+    return ""
+
+
+def shaped() -> dict[str, Any]:
+    """Shape the default fabric, send over it, and meddle with it."""
+    fabric = build_fabric(FabricSpec())
+    link = {link.name: link.index for link in fabric.links}
+    found: dict[str, Any] = {"seconds": {}}
+    with network.start(fabric, controller_port=6653) as built:
+        prepare(built)
+        rates = 20e9 + 1e9 * np.arange(len(fabric.links), dtype=np.float64)  # all different
+        shaper = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec())), rates)
+        dropped = tc.DropCounter(built.host_pids)
+        found["classes"] = {port: sh(f"tc class show dev {port}") for port in shaper.shaping.interfaces}
+        found["qdiscs"] = json.loads(sh("tc -j qdisc show"))
+        for name, way, src, dst in (
+            ("one leaf", ("s0l0",), 0, 1),
+            ("spine 0", ("s0l0", "s0p0", "s0l1"), 0, 3),
+            ("spine 1", ("s0l0", "s0p1", "s0l1"), 0, 2),
+            ("wan", ("s0l1", "s0p1", "s0b0", "s1b1", "s1p0", "s1l0"), 3, 5),
+        ):
+            flows(fabric, way, src, dst)
+            found["seconds"][name] = seconds(built, src, dst)
+        changed = rates.copy()
+        changed[link["g0>g1"]], changed[link["s0b0>s1b1"]] = 123_456_789_012, 11e9
+        shaper.change(changed)
+        found["seconds"]["one leaf, changed"] = seconds(built, 0, 1)
+        found["seconds"]["wan, changed"] = seconds(built, 3, 5)
+        found["drops before"] = dropped.drops()
+        sh("tc class change dev s0l0-eth2 parent 1: classid 1:1 htb rate 98gbit ceil 98gbit quantum 200000")
+        found["meddled"] = refused(lambda: shaper.check(changed))
+        shaper.change(changed)
+        sh("tc qdisc change dev s0l0-eth2 parent 1:1 handle 2: pfifo limit 1")
+        found["seconds"]["dropping"] = seconds(built, 0, 1)
+        found["drops after"], found["drops then"] = dropped.drops(), dropped.drops()
+        found["twice"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
+        found["qdiscs after a failure"] = json.loads(sh("tc -j qdisc show dev s0l0-eth2"))
+        shaper.close()
+        found["qdiscs after"] = json.loads(sh("tc -j qdisc show"))
+        other = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(wan_delay_s=3e-3))), rates)
+        found["seconds"]["wan, 3 ms"] = seconds(built, 3, 5)
+        sh("ip link delete dev s0l0-eth2")
+        found["port gone"] = refused(lambda: other.check(rates))
+        found["change without port"] = refused(lambda: other.change(rates))
+        other.close()
+        dropped.close()
+    return found
+
+
+if __name__ == "__main__":
+    openvswitch.up()
+    print(json.dumps({"topology": topology(build_fabric(UNEQUAL)), "shaped": shaped()}))

@@ -1,0 +1,267 @@
+"""The network in the VM: it is the declared fabric, its links are as fast as they should be, and it leaves nothing.
+
+tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and tc say; here it is compared with the
+fabric.
+"""
+
+import ast
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mininet.link
+import numpy as np
+import pytest
+
+from tests.conftest import PROJECT, VM
+from tests.guest.network import CHUNK_BYTES, UNEQUAL
+from topologies.conditions import ConditionsSpec, delays_s
+from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.shaping import Shaping
+
+CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
+Report = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def report(kernel_image: Path) -> Iterator[Report]:
+    """What tests/guest/network.py saw in one boot."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        folder.chmod(0o777)
+        ended = VM(kernel_image, folder).run("--", sys.executable, "-m", "tests.guest.network")
+        assert ended.status == 0, ended.err
+        yield json.loads(ended.out)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def told(report: Report) -> Report:
+    """What was seen of the unequal fabric while it was up."""
+    found: Report = report["topology"]["told"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def unequal() -> Fabric:
+    return build_fabric(UNEQUAL)
+
+
+def rows(table: Report) -> list[Report]:
+    """A table of ovs-vsctl's JSON as dictionaries, its maps and sets as Python's."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list) and value[0] == "map":
+            return dict(value[1])
+        return value[1] if isinstance(value, list) else value
+
+    return [dict(zip(table["headings"], map(plain, row), strict=True)) for row in table["data"]]
+
+
+# --- the fabric as built --------------------------------------------------------------------------------------------
+
+
+def test_the_bridges_are_the_declared_switches(told: Report, unequal: Fabric) -> None:
+    bridges = {bridge["name"]: bridge for bridge in rows(told["bridges"])}
+    assert bridges.keys() == {switch.name for switch in unequal.switches}
+    for switch in unequal.switches:
+        bridge = bridges[switch.name]
+        assert int(bridge["datapath_id"], 16) == switch.dpid
+        assert (bridge["fail_mode"], bridge["protocols"], bridge["datapath_type"]) == ("secure", "OpenFlow13", "")
+    assert {controller["target"] for controller in rows(told["controllers"])} == {"tcp:127.0.0.1:6653"}
+
+
+def test_the_ports_have_the_declared_numbers_in_openflow(told: Report, unequal: Fabric) -> None:
+    for switch in unequal.switches:
+        shown = told["openflow"][switch.name]
+        assert "(OF1.3)" in shown and f"dpid:{switch.dpid:016x}" in shown
+        ports = {int(number): name for number, name in re.findall(r"^ (\d+)\((.+?)\): addr", shown, re.MULTILINE)}
+        assert ports == {port.number: port.interface for port in switch.ports}
+        states = re.findall(r"^ +(\d+)\(.*\n.*\n +state: +(\w+)", shown, re.MULTILINE)
+        assert len(states) == len(ports) and {state for _, state in states} == {"LIVE"}
+    assert not [row["name"] for row in rows(told["ports"]) if row["error"] != []]
+
+
+def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_frames(
+    told: Report, unequal: Fabric
+) -> None:
+    links = {link["ifname"]: link for link in told["links"]}
+    interface = {(s.name, port.peer): port.interface for s in unequal.switches for port in s.ports}
+    for cable in unequal.cables:
+        near = interface.get((cable.a, cable.b))
+        far = interface[cable.b, cable.a]
+        if near is not None:
+            assert links[far]["link"] == near and links[near]["link"] == far
+        for name in filter(None, (near, far)):
+            assert links[name]["linkinfo"]["info_kind"] == "veth"
+            assert links[name]["linkinfo"]["info_slave_kind"] == "openvswitch"
+            assert (links[name]["mtu"], "UP" in links[name]["flags"]) == (9000, True)
+    addresses = [links[name]["address"] for name in interface.values()]
+    assert len(set(addresses)) == len(addresses)
+
+
+def test_every_gpu_has_its_addresses_and_knows_all_others(told: Report, unequal: Fabric) -> None:
+    assert len(told["hosts"]) == len(unequal.gpus)
+    for gpu, host in zip(unequal.gpus, told["hosts"], strict=True):
+        (own,) = [link for link in host["addr"] if link["ifname"] == gpu.interface]
+        assert (own["address"], own["mtu"], own["operstate"]) == (gpu.mac, 9000, "UP")
+        assert [(a["local"], a["prefixlen"]) for a in own["addr_info"]] == [(gpu.ip, 8)]
+        known = {(entry["dst"], entry["lladdr"], entry["state"][0]) for entry in host["neigh"]}
+        assert known == {(other.ip, other.mac, "PERMANENT") for other in unequal.gpus if other is not gpu}
+
+
+def test_mininets_own_objects_are_whole(told: Report, unequal: Fabric) -> None:
+    seen = told["mininet"]
+    assert [tuple(host) for host in seen["hosts"]] == [(gpu.name, gpu.ip, gpu.mac) for gpu in unequal.gpus]
+    assert set(seen["switches"]) == {switch.name for switch in unequal.switches}
+    cables = [sorted((f"{c.a}-eth{c.a_port}", f"{c.b}-eth{c.b_port}")) for c in unequal.cables]
+    assert seen["links"] == sorted(cables)
+    assert seen["command"][1:] == ["UP", "10.0.0.2/8"]
+    assert seen["popen"][2] == "02:00:00:00:00:01"
+    assert seen["switch_command"] == ["42"]
+
+
+def test_a_stopped_network_leaves_nothing(report: Report) -> None:
+    before, after = report["topology"]["before"], report["topology"]["after"]
+    assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
+
+    def ours(processes: list[str]) -> list[str]:
+        return [name for name in processes if not name.startswith("kworker")]
+
+    assert ours(after["processes"]) == ours(before["processes"])
+
+
+# --- the shaping as the kernel has it -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shaped(report: Report) -> Report:
+    found: Report = report["shaped"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def default() -> Fabric:
+    return build_fabric(FabricSpec())
+
+
+def rate_bps(name: str, fabric: Fabric) -> float:
+    """The rate that tests/guest/network.py gives a link first."""
+    return 20e9 + 1e9 * next(link.index for link in fabric.links if link.name == name)
+
+
+def test_tc_shows_every_class_with_the_rate_of_its_link(shaped: Report, default: Fabric) -> None:
+    rates = np.array([rate_bps(link.name, default) for link in default.links])
+    wanted = Shaping(fabric=default, delays_s=delays_s(default, ConditionsSpec())).wanted(rates)
+    factor = {"Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+    found = {}
+    for port, text in shaped["classes"].items():
+        for minor, rate, unit, ceil in re.findall(r"^class htb 1:(\w+) .* rate (\d+)(\wbit) ceil (\S+) ", text, re.M):
+            found[port, int(minor, 16)] = float(rate) * factor[unit]
+            assert ceil == rate + unit
+    assert found.keys() == wanted.keys()
+    for key, rate in found.items():  # tc cuts what it prints to megabits
+        assert 0 <= 8 * wanted[key] - rate < 1e6
+
+
+def test_the_wan_alone_is_delayed_and_no_queue_is_short(shaped: Report, default: Fabric) -> None:
+    wan = {(link.src, link.dst) for link in default.links if link.kind == "wan"}
+    ports = {port.interface for s in default.switches for port in s.ports if (s.name, port.peer) in wan}
+    netems = [qdisc for qdisc in shaped["qdiscs"] if qdisc["kind"] == "netem"]
+    assert {qdisc["dev"] for qdisc in netems} == ports and len(netems) == len(ports)
+    for qdisc in netems:
+        assert abs(qdisc["options"]["delay"]["delay"] - 10e-6) < 1.1e-6  # tc 6.1 prints 156 ticks of 64 ns as 9 us
+    queues = [qdisc for qdisc in shaped["qdiscs"] if qdisc["kind"] in ("netem", "pfifo")]
+    assert len(queues) == 96 and all(qdisc["options"]["limit"] >= 1_000_000 for qdisc in queues)
+
+
+@pytest.mark.parametrize(
+    ("case", "links", "changed_bps", "alpha_s"),
+    [
+        ("one leaf", ("g0>g1",), None, 0.7e-6),
+        ("spine 0", ("g0>g3",), None, 0.7e-6),
+        ("spine 1", ("g0>g2",), None, 0.7e-6),
+        ("wan", ("g3>s0b0", "s0b0>s1b1", "s1b1>g5"), None, 11.4e-6),
+        ("one leaf, changed", (), 123_456_789_012, 0.7e-6),
+        ("wan, changed", (), 11e9, 11.4e-6),
+        ("wan, 3 ms", ("g3>s0b0", "s0b0>s1b1", "s1b1>g5"), None, 3.0014e-3),
+    ],
+)
+def test_a_chunk_takes_the_delays_and_its_payload_at_the_slowest_links_rate(
+    shaped: Report, default: Fabric, case: str, links: tuple[str, ...], changed_bps: float | None, alpha_s: float
+) -> None:
+    slowest = changed_bps or min(rate_bps(name, default) for name in links)
+    expected = alpha_s + 8 * CHUNK_BYTES / slowest
+    assert shaped["seconds"][case] == pytest.approx(expected, rel=0.003)
+
+
+def test_a_rate_changed_behind_its_back_is_found_and_put_right(shaped: Report) -> None:
+    said = shaped["meddled"]
+    assert said == "class 1:1 of port s0l0-eth2 should have 124367400104 bit/s and has 98000000000 bit/s"
+
+
+def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
+    assert shaped["drops before"] == {}
+    assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
+    assert shaped["drops then"] == {}
+
+
+def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
+    assert shaped["twice"].startswith("tc does not take `qdisc add dev s0l0-eth1 root handle 1: htb ")
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "pfifo"}  # the first one's stay
+    assert shaped["port gone"].startswith("the port s0l0-eth2 cannot be read back: ")
+    assert "`class change dev s0l0-eth2 " in shaped["change without port"]
+    assert shaped["change without port"].endswith("No such device")
+
+
+def test_closing_takes_the_shaping_away(shaped: Report) -> None:
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}
+
+
+# --- Mininet's own command ------------------------------------------------------------------------------------------
+
+
+def test_mn_builds_the_fabric_from_the_custom_file(vm: VM) -> None:
+    commands = vm.folder / "commands"
+    commands.write_text(
+        "sh ovs-vsctl get bridge s1b1 datapath_id\ng3 ip -br addr show dev g3-eth0\ng3 cat /sys/class/net/g3-eth0/mtu\n"
+    )
+    commands.chmod(0o644)
+    mn = f"{sys.executable} {shutil.which('mn')} --custom {CUSTOM} --topo longhaul,gpus=4,leaves=1,spines=1"
+    # Mininet closes every descriptor there could be for each of its shells: a low limit keeps that short.
+    up = f"ulimit -n 256; {sys.executable} -m scenarios.vm.openvswitch up"
+    script = f"{up} && exec {mn} --controller none --post {commands} --test none"
+    ended = vm.run("--", "sh", "-c", script)
+    assert ended.status == 0, ended.err
+    shown = ended.out + ended.err
+    assert '"0000000300010001"' in shown and "10.1.0.2/8" in shown and "\n9000" in shown, shown
+
+
+def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mn = shutil.which("mn")
+    assert mn is not None
+    tree = ast.parse(Path(mn).read_text())
+    theirs = {
+        name.asname or name.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in node.names
+    }
+    theirs |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    theirs |= {
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    }
+    customs: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)  # the file must find its package from anywhere
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != PROJECT])
+    exec(compile(CUSTOM.read_text(), str(CUSTOM), "exec"), customs, customs)
+    same = {"sys": sys, "Link": mininet.link.Link}  # what both import is the same thing
+    clashes = {name: customs[name] for name in customs.keys() & theirs}
+    assert all(same.get(name) is value for name, value in clashes.items()), sorted(clashes)
+    assert list(customs["topos"]) == ["longhaul"]
