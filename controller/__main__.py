@@ -17,6 +17,9 @@ from controller.service import SocketTakenError
 from topologies.errors import FabricError
 from topologies.fabric import Fabric, build_fabric
 
+_FAILED = 0  # no signal's number
+_LOOK_AGAIN_S = 0.01
+
 
 def main(arguments: list[str]) -> int:
     """Run the controller until SIGTERM or SIGINT; return its exit status: 0 then, 1 if it failed, 2 for bad usage."""
@@ -28,22 +31,26 @@ def main(arguments: list[str]) -> int:
         print(f"controller: the fabric {options.fabric} cannot be had: {_sentence(error)}", file=sys.stderr)
         return 2
     stopped, stop = socket.socketpair()
+    stop.setblocking(False)
+    # The interpreter itself writes a signal's number there, at whatever moment it comes; a handler could be called
+    # after the main thread has gone to wait, or not on it at all.
+    signal.set_wakeup_fd(stop.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Only a byte in a socket: a handler may interrupt anything, and under Ryu the main thread is not its own.
-        signal.signal(number, lambda *_: stop.send(b"0"))
+        signal.signal(number, lambda *_: None)
     try:
-        _check_port(options.port)
+        if _is_listened_on(options.port):  # the framework would only log it, and stay deaf
+            raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
         threads = framework.start("controller.app", port=options.port, fabric=fabric, socket_path=options.socket)
     except (SocketTakenError, ValueError) as error:
         print(f"controller: {_sentence(error)}", file=sys.stderr)
         return 1
     framework.hub.spawn(_watch, threads, stop)
-    print(f"controller: {framework.version()}, port {options.port}, {options.socket}", flush=True)
-    status = int(stopped.recv(1))
+    framework.hub.spawn(_tell, options.port, options.socket)
+    why = ord(stopped.recv(1))
     framework.AppManager.get_instance().applications["RouteApp"].close()
-    if status:
+    if why == _FAILED:
         print(f"controller: the OpenFlow listener on port {options.port} has ended", file=sys.stderr)
-    return status
+    return 1 if why == _FAILED else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,21 +75,28 @@ def _sentence(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")
 
 
-def _check_port(port: int) -> None:
-    """Raise SocketTakenError where the port is taken: the framework would only log it, and stay deaf."""
+def _is_listened_on(port: int) -> bool:
+    """Whether somebody listens on this port of loopback; does not listen itself, so it keeps nobody from it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((framework.LOOPBACK, port))
-            probe.listen()
-        except OSError as error:
-            raise SocketTakenError(f"port {port} cannot be listened on: {error.strerror}") from None
+        except OSError:
+            return True
+    return False
+
+
+def _tell(port: int, path: Path) -> None:
+    """Say one line once switches can connect."""
+    while not _is_listened_on(port):
+        framework.hub.sleep(_LOOK_AGAIN_S)
+    print(f"controller: {framework.version()}, port {port}, {path}", flush=True)
 
 
 def _watch(threads: list[object], stop: socket.socket) -> None:
     """The framework's threads never end unless they fail."""
     framework.hub.joinall(threads)
-    stop.send(b"1")
+    stop.send(bytes([_FAILED]))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ class RouteApp(App):
         super().__init__(*args, **kwargs)
         self._fabric, self._ways, self._switches = fabric, Ways(fabric), Switches(fabric.switches)
         self._ready: set[str] = set()
-        self._news = hub.Queue()  # something for a waiting status request whenever a switch gets ready
+        self._waiters: list[
+            Any
+        ] = []  # a queue for each status request that waits, told of every switch that gets ready
         self._routes: tuple[rules.Route, ...] = ()
         self._generation = 0
         self._in_doubt = False
@@ -74,11 +76,11 @@ class RouteApp(App):
             if name is not None:
                 self._lost(name)
             return
+        self._ready.discard(self._switches.names.get(datapath.id, ""))  # before it can be sent anything but a greeting
         name = self._switches.joined(datapath)
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
             return
-        self._ready.discard(name)
         hub.spawn(self._greet, name)  # it waits for confirmations, which come by this thread
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN)
@@ -104,7 +106,8 @@ class RouteApp(App):
                 _LOG.warning("%s", error)
                 return
             self._ready.add(name)
-        self._news.put(name)
+        for waiter in self._waiters:
+            waiter.put(name)
 
     def _answer(self, line: bytes) -> bytes:
         """The reply to a request's line; whatever goes wrong, it is one line."""
@@ -119,12 +122,15 @@ class RouteApp(App):
         return write_line({"ok": True, **reply})
 
     def _status(self, request: StatusRequest) -> dict[str, Any]:
-        end = time.monotonic() + request.wait_s
-        while self._waiting_for() and (left := end - time.monotonic()) > 0:
-            try:
-                self._news.get(timeout=left)
-            except hub.QueueEmpty:
-                break
+        end, news = time.monotonic() + request.wait_s, hub.Queue()
+        self._waiters.append(news)
+        try:
+            while self._waiting_for() and (left := end - time.monotonic()) > 0:
+                news.get(timeout=left)
+        except hub.QueueEmpty:
+            pass
+        finally:
+            self._waiters.remove(news)
         routes = [[r.src, r.dst, r.path, r.generation] for r in self._routes]
         return {"not_ready": self._waiting_for(), "generation": self._generation, "routes": routes}
 
@@ -132,7 +138,8 @@ class RouteApp(App):
         """The switches that are not ready, after a look at the connections."""
         for name in self._switches.hang_up():
             self._lost(name)
-        return [switch.name for switch in self._fabric.switches if switch.name not in self._ready]
+        missing = self._switches.missing()
+        return [s.name for s in self._fabric.switches if s.name not in self._ready or s.name in missing]
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()

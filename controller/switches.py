@@ -10,6 +10,8 @@ from topologies.wiring import Switch
 
 _IPV4 = 0x0800
 
+_LOOK_S = 0.25  # how often to look for a switch that has gone while others are awaited
+
 SETTLE_S = 0.02
 """How long after its barrier a stage takes hold. Open vSwitch confirms what its tables say, but packets follow cached
 decisions, which it reviews at most every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
@@ -29,6 +31,9 @@ class Switches:
     def __init__(self, switches: Iterable[Switch]) -> None:
         self.names = {switch.dpid: switch.name for switch in switches}
         self._connections: dict[str, Any] = {}
+        self._lock = hub.Semaphore(
+            1
+        )  # over the connections, which events and requests change from threads of their own
         self._news = hub.Queue()
         self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether it is a barrier
 
@@ -38,26 +43,28 @@ class Switches:
 
     def hang_up(self) -> list[str]:
         """End the connections that the other side has closed; return their switches."""
-        ended = [name for name, datapath in self._connections.items() if has_hung_up(datapath)]
-        for name in ended:
-            datapath = self._connections[name]
-            self.left(datapath)
-            datapath.send(b"", close_socket=True)
-        return ended
+        with self._lock:
+            ended = [datapath for datapath in self._connections.values() if has_hung_up(datapath)]
+        names = [self.left(datapath) for datapath in ended]
+        for datapath in ended:
+            datapath.send(b"", close_socket=True)  # something to write, so that the framework notices too
+        return [name for name in names if name is not None]
 
     def joined(self, datapath: Any) -> str | None:
         """Take a connection, in place of the switch's older one; None where the fabric has no such switch."""
         name = self.names.get(datapath.id)
         if name is not None:
-            self._connections[name] = datapath
+            with self._lock:
+                self._connections[name] = datapath
         return name
 
     def left(self, datapath: Any) -> str | None:
         """Forget a connection that has ended; None where it had been forgotten or replaced already."""
         name = self.names.get(datapath.id)
-        if name is None or self._connections.get(name) is not datapath:
-            return None
-        del self._connections[name]
+        with self._lock:
+            if name is None or self._connections.get(name) is not datapath:
+                return None
+            del self._connections[name]
         self._news.put((name, None, f"the switch {name} has disconnected"))
         return name
 
@@ -105,11 +112,15 @@ class Switches:
     def _await_barriers(self, end: float, deadline_s: float) -> None:
         waiting = {name: xid for (name, xid), is_barrier in self._awaited.items() if is_barrier}
         while waiting:
-            try:
-                name, xid, trouble = self._news.get(timeout=max(0.0, end - time.monotonic()))
-            except hub.QueueEmpty:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
                 late = ", ".join(waiting)
-                raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}") from None
+                raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}")
+            try:
+                name, xid, trouble = self._news.get(timeout=min(left_s, _LOOK_S))
+            except hub.QueueEmpty:
+                self.hang_up()
+                continue
             if trouble is not None and (name in waiting if xid is None else (name, xid) in self._awaited):
                 raise SwitchError(trouble)
             if name in waiting and waiting[name] == xid:
