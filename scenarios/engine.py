@@ -14,16 +14,28 @@ from scenarios.spec import Scenario
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """What is known beside the time of collectives that were run, [K] each: the model's prediction for the same
+    conditions (seconds), packets dropped anywhere, and the ring and the WAN paths used, [K, n]."""
+
+    predicted_s: npt.NDArray[np.float64]
+    drops: npt.NDArray[np.int64]
+    ring: npt.NDArray[np.int16]
+    path: npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Slice:
     """The completion times (seconds) of some collectives, the first being `start`, of one mode at one setting.
 
-    `setting` is the place in the settings that the engine was given.
+    `setting` is the place in the settings that the engine was given; `measured` is None where times are reckoned.
     """
 
     setting: int
     mode: str
     start: int
     completion_s: npt.NDArray[np.float64]
+    measured: Measured | None = None
 
 
 class Engine(Protocol):

@@ -212,6 +212,7 @@ KEYS: Mapping[str, Key] = MappingProxyType(
         "collective.chunk": Key("8 MB", _text(units.parse_size_bytes, "8 MB"), units.format_size),
         "collective.count": Key(20, _whole(least=1, most=MAX_COLLECTIVES)),
         "collective.reembed_every": Key(10, _whole(least=1, most=MAX_COLLECTIVES)),
+        "collective.emulated": Key(20, _whole(least=1, most=MAX_COLLECTIVES)),
         "run.modes": Key(list(MODES), _modes, list),
         "run.seed": Key(1, _whole(least=0, most=MAX_SEED)),
     }

@@ -18,12 +18,16 @@ SWEPT = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSpec:
-    """The collective that is repeated: its kind, the bytes each GPU contributes, how often, how often re-embedded."""
+    """The collective that is repeated: its kind, the bytes each GPU contributes, how often, how often re-embedded.
+
+    `emulated` is how many of them the emulation measures, from the first, where it is less than `count`.
+    """
 
     kind: str
     chunk_bytes: int
     count: int
     reembed_every: int
+    emulated: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,7 @@ def assembled(values: Mapping[str, Any]) -> Scenario:
             chunk_bytes=values["collective.chunk"],
             count=values["collective.count"],
             reembed_every=values["collective.reembed_every"],
+            emulated=values["collective.emulated"],
         ),
         run=RunSpec(modes=values["run.modes"], seed=values["run.seed"]),
         sweep=tuple(Axis(key, axis) for key, axis in axes.items()),
@@ -153,6 +158,7 @@ def values_of(scenario: Scenario) -> dict[str, Any]:
         "collective.chunk": collective.chunk_bytes,
         "collective.count": collective.count,
         "collective.reembed_every": collective.reembed_every,
+        "collective.emulated": collective.emulated,
         "run.modes": scenario.run.modes,
         "run.seed": scenario.run.seed,
     } | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}

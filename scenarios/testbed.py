@@ -1,7 +1,8 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
-``python -m scenarios.testbed SCENARIO MODE`` runs every collective of a scenario without a sweep in one mode and
-prints a line of JSON for each as soon as it is over (`Row`); it is for the VM alone, as root. What is chosen on the
+``python -m scenarios.testbed SCENARIO MODE COUNT`` runs the first collectives of a scenario without a sweep (the text
+of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`); it is for the VM alone,
+as root. What is chosen on the
 way is chosen as in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller.
 """
 
@@ -101,9 +102,9 @@ class Testbed:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, mode: Mode) -> Iterator[Row]:
-        """Run every collective of the setting in one mode, in order."""
-        for collective in range(self.setting.collective.count):
+    def run(self, mode: Mode, *, count: int) -> Iterator[Row]:
+        """Run the first `count` collectives of the setting in one mode, in order."""
+        for collective in range(count):
             rates_bps = self._conditions.rates_bps(collective, 1)[0]
             self._shaper.change(rates_bps)
             due = collective % self.setting.collective.reembed_every == 0
@@ -173,10 +174,13 @@ def _controller(setting: Scenario) -> Iterator["subprocess.Popen[bytes]"]:
 
 def main(arguments: list[str]) -> int:
     """Run one point and print its rows; return an exit status."""
-    scenario, mode = arguments
+    text, mode, count = arguments
+    _RUN.mkdir(mode=0o700, exist_ok=True)
+    scenario = _RUN / "scenario.toml"
+    scenario.write_text(text)
     try:
-        with Testbed(load_scenario(scenario)) as testbed:
-            for row in testbed.run(MODES[mode]):
+        with Testbed(load_scenario(str(scenario))) as testbed:
+            for row in testbed.run(MODES[mode], count=int(count)):
                 print(json.dumps(asdict(row)), flush=True)
     except Failure as error:
         print(error, file=sys.stderr)

@@ -8,7 +8,7 @@ against accidents, not against malice: the VM's root can do outside whatever the
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from scenarios.vm import boot, host, kernel, terminal
@@ -40,6 +40,7 @@ def run(
     stdout: Sink | None = None,
     stderr: Sink | None = None,
     use_terminal: bool = False,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
     """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
 
@@ -47,7 +48,8 @@ def run(
     ``results`` is the one folder of the host that the command can write to, under the same path. ``directory`` and
     ``environment`` default to the caller's. The streams default to an empty stdin and this process's stdout and
     stderr; ``use_terminal`` gives the command this process's terminal instead. The VM dies with the calling thread
-    and, on any exception (KeyboardInterrupt, say), before this function returns.
+    and, on any exception (KeyboardInterrupt, say), before this function returns. ``on_start`` is handed a function
+    that ends the VM from any other thread.
 
     Raises VMUsageError for what the VM does not offer, CannotRunError when this machine cannot run it and VMError
     when the VM ends before the command does.
@@ -83,6 +85,8 @@ def run(
             ),
         )
         machine.start(image, arguments, memory_folder=folder, request=request)
+        if on_start is not None:
+            on_start(machine.stop)
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
