@@ -5,27 +5,45 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER
 from analysis.metrics import Interval
+from scenarios.certificate import Certificate
 from scenarios.progress import label
 from scenarios.results import PointResult, SettingResult
 from scenarios.spec import Scenario
 
-_COLUMNS = ("setting", "mode", "collectives", "mean, 95 % interval (ms)", "total (s)", "gain over base, 95 % interval")
+_COLUMNS = (
+    "engine",
+    "setting",
+    "mode",
+    "collectives",
+    "mean, 95 % interval (ms)",
+    "total (s)",
+    "gain over base, 95 % interval",
+)
 
 
-def as_json(run: str, results: Sequence[SettingResult]) -> str:
-    """One JSON object on one line: the run's folder and its points."""
+def as_json(run: str, results: Sequence[SettingResult], certificate: Certificate | None) -> str:
+    """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured."""
     points = [_point(result, point) for result in results for point in result.points]
-    return json.dumps({"run": run, "points": points}, allow_nan=False)
+    answer: dict[str, Any] = {"run": run, "points": points}
+    if certificate is not None:
+        answer["fidelity"] = asdict(certificate)
+    return json.dumps(answer, allow_nan=False)
 
 
-def plan_as_json(engine: str, settings: Sequence[Scenario]) -> str:
-    """The object of `as_json` for a run that was not made: no folder, and points without times."""
+def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
+    """The object of `as_json` for a run that was not made: no folder, and every engine's points without times."""
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
-    points = [_which(engine, setting, mode) | times for setting in settings for mode in setting.run.modes]
+    points = [
+        _which(engine, setting, mode) | times
+        for engine, settings in plans
+        for setting in settings
+        for mode in setting.run.modes
+    ]
     return json.dumps({"run": None, "points": points}, allow_nan=False)
 
 
@@ -87,7 +105,7 @@ def as_text(results: Sequence[SettingResult]) -> str:
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column < 2 else cell.rjust(width)
+    return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
 def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
@@ -95,7 +113,7 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
         total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
-        yield label(result.setting), point.mode, count, mean, total, _gain(point)
+        yield result.engine, label(result.setting), point.mode, count, mean, total, _gain(point)
 
 
 def _gain(point: PointResult) -> str:
@@ -115,7 +133,7 @@ def _claims(results: Sequence[SettingResult]) -> Iterator[str]:
         found = result.found
         ran = {point.mode for point in result.points}
         verdict = _verdict(found.order_holds) if ran == set(PAPER_ORDER) else ""
-        line = f"{label(result.setting)}: {found.order_text}{verdict}"
+        line = f"{result.engine}, {label(result.setting)}: {found.order_text}{verdict}"
         for point in result.points:
             if point.mode == "joint" and point.gain is not None:
                 line += f"; joint {_gain(point)} below base{_verdict(found.joint_holds)}"

@@ -12,19 +12,25 @@ from typing import NoReturn
 
 from scenarios import folder, progress
 from scenarios.answer import as_json, as_text, plan_as_json
+from scenarios.certificate import Certifier
 from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
+from scenarios.emulation import Emulation, EmulationError, emulated
 from scenarios.engine import Engine
 from scenarios.folder import FolderError, RunFolder
 from scenarios.loader import Override, assignment, load_scenario, resolved
 from scenarios.model import Model
+from scenarios.record import recorded
 from scenarios.results import SettingResult, gathered
 from scenarios.spec import Scenario
+from scenarios.vm import CannotRunError
 from scenarios.workers import WorkerError
 
-DONE, FAILED, BAD_USAGE = 0, 1, 2
+DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 """Exit statuses."""
 
 MAX_JOBS = 256
+
+_Part = tuple[Engine, Sequence[Scenario]]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SCENARIO",
         help=f"a TOML file or one of {names} (default paper)",
     )
-    add("--engine", choices=["model"], default="model", help="how completion times are had (default model)")
+    engines = ["model", "emulation", "both"]
+    add("--engine", choices=engines, default="both", help="reckon times, measure them in the VM, or both (default)")
     add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
     add("--gpus", metavar="N[,N]", help="GPUs over all sites; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
@@ -74,7 +81,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         scenario, jobs = _checked(options)
         if options.dry_run:
-            print(plan_as_json(options.engine, scenario.settings()) if options.json else _plan(scenario))
+            plans = [(engine.name, settings) for engine, settings in _engines(options.engine, scenario, jobs)]
+            print(plan_as_json(plans) if options.json else _plan(scenario, plans))
             return DONE
         place = (
             RunFolder(Path(options.out)) if options.out is not None else RunFolder.dated(scenario.name, datetime.now())
@@ -83,26 +91,46 @@ def run(arguments: Sequence[str]) -> int:
         prefix = "--out: " if isinstance(error, FolderError) else ""
         print(f"{prefix}{error}", file=sys.stderr)
         return BAD_USAGE
-    return _run(scenario, Model(jobs=jobs), place, json=options.json)
+    return _run(scenario, _engines(options.engine, scenario, jobs), place, json=options.json)
 
 
-def _run(scenario: Scenario, engine: Engine, place: RunFolder, *, json: bool) -> int:
+def _engines(chosen: str, scenario: Scenario, jobs: int) -> list[_Part]:
+    """The engines of the option --engine, each with the settings it is for."""
+    settings = scenario.settings()
+    model: _Part = (Model(jobs=jobs), settings)
+    emulation: _Part = (Emulation(jobs=jobs), tuple(emulated(setting) for setting in settings))
+    return {"model": [model], "emulation": [emulation], "both": [model, emulation]}[chosen]
+
+
+def _run(scenario: Scenario, engines: Sequence[_Part], place: RunFolder, *, json: bool) -> int:
+    certifier = Certifier()
     try:
-        results = _results(scenario, engine)
+        results = [result for part in engines for result in _results(*part, place, certifier)]
         place.fill(scenario, results)
-    except (WorkerError, OSError, MemoryError) as error:
+    except CannotRunError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return CANNOT
+    except (EmulationError, WorkerError, OSError, MemoryError) as error:
         print(f"run.py: {error or 'out of memory'}", file=sys.stderr)
         return FAILED
     finally:
         place.abandon()  # which leaves whatever has been written
-    print(as_json(str(place.path), results) if json else f"{as_text(results)}\n\nresults in {place.path}")
+    certificate = certifier.certificate()
+    if json:
+        print(as_json(str(place.path), results, certificate))
+    else:
+        print("\n\n".join([as_text(results), *([str(certificate)] if certificate else []), f"results in {place.path}"]))
     return DONE
 
 
-def _results(scenario: Scenario, engine: Engine) -> list[SettingResult]:
-    settings = scenario.settings()
+def _results(
+    engine: Engine, settings: Sequence[Scenario], place: RunFolder, certifier: Certifier
+) -> list[SettingResult]:
     with closing(engine.run(settings)) as parts, closing(progress.shown(parts, engine.name, settings)) as seen:
-        return sorted(gathered(seen, engine.name, settings), key=lambda result: result.place)
+        kept = certifier.watched(seen)
+        if isinstance(engine, Emulation):
+            kept = recorded(kept, engine.name, settings, place.path / "collectives.csv")
+        return sorted(gathered(kept, engine.name, settings), key=lambda result: result.place)
 
 
 def _checked(options: argparse.Namespace) -> tuple[Scenario, int]:
@@ -144,7 +172,12 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
             several = len(values) > 1
             where = f"--{option.replace('_', '-')}"
             overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
-    for option, key in (("collectives", "collective.count"), ("seed", "run.seed")):
+    # Who says how many wants that many in either engine.
+    for option, key in (
+        ("collectives", "collective.count"),
+        ("collectives", "collective.emulated"),
+        ("seed", "run.seed"),
+    ):
         text = getattr(options, option)
         if text is not None:
             overrides.append(Override(key, _integer_or_text(text), f"--{option}"))
@@ -159,10 +192,13 @@ def _integer_or_text(text: str) -> int | str:
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) else text
 
 
-def _plan(scenario: Scenario) -> str:
-    """What would be run: the scenario with every default, and its points."""
-    settings = scenario.settings()
-    modes = ", ".join(scenario.run.modes)
-    lines = [f"{progress.label(setting)}: {modes}" for setting in settings]
-    total = len(settings) * len(scenario.run.modes) * scenario.collective.count
+def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
+    """What would be run: the scenario with every default, and each engine's points."""
+    modes = scenario.run.modes
+    lines, total = [], 0
+    for engine, settings in plans:
+        for setting in settings:
+            count = setting.collective.count
+            lines.append(f"{engine}, {progress.label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
+            total += len(modes) * count
     return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])

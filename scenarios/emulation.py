@@ -1,4 +1,4 @@
-"""The emulation engine: collectives run on real TCP, real switches and a real controller, each point in a VM of its own.
+"""The emulation engine: collectives run on real TCP, switches and a real controller, each point in a VM of its own.
 
 A VM runs one mode at one setting, so what it measures depends on nothing that ran before it, nor on the number of VMs
 at work. Beside every time stands the model's prediction, and what was chosen on the way is held against the plan.

@@ -22,8 +22,10 @@ def figures_of(scenario: Scenario, results: Sequence[SettingResult]) -> dict[str
     others = [key for key in _LABELS if across is None or key != across.key]
     swept = [axis.key for axis in scenario.sweep if axis is not across]
     groups: dict[tuple[str, ...], list[SettingResult]] = {}
+    engines = len({result.engine for result in results})
     for result in sorted(results, key=lambda result: result.place):
-        groups.setdefault(tuple(_words(key, result.setting) for key in swept), []).append(result)
+        engine = [result.engine] if engines > 1 else []
+        groups.setdefault((*engine, *(_words(key, result.setting) for key in swept)), []).append(result)
     return {
         "-".join([scenario.name, *(word.replace(" ", "") for word in group)]): _figure(across, others, found)
         for group, found in groups.items()
@@ -35,7 +37,7 @@ def _figure(across: Axis | None, others: Sequence[str], results: Sequence[Settin
     first = results[0].setting
     x_label, x_column = _LABELS[key]
     return TotalsFigure(
-        title=", ".join(_titles(other, first) for other in others if other != key),
+        title=", ".join([results[0].engine, *(_titles(other, first) for other in others if other != key)]),
         x_label=x_label,
         x_column=x_column,
         x_values=tuple(_value(key, result.setting) for result in results),

@@ -27,12 +27,15 @@ class _Running:
 
     counts: dict[int, int] = field(default_factory=dict)
     totals_s: dict[int, float] = field(default_factory=dict)
+    predicted_s: float = 0.0
     done: int = 0
 
     def take(self, part: Slice) -> None:
         self.counts[part.start] = len(part.completion_s)
         self.totals_s[part.start] = float(part.completion_s.sum())
         self.done += len(part.completion_s)
+        if part.measured is not None:
+            self.predicted_s += float(part.measured.predicted_s.sum())
 
 
 def label(setting: Scenario) -> str:
@@ -64,6 +67,14 @@ class Progress:
         complete = point.done == self.settings[part.setting].collective.count
         self.finished += complete
         return complete
+
+    def against_model(self, place: int, mode: str) -> tuple[str, str]:
+        """Of one point that is measured: the mean that the model predicts for the same collectives, and the ratio."""
+        point = self._points[place, mode]
+        if not point.predicted_s:
+            return "", ""
+        mean_ms = point.predicted_s / point.done * 1e3
+        return f"{mean_ms:,.3f} ms", f"{sum(point.totals_s.values()) / point.predicted_s:.4f}"
 
     def words(self, place: int, mode: str) -> tuple[str, str, str]:
         """Of one point: collectives done, mean with 95 % interval, gain over base with 95 % interval."""
@@ -109,6 +120,8 @@ def _in_lines(parts: Iterable[Slice], progress: Progress) -> Generator[Slice, No
             done, mean, gain = progress.words(part.setting, part.mode)
             point = f"{progress.engine}, {label(progress.settings[part.setting])}, {part.mode}"
             gain = gain and f", {gain} below base"
+            predicted, ratio = progress.against_model(part.setting, part.mode)
+            gain += predicted and f", predicted {predicted}, ratio {ratio}"
             line = f"[{progress.finished}/{progress.points}] {point}: {done}, mean {mean}{gain}"
             print(line, file=sys.stderr, flush=True)
         yield part
@@ -136,11 +149,12 @@ def _table(progress: Progress, last: int) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("setting")
     table.add_column("mode")
-    for heading in ("collectives", "mean and 95 % interval", "gain over base"):
+    for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
         table.add_column(heading, justify="right")
     for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
         setting = progress.settings[place]
         for row, mode in enumerate(setting.run.modes):
             ends = row + 1 == len(setting.run.modes)
-            table.add_row("" if row else label(setting), mode, *progress.words(place, mode), end_section=ends)
+            words = (*progress.words(place, mode), *progress.against_model(place, mode))
+            table.add_row("" if row else label(setting), mode, *words, end_section=ends)
     return table

@@ -29,7 +29,8 @@ from scenarios.spec import Scenario
 from scenarios.vm import VMError, openvswitch
 from topologies.conditions import delays_s, sampler
 from topologies.fabric import Fabric, build_fabric
-from topologies.network import NetworkError, start
+from topologies.network import start
+from topologies.nodes import NetworkError
 from topologies.shaping import Shaping
 from topologies.tc import DropCounter, Shaper, TcError
 
