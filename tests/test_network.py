@@ -102,7 +102,8 @@ def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_fr
             assert links[name]["linkinfo"]["info_kind"] == "veth"
             assert links[name]["linkinfo"]["info_slave_kind"] == "openvswitch"
             assert (links[name]["mtu"], "UP" in links[name]["flags"]) == (9000, True)
-    addresses = [links[name]["address"] for name in interface.values()]
+    addresses = [links[name]["address"] for name in (*interface.values(), *(s.name for s in unequal.switches))]
+    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random: boots must be alike
     assert len(set(addresses)) == len(addresses)
 
 
@@ -135,6 +136,12 @@ def test_a_stopped_network_leaves_nothing(report: Report) -> None:
         return [name for name in processes if not name.startswith("kworker")]
 
     assert ours(after["processes"]) == ours(before["processes"])
+
+
+def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
+    missing = report["missing"]
+    assert missing["said"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
+    assert missing["before"] == missing["after"]
 
 
 # --- the shaping as the kernel has it -------------------------------------------------------------------------------

@@ -193,6 +193,17 @@ def shaped() -> dict[str, Any]:
     return found
 
 
+def without_open_vswitch() -> dict[str, Any]:
+    """What is said of a network that cannot be, and what is left of it."""
+    before = sh("ip -br link")
+    try:
+        network.start(build_fabric(UNEQUAL), controller_port=6653)
+    except network.NetworkError as error:
+        return {"said": str(error), "before": before, "after": sh("ip -br link")}
+    return {"said": ""}
+
+
 if __name__ == "__main__":
+    missing = without_open_vswitch()
     openvswitch.up()
-    print(json.dumps({"topology": topology(build_fabric(UNEQUAL)), "shaped": shaped()}))
+    print(json.dumps({"missing": missing, "topology": topology(build_fabric(UNEQUAL)), "shaped": shaped()}))

@@ -1,0 +1,168 @@
+"""Mininet's nodes as a fabric needs them: quick to make and whole to use.
+
+In User-Mode Linux starting a program takes 10 to 40 ms, and a shell as Mininet starts it 1.6 s: so a node has its
+shell from the first command it is given on, and not before. What the nodes are joined to is left to `network`.
+"""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mininet.link import Intf, Link
+from mininet.node import Host, Node, OVSSwitch, RemoteController
+
+
+class NetworkError(Exception):
+    """A network that cannot be built; one sentence."""
+
+
+class LateShell(Node):
+    """A node whose shell is started by the first command it is given; until then it costs nothing."""
+
+    isSetup = True  # Mininet would start programs to see whether others are installed
+    pid: int
+    inNamespace: bool
+    _ready = False
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Make what the node needs from the start: for a switch or a controller, nothing."""
+        self.pid = os.getpid()
+
+    def cmd(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command in the node's shell and return what it says."""
+        if not self._ready:  # Mininet's constructors set interfaces up that are up, or that the network sets up
+            return ""
+        self._open()
+        return super().cmd(*arguments, **options)
+
+    def sendCmd(self, *arguments: Any, **options: Any) -> Any:
+        """Have the node's shell run a command, and do not wait for it."""
+        self._open()
+        return super().sendCmd(*arguments, **options)
+
+    def ready(self) -> None:
+        """Let commands through, now that the node's surroundings are there."""
+        self._ready = True
+
+    def terminate(self) -> None:
+        """End the node's shell, if it has one."""
+        self._ready = False
+        super().terminate()
+
+    def _open(self) -> None:
+        if self.shell is None:
+            pid, namespaced = self.pid, self.inNamespace
+            self.inNamespace = False  # the shell joins the node's namespace and makes none
+            try:
+                super().startShell(mnopts="-d")
+            finally:
+                self.pid, self.inNamespace = pid, namespaced
+
+    def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
+        if cmd[:2] == ["mnexec", "-d"]:
+            # Not with -c, which closes every descriptor there could be: 65536 system calls at a VM's limits.
+            cmd, params["close_fds"] = ["mnexec", "-da", str(self.pid), *cmd[2:]], True
+        popen: subprocess.Popen[bytes] = super()._popen(cmd, **params)
+        return popen
+
+
+class GpuHost(LateShell, Host):
+    """A GPU's host: a network namespace, held by an `ip` that also sets it up and ends with this process."""
+
+    _holder: "subprocess.Popen[str] | None" = None
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Make the namespace."""
+        command = ["mnexec", "-n", "-p", "ip", "-oneline", "-batch", "-"]
+        self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._holder.pid
+
+    def await_namespace(self) -> None:
+        """Return once the namespace is there."""
+        assert self._holder is not None and self._holder.stdout is not None
+        if not self._holder.stdout.readline():  # mnexec prints its pid behind the namespace's making
+            raise NetworkError(f"the network namespace of {self.name} cannot be made: mnexec failed")
+
+    def configure(self, lines: Iterable[str]) -> None:
+        """Have `ip` run these lines in the namespace; raises NetworkError where it refuses one."""
+        assert self._holder is not None and self._holder.stdin is not None and self._holder.stdout is not None
+        batch = "".join(line + "\n" for line in (*lines, "link show dev lo"))
+        with contextlib.suppress(BrokenPipeError):
+            self._holder.stdin.write(batch)
+            self._holder.stdin.flush()
+        if not self._holder.stdout.readline():
+            raise NetworkError(f"the interfaces of {self.name} cannot be set up: ip failed in its namespace")
+
+    def terminate(self) -> None:
+        """End the node's shell and its namespace."""
+        super().terminate()
+        if self._holder is not None and self._holder.stdin is not None and self._holder.stdout is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._holder.stdin.close()
+            self._holder.stdout.close()
+            self._holder.wait()
+            self._holder = None
+
+
+class FabricSwitch(LateShell, OVSSwitch):
+    """An Open vSwitch bridge; all of a network are made by one ovs-vsctl."""
+
+    @staticmethod
+    def isOldOVS() -> bool:
+        """No: what speaks OpenFlow 1.3 is newer than what Mininet calls old."""
+        return False
+
+    def bridgeOpts(self) -> str:
+        """What a bridge is told: also its own address, or it would be another in every boot, and hashes with it."""
+        address = "0a:" + int(self.dpid, 16).to_bytes(8, "big")[-5:].hex(":")
+        return f"{super().bridgeOpts()} other-config:hwaddr={address}"
+
+    @classmethod
+    def batchStartup(cls, switches: Sequence["FabricSwitch"], run: Callable[..., Any] | None = None) -> Any:
+        """Make all the bridges."""
+        return super().batchStartup(switches, run=run or run_program)
+
+    @classmethod
+    def batchShutdown(cls, switches: Sequence["FabricSwitch"], run: Callable[..., Any] | None = None) -> Any:
+        """Remove all the bridges."""
+        if switches:
+            (run or run_program)(
+                ["ovs-vsctl", *" -- ".join(f"--if-exists del-br {switch}" for switch in switches).split()]
+            )
+        for switch in switches:
+            switch.terminate()
+        return switches
+
+
+class ElsewhereController(LateShell, RemoteController):
+    """A controller that others start, now or later."""
+
+    def checkListening(self) -> None:
+        """Do not look for it: the switches will."""
+
+
+class PlannedIntf(Intf):
+    """An interface that the network makes and sets up with all others."""
+
+    def config(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """Leave it to the network."""
+        return {}
+
+
+class PlannedLink(Link):
+    """A veth pair that the network makes with all others."""
+
+    @classmethod
+    def makeIntfPair(cls, *_: Any, **__: Any) -> None:
+        """Leave it to the network."""
+
+
+def run_program(command: str | Sequence[str], text: str = "", *, shell: bool = False, check: bool = True) -> None:
+    """Run a program; raises NetworkError with what it says where it fails."""
+    ended = subprocess.run(command, input=text, capture_output=True, text=True, shell=shell, check=False)
+    if check and ended.returncode != 0:
+        name = command.split()[0] if isinstance(command, str) else command[0]
+        said = (ended.stderr or ended.stdout).strip().splitlines()
+        raise NetworkError(f"{name} failed with status {ended.returncode}: {said[0] if said else 'it said nothing'}")
