@@ -12,6 +12,7 @@ what ran before or on how fast the machine is.
 """
 
 import ctypes
+import errno
 import mmap
 import socket
 import struct
@@ -24,6 +25,9 @@ from hosts.content import Content
 
 PORT = 4791  # RoCE's, for those who look at a capture
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000  # another for every ring: no segment of an old ring fits a new one
+_TIMER_ABSTIME = 1
+_clock_nanosleep = ctypes.CDLL(None).clock_nanosleep
+_MSG_EOR = 0x80  # Python 3.11 has no name for it
 _READY = b"\1"  # the byte that a receiver sends once its window is open
 
 
@@ -71,6 +75,7 @@ class Agent:
             "connect": self._connect,
             "accept": self._accept,
             "confirm": self._confirm,
+            "touch": self._touch,
             "abort": self.abort,
             "allgather": self._allgather,
         }
@@ -123,6 +128,21 @@ class Agent:
             )
         return {"congestion_window_bytes": congestion, "announced_window_bytes": announced}
 
+    def _touch(self) -> None:
+        """Exchange a byte with both neighbours, so that every switch on the way has the flow in its fast path.
+
+        A switch that has not sends what arrives through user space, where the first packets of a burst are overtaken
+        by those behind them, or lost.
+        """
+        if self._predecessor is None or self._successor is None:
+            raise AgentError("is in no ring")
+        self._successor.sendall(_READY)
+        if self._predecessor.recv(1) != _READY:
+            raise AgentError("heard nothing from its predecessor")
+        self._predecessor.sendall(_READY)
+        if self._successor.recv(1) != _READY:
+            raise AgentError("heard nothing back from its successor")
+
     def _allgather(
         self, *, collective: int, start_ns: int, arrivals: Sequence[int], flip: Sequence[int]
     ) -> Mapping[str, object]:
@@ -134,26 +154,32 @@ class Agent:
         late_ns = now_ns() - start_ns
         if late_ns > 0:
             raise AgentError(f"was told to begin {late_ns} ns too late")
-        while (left_ns := start_ns - now_ns()) > 0:
-            time.sleep(left_ns / 1e9)
+        sleep_until(start_ns)
         began_ns = ended_ns = now_ns()
-        self._send([header, *own])
+        self._send(header, own)
         faults = []
         for step, rank in enumerate(arrivals, 1):
             self._receive(step)
-            ended_ns = now_ns()
+            if step == len(arrivals):  # and not before: asking for the time takes time in the VM
+                ended_ns = now_ns()
             if flip and flip[0] == step:
                 self._chunk[flip[1]] ^= 1
             if step < len(arrivals):
-                self._send([self._header, self._chunk])
+                self._send(self._header, [self._chunk])
             if (fault := self._fault(collective, rank)) is not None:
                 faults.append({"step": step, "chunk": rank, "text": fault})
         return {"start_ns": began_ns, "end_ns": ended_ns, "faults": faults}
 
-    def _send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    def _send(self, header: bytes | bytearray, chunk: Sequence[memoryview]) -> None:
+        """Send a chunk and what certifies it, in a packet of its own after the chunk's last.
+
+        A shaper sends a packet first and makes those behind it wait for what it cost, so a chunk's last packet
+        arrives too early by its own length. The one behind it arrives when the chunk is paid for.
+        """
         assert self._successor is not None
         try:
-            sent = self._successor.sendmsg(buffers)
+            sent = self._successor.sendmsg(chunk, (), _MSG_EOR)  # nothing may be appended to the last packet
+            sent += self._successor.sendmsg([header])
         except OSError as error:
             raise AgentError(f"lost its successor: {reason(error)}") from None
         if sent != wire.HEADER_BYTES + self._chunk_bytes:
@@ -162,7 +188,7 @@ class Agent:
     def _receive(self, step: int) -> None:
         assert self._predecessor is not None
         try:
-            got, *_ = self._predecessor.recvmsg_into([self._header, self._chunk], 0, socket.MSG_WAITALL)
+            got, *_ = self._predecessor.recvmsg_into([self._chunk, self._header], 0, socket.MSG_WAITALL)
         except OSError as error:
             raise AgentError(f"lost its predecessor in step {step}: {reason(error)}") from None
         wanted = wire.HEADER_BYTES + self._chunk_bytes
@@ -185,7 +211,11 @@ class Agent:
         return made
 
     def _tune(self, made: socket.socket) -> None:
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._settings.congestion_control.encode())
+        name = self._settings.congestion_control
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except FileNotFoundError:
+            raise AgentError(f"has no congestion control called {name!r}") from None
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Python's own timeouts make a socket non-blocking, and MSG_WAITALL is for blocking ones.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._reply)
@@ -195,6 +225,14 @@ class Agent:
 def now_ns() -> int:
     """The clock that all hosts of the VM share, in ns."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def sleep_until(instant_ns: int) -> None:
+    """Sleep until that instant on the same clock; time.sleep() would read the clock, which takes time in the VM."""
+    instant = (ctypes.c_long * 2)(*divmod(instant_ns, 1_000_000_000))  # struct timespec
+    while (error := _clock_nanosleep(time.CLOCK_MONOTONIC, _TIMER_ABSTIME, instant, None)) != 0:
+        if error != errno.EINTR:
+            raise OSError(error, "the agent cannot sleep")
 
 
 def reason(error: OSError) -> str:

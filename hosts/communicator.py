@@ -24,7 +24,7 @@ from hosts.transport import Transport, limits
 from topologies.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
-_LEAD_NS = 10_000_000  # from the order to begin until the beginning
+_LEAD_NS = 50_000_000  # from the order to begin until the beginning: time for all agents to hear it on a wall clock
 _PHASE_NS = 10_000_000  # collectives begin in step with the kernel's tick of 100 Hz, so all of them find it alike
 _GRACE_S = 5.0  # beyond the agents' own deadline
 
@@ -159,6 +159,7 @@ class Communicator:
                 f"{flip} is nowhere in a collective of {len(self._ranks)} GPUs and {self._chunk_bytes} bytes"
             )
         self._collective += 1
+        self._all("touch")
         start_ns = -(-(agent.now_ns() + _LEAD_NS) // _PHASE_NS) * _PHASE_NS
         for rank, arrivals in enumerate(self._arrivals):
             damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
@@ -243,7 +244,9 @@ class Communicator:
 
     def _blame(self, do: str, silent: set[int], failed: Mapping[int, str]) -> str:
         """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""
-        what = f"collective {self._collective}" if do == "allgather" else f"ring {self._epoch}"
+        what = {"start": "the agents' start", "allgather": f"collective {self._collective}"}.get(
+            do, f"ring {self._epoch}"
+        )
         dead = sorted(rank for rank, text in failed.items() if not text)
         if dead:
             return f"{what} failed: the process of GPU {_listed(dead)} died"

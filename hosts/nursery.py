@@ -32,7 +32,7 @@ def _serve(agent: Agent, lines: BinaryIO, control: socket.socket) -> None:
 
 def _live(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, Any], content: Content) -> None:
     """An agent's whole life, in the process that was forked for it."""
-    _enter(f"/proc/{gpu['host_pid']}/ns/net")
+    _enter(gpu["host_pid"])
     _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
     agent = Agent(
         rank=gpu["rank"],
@@ -58,7 +58,7 @@ def _child(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, An
         _live(control, spec, gpu, content)
         status = 0
     except (AgentError, OSError, ValueError) as error:
-        text = reason(error) if isinstance(error, OSError) else str(error)
+        text = f"cannot go on: {reason(error)}" if isinstance(error, OSError) else str(error)
         with suppress(OSError):
             control.sendall(wire.line({"error": text}))
     except Exception:  # a mistake of ours, to be seen
@@ -67,11 +67,15 @@ def _child(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, An
         os._exit(status)
 
 
-def _enter(namespace: str) -> None:
-    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+def _enter(host_pid: int) -> None:
+    """Enter the network of the process that is a GPU's host."""
+    try:
+        fd = os.open(f"/proc/{host_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise AgentError(f"has no host: process {host_pid} has no network ({reason(error)})") from None
     try:
         if _libc.setns(fd, _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"{namespace} cannot be entered: {os.strerror(ctypes.get_errno())}")
+            raise OSError(ctypes.get_errno(), f"process {host_pid}'s network cannot be entered")
     finally:
         os.close(fd)
 

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, Mapping[str, Any]] = {
     "connect": {"epoch": int, "successor": int, "address": str},
     "accept": {"epoch": int, "predecessor": int},
     "confirm": {},
+    "touch": {},
     "abort": {},
     # Take part in a collective: the chunks that will arrive, by the rank they begin at; `flip` is a byte to damage.
     "allgather": {"collective": int, "start_ns": int, "arrivals": list, "flip": list},
@@ -27,6 +28,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "connect": {},
     "accept": {},
     "confirm": {"congestion_window_bytes": int, "announced_window_bytes": int},
+    "touch": {},
     "abort": {},
     "allgather": {"start_ns": int, "end_ns": int, "faults": tuple},
 }
