@@ -244,7 +244,8 @@ class Communicator:
 
     def _blame(self, do: str, silent: set[int], failed: Mapping[int, str]) -> str:
         """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""
-        what = {"start": "the agents' start", "allgather": f"collective {self._collective}"}.get(
+        collective = f"collective {self._collective}"
+        what = {"start": "the agents' start", "touch": collective, "allgather": collective}.get(
             do, f"ring {self._epoch}"
         )
         dead = sorted(rank for rank, text in failed.items() if not text)

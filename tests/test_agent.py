@@ -102,6 +102,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "connect": {"epoch": 1, "successor": 2, "address": "10.0.0.1"},
     "accept": {"epoch": 1, "predecessor": 0},
     "confirm": {},
+    "touch": {},
     "abort": {},
     "allgather": {"collective": 7, "start_ns": 10**9, "arrivals": [3, 2, 1], "flip": []},
 }
