@@ -230,6 +230,27 @@ def test_two_routes_that_pass_two_routers_in_opposite_order_do_not_loop() -> Non
     assert list(dict.fromkeys(taken)) == ["s0b0>R0>R4>R3>s1b0", fabric.paths[there].name, fabric.paths[back].name]
 
 
+def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
+    """From T the standing rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
+    detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
+    links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
+    fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    (path,) = (path.index for path in fabric.paths if path.name == "s0b0>A>T>U>V>s1b1")
+    route = rules.change(ways, (), {(0, 4): path}, generation=1)
+    for message in (m for stage in route.stages for m in stage):
+        network.apply(message)
+    packet = network.sent(0, 4)
+    while packet.at != "T":
+        packet = network.step(packet)
+    back = rules.change(ways, route.routes, {}, generation=2)
+    for message in (m for stage in back.stages for m in stage):
+        if message.switch == "T":  # the one switch that is quick
+            network.apply(message)
+    assert network.walk(packet) == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
+
+
 def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_changes_last() -> None:
     fabric = build_fabric(FabricSpec())
     ways = Ways(fabric)
