@@ -72,10 +72,10 @@ class RtNetlink:
         if code:
             raise OSError(-code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(-code)}")
 
-    def classes(self, interface: str) -> list[HtbClass]:
-        """The HTB classes of an interface; raises OSError where there is no such interface."""
+    def classes(self, interface: int) -> list[HtbClass]:
+        """The HTB classes of the interface with this index; none where there is no such interface."""
         found = []
-        for _, handle, _, attributes in self._dump(_RTM_GETTCLASS, socket.if_nametoindex(interface)):
+        for _, handle, _, attributes in self._dump(_RTM_GETTCLASS, interface):
             if attributes.get(_TCA_KIND, b"").rstrip(b"\0") == b"htb":
                 options = _attributes(attributes[_TCA_OPTIONS])
                 rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])

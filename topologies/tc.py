@@ -16,7 +16,7 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
-from topologies.rtnetlink import HtbClass, RtNetlink
+from topologies.rtnetlink import RtNetlink
 from topologies.shaping import Shaping, class_name, mismatch
 
 Floats = npt.NDArray[np.float64]
@@ -38,6 +38,7 @@ class Shaper:
 
     def __init__(self, shaping: Shaping, rates_bps: Floats) -> None:
         self.shaping = shaping
+        self._ports = {_index(name): name for name in shaping.interfaces}
         self._netlink = RtNetlink()
         self._tc = _Tc()
         try:
@@ -59,9 +60,9 @@ class Shaper:
     def check(self, rates_bps: Floats) -> None:
         """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
         found = {
-            (interface, held.minor): (held.rate, held.ceil)
-            for interface in self.shaping.interfaces
-            for held in self._classes(interface)
+            (name, held.minor): (held.rate, held.ceil)
+            for index, name in self._ports.items()
+            for held in self._netlink.classes(index)
         }
         sentence = mismatch(self.shaping.wanted(rates_bps), found)
         if sentence:
@@ -80,23 +81,23 @@ class Shaper:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _classes(self, interface: str) -> list[HtbClass]:
-        try:
-            return self._netlink.classes(interface)
-        except OSError as error:
-            raise TcError(f"the port {interface} cannot be read back: {error.strerror or error}") from None
-
     def _check_delays(self) -> None:
-        names = {if_nametoindex(name): name for name in self.shaping.interfaces}
         found = {
-            (names[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns
+            (self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns
             for qdisc in self._netlink.qdiscs()
-            if qdisc.interface in names
+            if qdisc.interface in self._ports
         }
         for lane in self.shaping.lanes:
             wanted_ns, found_ns = self.shaping.delays_ns.get(lane.key, 0), found.get(lane.key, 0)
             if abs(found_ns - wanted_ns) > _DELAY_TOLERANCE_NS:
                 raise TcError(f"{class_name(lane.key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
+
+
+def _index(interface: str) -> int:
+    try:
+        return if_nametoindex(interface)
+    except OSError:
+        raise TcError(f"there is no port {interface} to shape") from None
 
 
 class DropCounter:

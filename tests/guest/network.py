@@ -189,6 +189,7 @@ def shaped() -> dict[str, Any]:
         found["port gone"] = refused(lambda: other.check(rates))
         found["change without port"] = refused(lambda: other.change(rates))
         other.close()
+        found["no such port"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         dropped.close()
     return found
 
