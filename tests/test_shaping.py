@@ -126,6 +126,17 @@ def test_a_change_names_every_class_of_the_structure_and_nothing_else(spec: Fabr
     assert not changed.filters and not changed.default
 
 
+@pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
+def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
+    fabric = build_fabric(FabricSpec())
+    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
+    lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.rates(rates_of(fabric)))
+    assert len(lines) == len(shaping.lanes)
+    for bits, burst, ceil_burst in lines:
+        assert burst == ceil_burst
+        assert 8 * int(burst) / int(bits) == pytest.approx(late_s, rel=1e-3)
+
+
 @given(st.integers(10**6, 4 * 10**11), st.sampled_from((1500, 9000)), st.integers(1, 100_000))
 def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, mtu: int, frames: int) -> None:
     wire = frames * (6 + 6 + 2 + mtu)  # Ethernet's addresses and type, and an IP packet

@@ -19,8 +19,7 @@ a chunk therefore leaves when all before it are paid for: a chunk of L bytes who
 8(L - S - B)/R seconds, where B is the burst the class has saved up while idle, and slower or faster links behind the
 slowest one add nothing, as if border routers cut through. S is the sender's business (a short last packet leaves
 nothing to correct); B should be 0, but a class without a burst loses for good every instant by which its timer is
-late. So B is the line's rate times how late a timer can be: in virtual time half a microsecond, the clock's grain
-being 256 ns.
+late. So B is the rate times how late a timer can be: in virtual time well below a microsecond, whatever the machine.
 """
 
 from collections.abc import Mapping
@@ -41,8 +40,9 @@ MTU_BYTES = 9000
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 
-# tc (iproute2 6.1) cuts a burst down to whole microseconds of the rate: ask for a little more than one, get one.
-_BURST_US = 1.1
+# Two grains of 256 ns of the clock are the latest seen in virtual time. tc (iproute2 6.1) cuts a burst down to whole
+# microseconds of the rate: ask for a little more than one, get one.
+VIRTUAL_LATE_S = 1.1e-6
 _QUANTUM_BYTES = 200_000  # HTB wants one and has no use for it: no class borrows
 _QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
 
@@ -70,11 +70,15 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shaping:
-    """How a fabric whose links have these propagation delays, [links] seconds, is shaped."""
+    """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
+
+    `late_s` is how late a timer may be for a class to lose nothing by it; each chunk arrives that much too early.
+    """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     mtu_bytes: int = MTU_BYTES
+    late_s: float = VIRTUAL_LATE_S
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
@@ -106,13 +110,13 @@ class Shaping:
             queue = f"htb default {everything:x} direct_qlen {_QUEUE_PACKETS}"
             lines.append(f"qdisc add dev {interface} root handle 1: {queue}")
             for lane in own:
-                lines += [_class_line("add", lane, wanted[lane.key]), self._queue_line(lane), *_filter_lines(lane)]
+                lines += [self._class_line("add", lane, wanted[lane.key]), self._queue_line(lane), *_filter_lines(lane)]
         return "".join(line + "\n" for line in lines)
 
     def rates(self, rates_bps: Floats) -> str:
         """tc's batch text that changes every class to the conditions `rates_bps`, [links] bit/s."""
         wanted = self.wanted(rates_bps)
-        return "".join(_class_line("change", lane, wanted[lane.key]) + "\n" for lane in self.lanes)
+        return "".join(self._class_line("change", lane, wanted[lane.key]) + "\n" for lane in self.lanes)
 
     def removal(self) -> str:
         """tc's batch text that takes away what `structure` made."""
@@ -124,6 +128,11 @@ class Shaping:
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {len(self.fabric.links)} links, one rate each")
         wire = [wire_bytes_per_s(round(rate), mtu_bytes=self.mtu_bytes) for rate in rates_bps.tolist()]
         return {lane.key: wire[lane.link] for lane in self.lanes}
+
+    def _class_line(self, verb: str, lane: Lane, rate: int) -> str:
+        bits, burst = 8 * rate, max(1, round(rate * self.late_s))
+        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {_QUANTUM_BYTES}"
+        return f"class {verb} dev {lane.interface} parent 1: classid 1:{lane.minor:x} htb {limits}"
 
     def _queue_line(self, lane: Lane) -> str:
         """The queue beneath a class; HTB's own would hold no more than the interface's txqueuelen."""
@@ -182,13 +191,6 @@ def delay_ns(link: LogicalLink, *, delay_s: float) -> int:
 def _beside(spines: list[Switch], border_router: str) -> list[str]:
     """The spines cabled to a border router."""
     return [spine.name for spine in spines if any(port.peer == border_router for port in spine.ports)]
-
-
-def _class_line(verb: str, lane: Lane, rate: int) -> str:
-    bits = 8 * rate
-    burst = max(1, round(rate * _BURST_US / 1e6))
-    limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {_QUANTUM_BYTES}"
-    return f"class {verb} dev {lane.interface} parent 1: classid 1:{lane.minor:x} htb {limits}"
 
 
 def _filter_lines(lane: Lane) -> list[str]:
