@@ -60,7 +60,7 @@ class Agent:
         # Filled by the kernel in one go: a process that touches its pages one by one pays for each of them in the VM.
         self._memory = mmap.mmap(-1, chunk_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._chunk, self._header = memoryview(self._memory), bytearray(wire.HEADER_BYTES)
+        self._chunk, self._label = memoryview(self._memory), bytearray(wire.LABEL_BYTES)
         self._predecessor: socket.socket | None = None
         self._successor: socket.socket | None = None
         self._route: str | None = None
@@ -150,13 +150,13 @@ class Agent:
         if self._predecessor is None or self._successor is None:
             raise AgentError("is in no ring")
         own = self._content.views(rank=self._rank, collective=collective)
-        header = wire.header(collective=collective, rank=self._rank, chunk_bytes=self._chunk_bytes)
+        label = wire.label(collective=collective, rank=self._rank, chunk_bytes=self._chunk_bytes)
         late_ns = now_ns() - start_ns
         if late_ns > 0:
             raise AgentError(f"was told to begin {late_ns} ns too late")
         sleep_until(start_ns)
         began_ns = ended_ns = now_ns()
-        self._send(header, own)
+        self._send(label, own)
         faults = []
         for step, rank in enumerate(arrivals, 1):
             self._receive(step)
@@ -165,13 +165,13 @@ class Agent:
             if flip and flip[0] == step:
                 self._chunk[flip[1]] ^= 1
             if step < len(arrivals):
-                self._send(self._header, [self._chunk])
+                self._send(self._label, [self._chunk])
             if (fault := self._fault(collective, rank)) is not None:
                 faults.append({"step": step, "chunk": rank, "text": fault})
         return {"start_ns": began_ns, "end_ns": ended_ns, "faults": faults}
 
-    def _send(self, header: bytes | bytearray, chunk: Sequence[memoryview]) -> None:
-        """Send a chunk and what certifies it, in a packet of its own after the chunk's last.
+    def _send(self, label: bytes | bytearray, chunk: Sequence[memoryview]) -> None:
+        """Send a chunk and its label, which is in a packet of its own after the chunk's last.
 
         A shaper sends a packet first and makes those behind it wait for what it cost, so a chunk's last packet
         arrives too early by its own length. The one behind it arrives when the chunk is paid for.
@@ -179,27 +179,27 @@ class Agent:
         assert self._successor is not None
         try:
             sent = self._successor.sendmsg(chunk, (), _MSG_EOR)  # nothing may be appended to the last packet
-            sent += self._successor.sendmsg([header])
+            sent += self._successor.sendmsg([label])
         except OSError as error:
             raise AgentError(f"lost its successor: {reason(error)}") from None
-        if sent != wire.HEADER_BYTES + self._chunk_bytes:
-            raise AgentError(f"could queue {sent} of {wire.HEADER_BYTES + self._chunk_bytes} bytes for its successor")
+        if sent != wire.LABEL_BYTES + self._chunk_bytes:
+            raise AgentError(f"could queue {sent} of {wire.LABEL_BYTES + self._chunk_bytes} bytes for its successor")
 
     def _receive(self, step: int) -> None:
         assert self._predecessor is not None
         try:
-            got, *_ = self._predecessor.recvmsg_into([self._chunk, self._header], 0, socket.MSG_WAITALL)
+            got, *_ = self._predecessor.recvmsg_into([self._chunk, self._label], 0, socket.MSG_WAITALL)
         except OSError as error:
             raise AgentError(f"lost its predecessor in step {step}: {reason(error)}") from None
-        wanted = wire.HEADER_BYTES + self._chunk_bytes
+        wanted = wire.LABEL_BYTES + self._chunk_bytes
         if got != wanted:
             raise AgentError(f"had {got} of {wanted} bytes in step {step} when its predecessor fell silent")
 
     def _fault(self, collective: int, rank: int) -> str | None:
         """What is wrong with what has arrived, where the chunk of this rank was due."""
-        header = wire.header_fault(bytes(self._header), collective=collective, rank=rank, chunk_bytes=self._chunk_bytes)
-        if header is not None:
-            return header
+        label = wire.label_fault(bytes(self._label), collective=collective, rank=rank, chunk_bytes=self._chunk_bytes)
+        if label is not None:
+            return label
         at = self._content.first_difference(self._at, rank=rank, collective=collective)
         return None if at is None else f"byte {at} is wrong"
 

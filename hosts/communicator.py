@@ -93,7 +93,7 @@ class Communicator:
         if chunk_bytes < 1:
             raise ValueError(f"a chunk has {chunk_bytes} bytes; it needs one at least")
         transport = transport or Transport()
-        limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + wire.HEADER_BYTES)
+        limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + wire.LABEL_BYTES)
         self._epoch = self._collective = 0
         self._arrivals: list[list[int]] = []
         self._unread = [bytearray() for _ in self._ranks]

@@ -10,7 +10,8 @@ import ctypes
 import hashlib
 from collections.abc import Iterator
 
-PIECE_BYTES = 1 << 18
+PIECE_BYTES = 1 << 18  # of all chunks that this cuts into few enough pieces
+_MOST_PIECES = 1000  # Linux sends 1024 buffers at a time
 _STRIDE_BYTES = 64  # windows begin on a cache line
 _WINDOWS = 1 << 16  # a power of two, so that an odd factor visits each of them once
 _SCATTER = 40503  # odd, and near _WINDOWS divided by the golden ratio: neighbours lie far apart
@@ -24,8 +25,9 @@ class Content:
 
     def __init__(self, *, ranks: int, chunk_bytes: int, seed: int = 0) -> None:
         self._ranks, self._chunk_bytes = ranks, chunk_bytes
-        self._pieces = -(-chunk_bytes // PIECE_BYTES)
-        size = _WINDOWS * _STRIDE_BYTES + PIECE_BYTES
+        self._piece_bytes = max(PIECE_BYTES, -(-chunk_bytes // _MOST_PIECES))
+        self._pieces = -(-chunk_bytes // self._piece_bytes)
+        size = _WINDOWS * _STRIDE_BYTES + self._piece_bytes
         self._pool = hashlib.shake_128(b"longhaul %d" % seed).digest(size)
         self._view = memoryview(self._pool)
         self._address: int = ctypes.cast(ctypes.c_char_p(self._pool), ctypes.c_void_p).value or 0
@@ -46,8 +48,8 @@ class Content:
         first = (collective * self._ranks + rank) * self._pieces
         for piece in range(self._pieces):
             at = (first + piece) * _SCATTER % _WINDOWS * _STRIDE_BYTES
-            start = piece * PIECE_BYTES
-            yield at, start, min(PIECE_BYTES, self._chunk_bytes - start)
+            start = piece * self._piece_bytes
+            yield at, start, min(self._piece_bytes, self._chunk_bytes - start)
 
 
 def _first_difference(a: int, b: int, size: int) -> int:

@@ -2,7 +2,7 @@
 
 On a control connection goes one JSON object a line. Every command is checked against COMMANDS when it is read, so
 what an agent works with has the right names and types. On a ring connection goes a greeting, and then chunk after
-chunk, each behind a header.
+chunk, each with a label behind it.
 """
 
 import json
@@ -34,9 +34,9 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
 }
 _FAULT = {"step": int, "chunk": int, "text": str}
 
-_HEADER = struct.Struct("!4sHxxQQ")
+_LABEL = struct.Struct("!4sHxxQQ")
 _MAGIC = b"LHch"
-HEADER_BYTES = _HEADER.size
+LABEL_BYTES = _LABEL.size
 
 _GREETING = struct.Struct("!4sHxxQ")
 _HELLO = b"LHhi"
@@ -107,19 +107,19 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def header(*, collective: int, rank: int, chunk_bytes: int) -> bytes:
-    """What goes before a chunk: of which collective it is, at which rank it began and how long it is."""
-    return _HEADER.pack(_MAGIC, rank, collective, chunk_bytes)
+def label(*, collective: int, rank: int, chunk_bytes: int) -> bytes:
+    """What goes behind a chunk: of which collective it is, at which rank it began and how long it is."""
+    return _LABEL.pack(_MAGIC, rank, collective, chunk_bytes)
 
 
-def header_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) -> str | None:
-    """What is wrong with the header of a chunk that should be this one; None where it is right."""
-    magic, found_rank, found_collective, found_bytes = _HEADER.unpack(data)
+def label_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) -> str | None:
+    """What is wrong with the label of a chunk that should be this one; None where it is right."""
+    magic, found_rank, found_collective, found_bytes = _LABEL.unpack(data)
     if magic != _MAGIC:
-        return f"its header begins with {magic!r}"
+        return f"its label begins with {magic!r}"
     if (found_rank, found_collective, found_bytes) != (rank, collective, chunk_bytes):
         return (
-            f"its header says chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
+            f"its label says chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
             f"not chunk {rank} of collective {collective} with {chunk_bytes}"
         )
     return None

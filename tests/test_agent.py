@@ -1,4 +1,4 @@
-"""What GPUs say to each other and what they carry: control lines, headers, content, limits and routes, without a VM."""
+"""What GPUs say to each other and what they carry: control lines, labels, content, limits and routes, without a VM."""
 
 import ctypes
 import json
@@ -17,7 +17,7 @@ from hosts.transport import MAX_BUFFER_BYTES, Transport, limits, route_request, 
 
 CHUNK = 3 * PIECE_BYTES + 12345
 RANKS = 5
-CONTENT = Content(ranks=RANKS, chunk_bytes=CHUNK)
+CONTENT, SAME_CONTENT = (Content(ranks=RANKS, chunk_bytes=CHUNK) for _ in range(2))
 
 ranks = st.integers(0, RANKS - 1)
 collectives = st.integers(0, 10**9)
@@ -39,7 +39,7 @@ def first_difference(data: bytearray, rank: int, collective: int, content: Conte
 def test_a_chunk_is_as_long_as_told_and_equal_to_itself_wherever_it_is_made(rank: int, collective: int) -> None:
     data = chunk(rank, collective)
     assert len(data) == CHUNK
-    assert first_difference(data, rank, collective, Content(ranks=RANKS, chunk_bytes=CHUNK)) is None
+    assert first_difference(data, rank, collective, SAME_CONTENT) is None
 
 
 @given(ranks, collectives, st.integers(0, CHUNK - 1), st.integers(0, 7))
@@ -90,6 +90,11 @@ def test_pieces_that_changed_places_are_found(rank: int, collective: int, swap: 
     data[a], data[b] = data[b], data[a]
     found = first_difference(data, rank, collective)
     assert found is not None and found - swap[0] * PIECE_BYTES in range(8)
+
+
+def test_a_large_chunk_is_in_no_more_pieces_than_linux_sends_at_a_time() -> None:
+    views = Content(ranks=2, chunk_bytes=10**9).views(rank=1, collective=1)
+    assert len(views) <= 1024 and sum(map(len, views)) == 10**9
 
 
 def test_another_seed_gives_other_bytes() -> None:
@@ -174,17 +179,17 @@ def test_an_answer_is_what_was_asked_for_or_a_sentence() -> None:
 
 
 @given(ranks, ranks, collectives, collectives, st.integers(1, 10**12), st.integers(1, 10**12))
-def test_a_header_is_right_for_its_own_chunk_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
-    data = wire.header(collective=j, rank=a, chunk_bytes=length)
-    assert len(data) == wire.HEADER_BYTES
-    assert wire.header_fault(data, collective=j, rank=a, chunk_bytes=length) is None
-    fault = wire.header_fault(data, collective=k, rank=b, chunk_bytes=other)
+def test_a_label_is_right_for_its_own_chunk_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
+    data = wire.label(collective=j, rank=a, chunk_bytes=length)
+    assert len(data) == wire.LABEL_BYTES
+    assert wire.label_fault(data, collective=j, rank=a, chunk_bytes=length) is None
+    fault = wire.label_fault(data, collective=k, rank=b, chunk_bytes=other)
     assert (fault is None) == ((a, j, length) == (b, k, other))
 
 
-@given(st.binary(min_size=wire.HEADER_BYTES, max_size=wire.HEADER_BYTES))
-def test_stray_bytes_are_no_header(data: bytes) -> None:
-    assert wire.header_fault(data, collective=1, rank=2, chunk_bytes=3) is not None
+@given(st.binary(min_size=wire.LABEL_BYTES, max_size=wire.LABEL_BYTES))
+def test_stray_bytes_are_no_label(data: bytes) -> None:
+    assert wire.label_fault(data, collective=1, rank=2, chunk_bytes=3) is not None
 
 
 # --- limits and routes ----------------------------------------------------------------------------------------------

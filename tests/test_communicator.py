@@ -66,7 +66,7 @@ def test_a_ring_of_slow_links_stores_and_forwards_as_the_model_says_and_again_in
     found, again = (in_vm(vm, "times", **options) for _ in range(2))
     for shaped, collectives in zip(edges, found, strict=True):
         for collective in collectives:
-            # A link lets its first packet pass at once, and so ends each chunk one packet of 64 KB early.
+            # After a pause a link lets its burst of 64 KB pass at once, of the 8 MB that all links carry each step.
             assert completion(collective) == pytest.approx(model_s(ring, shaped, 8_000_000), rel=0.01)
     assert found == again  # to the nanosecond, beginnings included
 
@@ -136,6 +136,12 @@ def test_an_agent_that_dies_is_named_at_once_and_nothing_is_left(vm: VM) -> None
     found = in_vm(vm, "failure", rank=5, signal_number=signal.SIGKILL, after_s=0.2)
     assert found["error"] == "collective 1 failed: the process of GPU 5 died"
     assert found["took_s"] < 1
+    assert found["left"] == [] and found["sockets"] == [[]] * 8
+
+
+def test_an_agent_that_dies_before_there_is_a_ring_is_named(vm: VM) -> None:
+    found = in_vm(vm, "failure", rank=3, signal_number=signal.SIGKILL, after_s=0)
+    assert found["error"] == "ring 1 failed: the process of GPU 3 died"
     assert found["left"] == [] and found["sockets"] == [[]] * 8
 
 

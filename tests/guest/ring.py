@@ -151,10 +151,11 @@ def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
 
 
 def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, after_s: float) -> Any:
-    """A collective of about 0.6 s that a signal to one agent interrupts: the error, how long it took, what is left."""
+    """A signal to one agent during a collective of 0.6 s, or at 0 s before its ring: what was said and is left."""
     shape({"1": [1e9, 0.001]})
     communicator = Communicator(fabric, host_pids=pids, chunk_bytes=10_000_000, deadline_s=5)
-    communicator.build_ring([gpu.rank for gpu in fabric.gpus])
+    if after_s:
+        communicator.build_ring([gpu.rank for gpu in fabric.gpus])
     killer = os.fork()
     begin_s = time.monotonic()
     if killer == 0:
@@ -162,13 +163,17 @@ def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, a
         os.kill(communicator.agent_pids[rank], signal_number)
         os._exit(0)
     try:
+        if not after_s:
+            os.waitpid(killer, 0)
+            communicator.build_ring([gpu.rank for gpu in fabric.gpus])
         communicator.allgather()
         error = ""
     except CollectiveError as raised:
         error = str(raised)
     took_s = time.monotonic() - begin_s
     communicator.close()
-    os.waitpid(killer, 0)
+    if after_s:
+        os.waitpid(killer, 0)
     left = [pid for pid in communicator.agent_pids if Path("/proc", str(pid)).exists()]
     return {"error": error, "took_s": took_s, "left": left, "sockets": sockets(pids)}
 
