@@ -251,6 +251,13 @@ def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
     assert network.walk(packet) == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
 
 
+def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
+    links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
+    ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
+    assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
+    assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
+
+
 def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_changes_last() -> None:
     fabric = build_fabric(FabricSpec())
     ways = Ways(fabric)
