@@ -1,0 +1,76 @@
+"""Runs inside the VM: a small experiment by hand, with something looked at or killed on the way.
+
+``testbed.py SCENARIO MODE bytes`` prints, for each collective, the WAN ports that carried more than one megabyte and
+the links of the paths in use; ``testbed.py SCENARIO MODE controller|agent|switch`` kills that before the third
+collective and prints the sentence that the testbed ends with.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from scenarios.loader import load_scenario
+from scenarios.plan import MODES
+from scenarios.testbed import Failure, Testbed
+
+COUNT = 4
+
+
+def sent_bytes() -> dict[str, int]:
+    """What every interface has sent so far, as the kernel counts it."""
+    shown = subprocess.run(["ip", "-j", "-s", "link"], check=True, capture_output=True, text=True).stdout
+    return {interface["ifname"]: interface["stats64"]["tx"]["bytes"] for interface in json.loads(shown)}
+
+
+def wan_ports(testbed: Testbed) -> dict[str, str]:
+    """The WAN link that each port of a border or transit router leads to: interface -> link."""
+    routers = {switch.name for switch in testbed.fabric.switches if switch.kind in ("border", "transit")}
+    ports = {}
+    for cable in testbed.fabric.cables:
+        if cable.a in routers and cable.b in routers:
+            ports[f"{cable.a}-eth{cable.a_port}"] = f"{cable.a}>{cable.b}"
+            ports[f"{cable.b}-eth{cable.b_port}"] = f"{cable.b}>{cable.a}"
+    return ports
+
+
+def watch(testbed: Testbed, mode: str) -> None:
+    ports = wan_ports(testbed)
+    before = sent_bytes()
+    for row in testbed.run(MODES[mode], count=COUNT):
+        after = sent_bytes()
+        busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
+        paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
+        chosen = sorted(testbed.fabric.links[link].name for path in paths for link in path.links)
+        print(json.dumps({"busy": {k: v for k, v in busy.items() if v > 1_000_000}, "chosen": chosen}))
+        before = after
+
+
+def kill(testbed: Testbed, mode: str, victim: str) -> None:
+    for row in testbed.run(MODES[mode], count=COUNT):
+        print(row.collective, flush=True)
+        if row.collective != 1:
+            continue
+        if victim == "switch":
+            subprocess.run(["ovs-vsctl", "del-br", "s0b0"], check=True)
+            continue
+        name = {"controller": b"-m\0controller", "agent": b"hosts.nursery"}[victim]
+        found = [p for p in Path("/proc").glob("[0-9]*") if name in (p / "cmdline").read_bytes()]
+        os.kill(max(int(process.name) for process in found), signal.SIGKILL)
+
+
+def main(scenario: str, mode: str, action: str) -> None:
+    try:
+        with Testbed(load_scenario(scenario)) as testbed:
+            if action == "bytes":
+                watch(testbed, mode)
+            else:
+                kill(testbed, mode, action)
+    except Failure as error:
+        print(f"error: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

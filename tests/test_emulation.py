@@ -1,0 +1,151 @@
+"""The emulated testbed from end to end, as users run it, held against the model and the kernel's own counters."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.certificate import Certifier
+from scenarios.emulation import EmulationError, _Point, _Task, emulated, memory_bytes
+from scenarios.engine import Measured, Slice
+from scenarios.loader import Override, load_scenario
+from tests.conftest import PROJECT
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+TESTBED = str(PROJECT / "tests" / "guest" / "testbed.py")
+
+
+def run(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run the command and return its JSON; its folder of results is `folder`."""
+    ended = subprocess.run(
+        [*RUN, "--json", "--out", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=500
+    )
+    assert ended.returncode == 0, ended.stderr
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    return answer
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "collectives.csv").open(newline="") as file:
+        return sorted(csv.DictReader(file), key=lambda row: (row["mode"], int(row["collective"])))
+
+
+def assert_true_to_the_model(answer: dict[str, Any], *, collectives: int) -> None:
+    fidelity = answer["fidelity"]
+    assert fidelity["collectives"] == collectives
+    assert abs(fidelity["median_ratio"] - 1) <= 0.003
+    assert fidelity["p99_abs_error"] <= 0.01
+    assert fidelity["drops"] == 0
+
+
+def test_both_engines_agree_and_the_same_command_gives_the_same_times(tmp_path: Path) -> None:
+    wanted = ("--modes", "base,ccl,wan,joint", "--collectives", "11")  # the last one re-embeds
+    answer = run(tmp_path / "one", *wanted)
+    assert_true_to_the_model(answer, collectives=44)
+    gains = {(point["engine"], point["mode"]): point["gain_vs_base"] for point in answer["points"]}
+    for mode in ("ccl", "wan", "joint"):
+        assert abs(gains["emulation", mode] - gains["model", mode]) <= 0.01
+    again = run(tmp_path / "two", *wanted, "--engine", "emulation", "--jobs", "1")
+    assert_true_to_the_model(again, collectives=44)
+    one, two = rows(tmp_path / "one"), rows(tmp_path / "two")
+    assert [row["ring"] + row["paths"] for row in one] == [row["ring"] + row["paths"] for row in two]
+    times = [[float(row["completion_s"]) for row in found] for found in (one, two)]
+    assert times[0] == pytest.approx(times[1], rel=1e-3)
+    fixed = [row["mode"] == "base" for row in one]
+    assert [t for t, base in zip(times[0], fixed, strict=True) if base] == [
+        t for t, base in zip(times[1], fixed, strict=True) if base
+    ]
+
+
+def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path: Path) -> None:
+    other = ("--set", "fabric.wan=five-router", "--set", "fabric.gpus=[3, 5]")
+    answer = run(
+        tmp_path / "run",
+        "--engine",
+        "emulation",
+        "--modes",
+        "joint",
+        "--collectives",
+        "4",
+        "--wan-delay",
+        "1 ms",
+        *other,
+    )
+    assert_true_to_the_model(answer, collectives=4)
+
+
+def inside(vm_environment: dict[str, str], *arguments: str) -> list[str]:
+    """Run a guest script and return the lines it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", sys.executable, TESTBED, *arguments],
+        cwd=PROJECT, env=vm_environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    import os
+
+    return dict(os.environ) | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
+
+
+def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(environment: dict[str, str]) -> None:
+    seen = [
+        json.loads(line) for line in inside(environment, str(PROJECT / "scenarios" / "paper.toml"), "joint", "bytes")
+    ]
+    assert len(seen) == 4
+    assert len({tuple(collective["chosen"]) for collective in seen}) > 1  # the paths did change
+    for collective in seen:
+        assert sorted(collective["busy"]) == collective["chosen"]
+        for sent in collective["busy"].values():
+            assert 7 * 8e6 < sent < 7 * 8e6 * 1.02  # seven chunks and their headers, and nothing twice
+
+
+@pytest.mark.parametrize(("victim", "words"), [("controller", "the controller"), ("agent", "GPU"), ("switch", "s0b0")])
+def test_what_dies_is_named_in_one_sentence(environment: dict[str, str], victim: str, words: str) -> None:
+    printed = inside(environment, str(PROJECT / "scenarios" / "paper.toml"), "joint", victim)
+    assert printed[:2] == ["0", "1"]  # what was measured before has been told
+    assert len(printed) == 3 and printed[2].startswith("error: ")
+    assert words in printed[2]
+
+
+def test_a_choice_that_differs_from_the_plan_ends_the_run() -> None:
+    setting = load_scenario("paper", [Override("collective.count", 3, "")])
+    point = _Point(_Task(0, setting, "base"), lambda _: None)
+    row = {"collective": 0, "completion_s": 0.1, "ring": [0, 1, 2, 3, 4, 5, 7, 6], "path": [-1] * 8, "drops": 0}
+    with pytest.raises(EmulationError, match=r"base, collective 0: the ring \[.*7, 6\] was chosen, and the plan says"):
+        point.write((json.dumps(row) + "\n").encode())
+
+
+def test_the_emulation_measures_the_first_collectives_only() -> None:
+    setting = load_scenario("fig4a").settings()[0]
+    assert (setting.collective.count, emulated(setting).collective.count) == (100_000, 20)
+    assert emulated(load_scenario("paper", [Override("collective.count", 5, "")])).collective.count == 5
+
+
+def test_larger_chunks_get_larger_vms() -> None:
+    small, large = (load_scenario("paper", [Override("collective.chunk", text, "")]) for text in ("8 MB", "64 MB"))
+    assert memory_bytes(large) - memory_bytes(small) >= 8 * 2 * 56e6
+
+
+def test_the_certificate_is_what_its_words_say() -> None:
+    def part(measured_s: float, predicted_s: float, drops: int) -> Slice:
+        none = np.zeros((1, 8), dtype=np.int16)
+        found = Measured(predicted_s=np.array([predicted_s]), drops=np.array([drops]), ring=none, path=none)
+        return Slice(setting=0, mode="base", start=0, completion_s=np.array([measured_s]), measured=found)
+
+    certifier = Certifier()
+    assert certifier.certificate() is None
+    parts = [part(1.01, 1.0, 0), part(2.0, 2.0, 3), part(2.94, 3.0, 0)]
+    assert list(certifier.watched(parts)) == parts
+    certificate = certifier.certificate()
+    assert certificate is not None
+    assert (certificate.collectives, certificate.median_ratio, certificate.drops) == (3, 1.0, 3)
+    assert 0.0198 <= certificate.p99_abs_error <= 0.02
