@@ -14,7 +14,7 @@ command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debi
 # --- packages ------------------------------------------------------------------------------------------------------
 # The network, the prompt's tools, Python, and what builds a kernel.
 packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf net-tools procps util-linux python3 python3-venv
-    gcc libc6-dev make flex bison bc tar xz-utils bzip2)
+    gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
 
 installed() { dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 root() {
@@ -63,6 +63,8 @@ if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
     packages_folder=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     ln -sfn /usr/lib/python3/dist-packages/mininet "$packages_folder/mininet"
     .venv/bin/python -c 'import mininet.net' || die "Mininet's Python module could not be loaded"
+    # Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
+    .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
     printf '%s\n' "$wanted" >.venv/longhaul.stamp
 fi
 

@@ -243,7 +243,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         (tmp_path / ("n" * 300 + ".toml"), "cannot be read"),
         (Path("a\x00b/c.toml"), "a\\x00b"),
     ):
-        with pytest.raises(ScenarioError, match=r"is no|cannot be read|null byte") as refusal:
+        with pytest.raises(ScenarioError, match=r"is no|cannot be read|null") as refusal:
             load_scenario(str(path))
         assert says in str(refusal.value)
 

@@ -387,7 +387,7 @@ def test_a_kernel_that_is_not_built_is_named_with_what_builds_it(
 def test_a_kernel_in_the_virtual_environment_serves_those_who_did_not_build_it(
     kernel_image: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fingerprint = kconfig.fingerprint(kconfig.FRAGMENT.read_text())
+    fingerprint = kconfig.wanted_fingerprint()
     copy = kernel.cached(tmp_path / "lib" / "longhaul", "6.12.1-1", fingerprint)
     copy.parent.mkdir(parents=True)
     shutil.copy2(kernel_image, copy)

@@ -135,6 +135,7 @@ def test_the_fingerprint_changes_with_the_options_alone() -> None:
     one = kconfig.fingerprint("CONFIG_A=y\nCONFIG_B=y\n")
     assert kconfig.fingerprint("# why\nCONFIG_B=y\n\nCONFIG_A=y\n") == one
     assert kconfig.fingerprint("CONFIG_A=y\n") != one
+    assert kconfig.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["a patch"]) != one
 
 
 def test_the_newest_cached_kernel_is_taken() -> None:

@@ -1,6 +1,7 @@
 """Builds the VM's kernel from the distribution's source into the user's cache: ``python -m scenarios.vm.build``.
 
-Does nothing when the cache has the kernel of the installed source and of kernel.config already. Prints its path.
+Does nothing when the cache has the kernel of the installed source, kernel.config and the patches already. Prints the
+kernel's path.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def build(environment: dict[str, str]) -> Path:
     archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
     fragment = kconfig.FRAGMENT.read_text()
     cache = kernel.cache_folder(environment)
-    path = kernel.cached(cache, _version(archive), kconfig.fingerprint(fragment))
+    path = kernel.cached(cache, _version(archive), kconfig.wanted_fingerprint())
     if path.exists():
         kernel.check(path)
         return path
@@ -106,6 +107,13 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
     if unpacked.returncode != 0:
         raise VMError(f"{archive} cannot be unpacked: {unpacked.stderr.strip()}")
     (tree,) = folder.iterdir()
+    for patch in kconfig.PATCHES:
+        _say(f"applying {patch.name}")
+        applied = subprocess.run(["patch", "-p1", "-d", tree, "-i", patch], capture_output=True, text=True, check=False)
+        if applied.returncode != 0:
+            raise VMError(
+                f"{patch.name} does not fit the kernel source {archive.name}: {applied.stdout.strip()[-200:]}"
+            )
     with log.open("w") as output:
         _say("configuring")
         _make(tree, output, "allnoconfig")

@@ -1,11 +1,12 @@
-"""Kernel configurations as text: reading a fragment, merging it, and what a built kernel lacks of it. Pure."""
+"""Kernel configurations as text: reading a fragment, merging it, what a kernel lacks of it, and its fingerprint."""
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 FRAGMENT = Path(__file__).with_name("kernel.config")
+PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 
 _SET = re.compile(r"(CONFIG_\w+)=(.+)")
 _UNSET = re.compile(r"# (CONFIG_\w+) is not set")
@@ -38,7 +39,12 @@ def missing(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in wanted.items() if found.get(name, "n") != value]
 
 
-def fingerprint(fragment: str) -> str:
-    """Return twelve hexadecimal digits that change whenever an option of the fragment does; comments do not count."""
+def fingerprint(fragment: str, patches: Sequence[str] = ()) -> str:
+    """Return twelve hexadecimal digits that change with any option of the fragment and any patch; comments do not."""
     lines = sorted(f"{name}={value}" for name, value in options(fragment).items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join([*lines, *patches]).encode()).hexdigest()[:12]
+
+
+def wanted_fingerprint() -> str:
+    """Return the fingerprint of the kernel that this tree asks for."""
+    return fingerprint(FRAGMENT.read_text(), [patch.read_text() for patch in PATCHES])

@@ -43,7 +43,7 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
     if named := environment.get("LONGHAUL_KERNEL"):
         check(Path(named))
         return Path(named)
-    fingerprint = kconfig.fingerprint(kconfig.FRAGMENT.read_text())
+    fingerprint = kconfig.wanted_fingerprint()
     caches = [cache_folder(environment), Path(sys.prefix, "lib", "longhaul")]
     found = [path for cache in caches for path in cache.glob(f"linux-*-{fingerprint}/linux")]
     path = newest([path for path in found if os.access(path, os.X_OK)])
