@@ -30,13 +30,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, ProtocolError, FabricError) as error:
         print(f"controller: the fabric {options.fabric} cannot be had: {_sentence(error)}", file=sys.stderr)
         return 2
-    stopped, stop = socket.socketpair()
-    stop.setblocking(False)
-    # The interpreter itself writes a signal's number there, at whatever moment it comes; a handler could be called
-    # after the main thread has gone to wait, or not on it at all.
-    signal.set_wakeup_fd(stop.fileno())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    stopped, stop = _signals()
     try:
         if _is_listened_on(options.port):  # the framework would only log it, and stay deaf
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
@@ -73,6 +67,18 @@ def _read_fabric(path: Path) -> Fabric:
 
 def _sentence(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")
+
+
+def _signals() -> tuple[socket.socket, socket.socket]:
+    """A socket that gets a byte, the signal's number, for SIGTERM and SIGINT, and the other end, to write more to."""
+    stopped, stop = socket.socketpair()
+    stop.setblocking(False)
+    # The interpreter itself writes the number, at whatever moment the signal comes; a handler could be called after
+    # the main thread has gone to wait, or not on it at all.
+    signal.set_wakeup_fd(stop.fileno())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return stopped, stop
 
 
 def _is_listened_on(port: int) -> bool:
