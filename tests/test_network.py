@@ -128,7 +128,8 @@ def test_mininets_own_objects_are_whole(told: Report, unequal: Fabric) -> None:
     assert seen["switch_command"] == ["42"]
 
 
-def test_a_stopped_network_leaves_nothing(report: Report) -> None:
+def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(report: Report, unequal: Fabric) -> None:
+    assert set(report["topology"]["told"]["again"]) == {switch.name for switch in unequal.switches}
     before, after = report["topology"]["before"], report["topology"]["after"]
     assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
 

@@ -146,17 +146,17 @@ class FabricNet(Mininet):
 
     def stop(self) -> None:
         """Remove switches, hosts and cables."""
-        switches, hosts, controllers = self.switches, self.hosts, self.controllers
+        switches, hosts, controllers, links = self.switches, self.hosts, self.controllers, self.links
         self.switches, self.hosts, self.controllers, self.links = [], [], [], []
         try:
             FabricSwitch.batchShutdown(switches)
         finally:
-            for node in (*hosts, *controllers):  # a host's namespace takes its cable along
-                node.terminate()
-            ends = [intf for switch in switches for intf in switch.intfList() if intf.link and intf is intf.link.intf1]
-            if ends:
-                lines = "".join(f"link delete dev {intf.name}\n" for intf in ends)
+            if links:  # one end takes the other along; those of a host's own would go with it, but only some time later
+                ends = [link.intf2 if isinstance(link.intf1.node, GpuHost) else link.intf1 for link in links]
+                lines = "".join(f"link delete dev {end.name}\n" for end in ends)
                 run_program(["ip", "-force", "-batch", "-"], lines, check=False)
+            for node in (*hosts, *controllers):
+                node.terminate()
 
 
 @contextlib.contextmanager

@@ -74,6 +74,8 @@ def topology(fabric: Fabric) -> dict[str, Any]:
             },
         }
     built.stop()
+    with network.start(fabric, controller_port=6653):
+        told["again"] = sh("ovs-vsctl list-br").split()
     return {"before": before, "told": told, "after": seen()}
 
 
