@@ -16,7 +16,7 @@ from topologies.errors import Mistake
 FOLDER = Path(__file__).resolve().parent
 """Where the scenarios that have names live."""
 
-TABLES = ("fabric", "conditions", "collective", "run", "sweep")
+TABLES = ("fabric", "conditions", "collective", "run", "transport", "sweep")
 MAX_BYTES = 64 * 1024
 """Largest scenario file read; a scenario is a page of text."""
 

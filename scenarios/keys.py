@@ -103,6 +103,12 @@ def _one_of(*allowed: str) -> Callable[[Given], str]:
     return read
 
 
+def _truth(given: Given) -> bool:
+    if not isinstance(given.value, bool):
+        raise Wrong(f"{shown(given.value)} is {_kind(given.value)}: allowed is true or false")
+    return given.value
+
+
 def _modes(given: Given) -> tuple[str, ...]:
     if not isinstance(given.value, list) or not given.value:
         raise Wrong(f"{shown(given.value)} is no list of modes: allowed is a list of {', '.join(MODES)}")
@@ -215,6 +221,9 @@ KEYS: Mapping[str, Key] = MappingProxyType(
         "collective.emulated": Key(20, _whole(least=1, most=MAX_COLLECTIVES)),
         "run.modes": Key(list(MODES), _modes, list),
         "run.seed": Key(1, _whole(least=0, most=MAX_SEED)),
+        "transport.line_rate": Key(True, _truth),
+        "transport.congestion_control": Key("cubic", _one_of("cubic", "reno", "bbr", "dctcp")),
+        "transport.slow_start_after_idle": Key(False, _truth),
     }
 )
 """Every key of a scenario but those of [sweep], in the order in which they are written."""

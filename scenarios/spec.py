@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hosts.transport import Transport
 from topologies.conditions import ConditionsSpec
 from topologies.fabric import FabricSpec, even_split
 
@@ -55,6 +56,7 @@ class Scenario:
     conditions: ConditionsSpec
     collective: CollectiveSpec
     run: RunSpec
+    transport: Transport
     sweep: tuple[Axis, ...] = ()
 
     @property
@@ -99,6 +101,11 @@ def assembled(values: Mapping[str, Any]) -> Scenario:
             emulated=values["collective.emulated"],
         ),
         run=RunSpec(modes=values["run.modes"], seed=values["run.seed"]),
+        transport=Transport(
+            line_rate=values["transport.line_rate"],
+            congestion_control=values["transport.congestion_control"],
+            slow_start_after_idle=values["transport.slow_start_after_idle"],
+        ),
         sweep=tuple(Axis(key, axis) for key, axis in axes.items()),
     )
 
@@ -161,4 +168,7 @@ def values_of(scenario: Scenario) -> dict[str, Any]:
         "collective.emulated": collective.emulated,
         "run.modes": scenario.run.modes,
         "run.seed": scenario.run.seed,
+        "transport.line_rate": scenario.transport.line_rate,
+        "transport.congestion_control": scenario.transport.congestion_control,
+        "transport.slow_start_after_idle": scenario.transport.slow_start_after_idle,
     } | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}

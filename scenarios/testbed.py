@@ -93,6 +93,7 @@ class Testbed:
                     self.fabric,
                     host_pids=network.host_pids,
                     chunk_bytes=self.setting.collective.chunk_bytes,
+                    transport=self.setting.transport,
                 )
             )
             self._drops = DropCounter(network.host_pids)

@@ -79,6 +79,16 @@ def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path: Path) -> None:
     assert_true_to_the_model(answer, collectives=4)
 
 
+def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path: Path) -> None:
+    answer = run(
+        tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms",
+        "--set", "transport.line_rate=false",
+    )  # fmt: skip
+    first = float(rows(tmp_path / "run")[0]["completion_s"]) / float(rows(tmp_path / "run")[0]["predicted_s"])
+    assert first > 1.2  # slow start over 20 ms of round trip
+    assert answer["fidelity"]["drops"] == 0
+
+
 def inside(vm_environment: dict[str, str], *arguments: str) -> list[str]:
     """Run a guest script and return the lines it printed."""
     ended = subprocess.run(
