@@ -5,6 +5,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,9 @@ def shaping_of(fabric: Fabric, **conditions: float) -> Shaping:
     return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(**conditions)))  # type: ignore[arg-type]
 
 
-def rates_of(fabric: Fabric, k: int = 0) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
+def rates_of(fabric: Fabric, k: int = 0) -> npt.NDArray[np.float64]:
+    rates: npt.NDArray[np.float64] = sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
+    return rates
 
 
 class Read:

@@ -102,6 +102,7 @@ class GpuHost(LateShell, Host):
             with contextlib.suppress(BrokenPipeError):
                 self._holder.stdin.close()
             self._holder.stdout.close()
+            self._holder.terminate()  # a process forked meanwhile may hold the pipe open
             self._holder.wait()
             self._holder = None
 

@@ -165,6 +165,7 @@ class _Tc:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+        self._process.terminate()  # a process forked meanwhile may hold the pipe open; every batch has been answered
         self._process.wait()
         self._process.stdout.close()
         self._errors.close()

@@ -6,6 +6,7 @@ What the network is like is told by ovs-vsctl, ovs-ofctl, ip and tc, raw; the te
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -21,6 +22,7 @@ from scenarios.vm import openvswitch
 from topologies import network, tc
 from topologies.conditions import ConditionsSpec, delays_s
 from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.nodes import NetworkError
 from topologies.shaping import Shaping
 from topologies.wan import WanSpec
 
@@ -159,6 +161,10 @@ def shaped() -> dict[str, Any]:
         rates = 20e9 + 1e9 * np.arange(len(fabric.links), dtype=np.float64)  # all different
         shaper = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec())), rates)
         dropped = tc.DropCounter(built.host_pids)
+        child = os.fork()  # it holds whatever is open here, and must not keep what is stopped from ending
+        if child == 0:
+            time.sleep(1e6)
+            os._exit(0)
         found["classes"] = {port: sh(f"tc class show dev {port}") for port in shaper.shaping.interfaces}
         found["qdiscs"] = json.loads(sh("tc -j qdisc show"))
         for name, way, src, dst in (
@@ -193,6 +199,8 @@ def shaped() -> dict[str, Any]:
         other.close()
         found["no such port"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         dropped.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     return found
 
 
@@ -201,7 +209,7 @@ def without_open_vswitch() -> dict[str, Any]:
     before = sh("ip -br link")
     try:
         network.start(build_fabric(UNEQUAL), controller_port=6653)
-    except network.NetworkError as error:
+    except NetworkError as error:
         return {"said": str(error), "before": before, "after": sh("ip -br link")}
     return {"said": ""}
 
