@@ -1,20 +1,25 @@
-"""How fast the model is and how much memory it takes, at 8, 16 and 24 GPUs, and how both grow.
+"""How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation.
 
-Run it as `python scenarios/bench.py [--collectives N]`; a process of its own measures each mode at each size, on one
-core. Only ratios within one run say something of the code rather than of the machine.
+Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N]`. For the model a process of its own
+measures each mode at each size, on one core. For the emulation one VM, which has one CPU, runs each setting in mode
+joint, where everything that is done between two collectives is done. Only ratios within one run say something of the
+code rather than of the machine: the emulation's stand beside the time that copying the same bytes takes.
 """
 
 import argparse
 import resource
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
 SIZES = (8, 16, 24)
+EMULATED = ((8, "8 MB"), (16, "8 MB"), (8, "64 MB"), (16, "64 MB"))
 MAX_COLLECTIVES = 10_000_000
 _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 
@@ -50,14 +55,55 @@ def _in_a_process(gpus: int, mode: str, collectives: int) -> tuple[float, float]
     return float(rate), float(peak)
 
 
+def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float]]:
+    """Seconds of wall time from the start of the VM to the end of the first AllGather, and for each one after it."""
+    from scenarios.emulation import Emulation
+    from scenarios.loader import Override, load_scenario
+
+    given = {"fabric.gpus": gpus, "run.modes": ["joint"], "collective.count": collectives, "collective.chunk": chunk}
+    scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
+    began = time.monotonic()
+    ends = [time.monotonic() - began for _ in Emulation(jobs=1).run(scenario.settings())]
+    return ends[0], [after - before for before, after in pairwise(ends)]
+
+
+def copying_s(gpus: int, chunk_bytes: int) -> float:
+    """Seconds to copy what an AllGather cannot help copying: every chunk once into and once out of every connection."""
+    import numpy as np
+
+    source, sink = np.ones(chunk_bytes, dtype=np.uint8), np.ones(chunk_bytes, dtype=np.uint8)
+    began = time.monotonic()
+    for _ in range(2 * gpus * (gpus - 1)):
+        np.copyto(sink, source)
+    return time.monotonic() - began
+
+
+def _bench_emulation(collectives: int) -> None:
+    from topologies.units import parse_size_bytes
+
+    print(f"{'GPUs':>5}{'chunk':>8}{'boot to first':>15}{'per AllGather':>15}{'worst':>9}{'copying':>10}{'times':>7}")
+    for gpus, chunk in EMULATED:
+        first, rest = emulated(gpus, chunk, collectives)
+        copying, typical = copying_s(gpus, parse_size_bytes(chunk)), statistics.median(rest)
+        times = f"{first:>13.1f} s{typical:>13.2f} s{max(rest):>7.2f} s{copying:>8.2f} s{typical / copying:>7.1f}"
+        print(f"{gpus:>5}{chunk:>8}{times}", flush=True)
+    print("\nwall time; copying: the bytes of one AllGather copied twice on this machine; times: of that")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collectives", type=int, default=4000, metavar="N", help="at least so many at each point")
+    parser.add_argument("--engine", choices=["model", "emulation"], default="model", help="which one (default model)")
+    parser.add_argument("--collectives", type=int, metavar="N", help="so many at a point (at least 4000, or 12)")
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help="measure this point in this process")
     options = parser.parse_args(arguments)
-    if not 1 <= options.collectives <= MAX_COLLECTIVES:
-        parser.error(f"--collectives: {options.collectives} is not allowed: allowed is 1 to {MAX_COLLECTIVES:,}")
+    if options.collectives is None:
+        options.collectives = {"model": 4000, "emulation": 12}[options.engine]
+    if not 2 <= options.collectives <= MAX_COLLECTIVES:
+        parser.error(f"--collectives: {options.collectives} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
+    if options.engine == "emulation":
+        _bench_emulation(options.collectives)
+        return 0
     if options.one:
         print(*measured(int(options.one[0]), options.one[1], options.collectives))
         return 0
