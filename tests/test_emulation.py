@@ -1,9 +1,12 @@
 """The emulated testbed from end to end, as users run it, held against the model and the kernel's own counters."""
 
 import csv
+import contextlib
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
+    if not (folder / "collectives.csv").exists():
+        return []
     with (folder / "collectives.csv").open(newline="") as file:
         return sorted(csv.DictReader(file), key=lambda row: (row["mode"], int(row["collective"])))
 
@@ -60,6 +65,42 @@ def test_both_engines_agree_and_the_same_command_gives_the_same_times(tmp_path: 
     assert [t for t, base in zip(times[0], fixed, strict=True) if base] == [
         t for t, base in zip(times[1], fixed, strict=True) if base
     ]
+
+
+def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Path) -> None:
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        folder = tmp_path / str(status)
+        arguments = ["--engine", "emulation", "--modes", "base", "--collectives", "1000", "--out", str(folder)]
+        with subprocess.Popen([*RUN, *arguments], stderr=subprocess.PIPE, text=True) as process:
+            until = time.monotonic() + 120
+            while len(rows(folder)) < 2 and time.monotonic() < until:
+                time.sleep(0.1)
+            below = descendants(process.pid)
+            assert below
+            process.send_signal(number)
+            _, said = process.communicate(timeout=10)
+        assert process.returncode == status
+        assert said == "run.py: interrupted\n"
+        assert [row["collective"] for row in rows(folder)][:2] == ["0", "1"]
+        time.sleep(0.5)
+        assert not set(below) & living().keys()
+
+
+def living() -> dict[int, int]:
+    """Every process that has not ended, with its parent's."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":  # the dead that nobody has waited for yet
+                found[int(process.name)] = int(parent)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one."""
+    below = [child for child, parent in living().items() if parent == pid]
+    return [*below, *(grandchild for child in below for grandchild in descendants(child))]
 
 
 def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path: Path) -> None:

@@ -20,9 +20,14 @@ POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectiv
 
 
 def run(*arguments, cwd, status=0):
-    """Run the command and return what it printed; fails where its exit status is another or a traceback shows."""
+    """Run the command with the model alone and return what it printed; fails where its exit status is another or a
+    traceback shows."""
     done = subprocess.run(
-        [sys.executable, RUN, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, RUN, "--engine", "model", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == status, done.stderr
@@ -33,7 +38,7 @@ def points(*arguments, cwd):
     return json.loads(run(*arguments, "--json", cwd=cwd).stdout)["points"]
 
 
-def test_with_no_arguments_it_runs_the_paper_and_leaves_a_folder(tmp_path):
+def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(tmp_path):
     done = run(cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("paper-20")
@@ -116,7 +121,7 @@ def test_several_axes_make_a_figure_for_each_value_of_the_shorter(tmp_path):
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
     done = run("fig5a", "--dry-run", cwd=tmp_path)
-    assert tomllib.loads(done.stdout.partition("\n16 GPUs")[0])["collective"]["count"] == 100_000
+    assert tomllib.loads(done.stdout.partition("\nmodel, 16 GPUs")[0])["collective"]["count"] == 100_000
     assert "1,600,000 collectives" in done.stdout
     answer = json.loads(run("fig5a", "--dry-run", "--json", cwd=tmp_path).stdout)
     assert answer["run"] is None
@@ -221,7 +226,7 @@ def alive(pids):
     ],
 )
 def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path, number, group, jobs, status):
-    options = ["fig5a", "--collectives", "1000000", "--jobs", str(jobs)]
+    options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", str(jobs)]
     process = subprocess.Popen(
         [sys.executable, RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -240,7 +245,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path, number, gr
 
 
 def test_a_worker_that_is_killed_fails_the_run_in_a_sentence(tmp_path):
-    options = ["fig5a", "--collectives", "1000000", "--jobs", "2"]
+    options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "2"]
     process = subprocess.Popen([sys.executable, RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 20
     workers = []
@@ -259,7 +264,7 @@ def test_on_a_terminal_there_is_a_live_table(tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
-        [sys.executable, RUN, "--collectives", "50"],
+        [sys.executable, RUN, "--engine", "model", "--collectives", "50"],
         cwd=tmp_path,
         stderr=theirs,
         stdout=subprocess.PIPE,
@@ -282,7 +287,7 @@ def test_on_a_terminal_there_is_a_live_table(tmp_path):
 
 def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
     done = subprocess.run(
-        f"set -o pipefail; {sys.executable} {RUN} --json | true",
+        f"set -o pipefail; {sys.executable} {RUN} --engine model --json | true",
         shell=True,
         executable="/bin/bash",
         cwd=tmp_path,
