@@ -1,7 +1,7 @@
 """The emulated testbed from end to end, as users run it, held against the model and the kernel's own counters."""
 
-import csv
 import contextlib
+import csv
 import json
 import signal
 import subprocess

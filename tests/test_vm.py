@@ -78,6 +78,17 @@ def test_stdout_and_stderr_stay_apart_and_bytes_stay_as_they_are(vm: VM, clock: 
     assert ended.raw_err == b"err\r\n"
 
 
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_much_output_arrives_whole_however_slowly_it_is_read(vm: VM, clock: str) -> None:
+    with vm.start("--clock", clock, "--", "seq", "1000000", stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        data = process.stdout.read(200_000)
+        time.sleep(1)
+        data += process.stdout.read()
+        assert process.wait(timeout=60) == 0
+    assert data == b"".join(b"%d\n" % number for number in range(1, 1_000_001))
+
+
 def test_output_comes_while_the_command_still_runs(vm: VM) -> None:
     with vm.start("--", "sh", "-c", "echo first; read answer; echo $answer") as process:
         assert process.stdin is not None and process.stdout is not None

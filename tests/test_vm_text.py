@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scenarios.vm import CannotRunError, VMError, VMUsageError, autopsy, boot, build, host, kconfig, kernel
 
-CHANNELS = boot.Channels(kernel=3, stdout=4, stderr=5, control=6)
+CHANNELS = boot.Channels(kernel=(3, 4), stdout=(5, 6), stderr=(7, 8), control=(9, 10))
 NASTY = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
 

@@ -90,7 +90,7 @@ def run(
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
-        with terminal.lent(machine.stdout.ours):
+        with terminal.lent(machine.stdout.reader):
             return machine.wait(stdout, stderr, stdin=0)
 
 

@@ -34,12 +34,12 @@ HIDDEN = ("/proc", "/sys", "/dev", "/run")
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The file descriptors, open in the kernel's process, that carry the VM's four consoles (see guest.sh)."""
+    """The file descriptors, open in the kernel's process, of the VM's four consoles (see guest.sh): input, output."""
 
-    kernel: int
-    stdout: int
-    stderr: int
-    control: int
+    kernel: tuple[int, ...]
+    stdout: tuple[int, ...]
+    stderr: tuple[int, ...]
+    control: tuple[int, ...]
 
 
 def kernel_command_line(
@@ -59,10 +59,10 @@ def kernel_command_line(
         "ro",
         f"mem={memory_bytes // 2**20}M",
         "con=null",
-        f"con0=fd:{channels.kernel}",
-        f"con1=fd:{channels.stdout}",
-        f"con2=fd:{channels.stderr}",
-        f"con3=fd:{channels.control}",
+        *(
+            f"con{number}={','.join(f'fd:{fd}' for fd in fds)}"
+            for number, fds in enumerate((channels.kernel, channels.stdout, channels.stderr, channels.control))
+        ),
         f"uml_dir={folder}",
         "quiet",
         # Addresses that differ from boot to boot change hash orders and with them the order of events.

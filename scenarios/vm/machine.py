@@ -8,7 +8,6 @@ that started it, which warden.sh sees to, so even a launcher that is killed leav
 import contextlib
 import os
 import select
-import socket
 import subprocess
 from pathlib import Path
 from typing import Protocol
@@ -34,47 +33,64 @@ class Sink(Protocol):
 
 
 class Line:
-    """One console of the VM: our end of it, and the file descriptor that the kernel gets."""
+    """One console of the VM: our ends of it, and the two file descriptors that the kernel gets, input and output.
+
+    They are two files, but for a terminal: reading one makes the kernel set it non-blocking, and in virtual time its
+    writing must block, or what we have not read yet is lost track of.
+    """
 
     def __init__(self, *, terminal: bool = False) -> None:
         if terminal:
-            ours, theirs = os.openpty()
+            self.reader, slave = os.openpty()
+            self.writer = self.reader
+            self.theirs: tuple[int, ...] = (slave, slave)
         else:
-            left, right = socket.socketpair()
-            ours, theirs = left.detach(), right.detach()
-        os.set_blocking(ours, False)
-        self.ours: int = ours
-        self.theirs: int = theirs
+            self.reader, output = os.pipe()
+            source, self.writer = os.pipe()
+            self.theirs = (source, output)
+        for ours in (self.reader, self.writer):
+            os.set_blocking(ours, False)
         self.unsent = bytearray()
 
     def send(self, data: bytes = b"") -> None:
         """Send what is waiting to be sent and then ``data``, as far as the kernel takes it; the rest waits."""
         self.unsent += data
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(BlockingIOError):
             while self.unsent:
-                del self.unsent[: os.write(self.ours, self.unsent)]
+                try:
+                    del self.unsent[: os.write(self.writer, self.unsent)]
+                except OSError as error:
+                    if isinstance(error, BlockingIOError):
+                        raise
+                    self.unsent.clear()  # nobody will read it any more
 
     def receive(self) -> bytes | None:
         """Return what has arrived, b"" when nothing has, None when nothing more can."""
         try:
-            return os.read(self.ours, _CHUNK) or None
+            return os.read(self.reader, _CHUNK) or None
         except BlockingIOError:
             return b""
-        except OSError:  # a pseudo-terminal or a socket whose other end is gone
+        except OSError:  # a pseudo-terminal whose other end is gone
             return None
 
+    def hand_over(self) -> None:
+        """Close the kernel's ends, which it has inherited."""
+        for fd in set(self.theirs):
+            os.close(fd)
+        self.theirs = ()
+
     def close(self) -> None:
-        """Close both ends."""
-        for fd in (self.ours, self.theirs):
-            if fd >= 0:
-                os.close(fd)
-        self.ours = self.theirs = -1
+        """Close all ends."""
+        self.hand_over()
+        for fd in {self.reader, self.writer} - {-1}:
+            os.close(fd)
+        self.reader = self.writer = -1
 
 
 class Machine:
     """A VM that runs one command.
 
-    ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.ours``. Use as a context
+    ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.reader``. Use as a context
     manager: leaving it kills what still runs. ``stop`` may be called from any thread or signal handler.
     """
 
@@ -105,16 +121,15 @@ class Machine:
         self._process = subprocess.Popen(
             [*warden, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=self.kernel.theirs,
-            stderr=self.kernel.theirs,
+            stdout=self.kernel.theirs[1],
+            stderr=self.kernel.theirs[1],
             cwd="/",
             env={"TMPDIR": memory_folder, "PATH": "/usr/bin:/bin"},
-            pass_fds=[line.theirs for line in self._lines],
+            pass_fds=[fd for line in self._lines for fd in line.theirs],
             start_new_session=True,  # Ctrl-C is for us: we then end the VM
         )
         for line in self._lines:
-            os.close(line.theirs)
-            line.theirs = -1
+            line.hand_over()
         self._request = request
 
     def stop(self) -> None:
@@ -134,8 +149,11 @@ class Machine:
             ready = self._poll(open_lines, stdin)
             if stdin is not None and ready.get(stdin) and not self._forward(stdin):
                 stdin = None
-            for line in [line for line in self._lines if ready.get(line.ours)]:
-                line.send()
+            for line in self._lines:
+                if ready.get(line.writer):
+                    line.send()
+                if not ready.get(line.reader) or line not in open_lines:
+                    continue
                 data = line.receive()
                 if data is None:
                     open_lines.discard(line)
@@ -153,7 +171,9 @@ class Machine:
         """Wait for something to do; return file descriptors with their events."""
         poll = select.poll()
         for line in lines:
-            poll.register(line.ours, select.POLLIN | (select.POLLOUT if line.unsent else 0))
+            poll.register(line.reader, select.POLLIN)
+            if line.unsent:
+                poll.register(line.writer, select.POLLOUT | (select.POLLIN if line.writer == line.reader else 0))
         if stdin is not None and self.ready and not self.stdout.unsent:
             poll.register(stdin, select.POLLIN)
         return dict(poll.poll())
