@@ -14,7 +14,7 @@ from scenarios import folder, progress
 from scenarios.answer import as_json, as_text, plan_as_json
 from scenarios.certificate import Certifier
 from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
-from scenarios.emulation import Emulation, EmulationError, emulated
+from scenarios.emulation import Emulation, EmulationError, check, emulated
 from scenarios.engine import Engine
 from scenarios.folder import FolderError, RunFolder
 from scenarios.loader import Override, assignment, load_scenario, resolved
@@ -80,18 +80,25 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         scenario, jobs = _checked(options)
+        engines = _engines(options.engine, scenario, jobs)
         if options.dry_run:
-            plans = [(engine.name, settings) for engine, settings in _engines(options.engine, scenario, jobs)]
+            plans = [(engine.name, settings) for engine, settings in engines]
             print(plan_as_json(plans) if options.json else _plan(scenario, plans))
             return DONE
+        for engine, settings in engines:
+            if isinstance(engine, Emulation):
+                check(settings)
         place = (
             RunFolder(Path(options.out)) if options.out is not None else RunFolder.dated(scenario.name, datetime.now())
         )
-    except (ScenarioError, FolderError) as error:
+    except CannotRunError as error:
+        print(f"run.py: {error} (or reckon alone: --engine model)", file=sys.stderr)
+        return CANNOT
+    except (ScenarioError, FolderError, ValueError) as error:
         prefix = "--out: " if isinstance(error, FolderError) else ""
         print(f"{prefix}{error}", file=sys.stderr)
         return BAD_USAGE
-    return _run(scenario, _engines(options.engine, scenario, jobs), place, json=options.json)
+    return _run(scenario, engines, place, json=options.json)
 
 
 def _engines(chosen: str, scenario: Scenario, jobs: int) -> list[_Part]:
@@ -103,14 +110,19 @@ def _engines(chosen: str, scenario: Scenario, jobs: int) -> list[_Part]:
 
 
 def _run(scenario: Scenario, engines: Sequence[_Part], place: RunFolder, *, json: bool) -> int:
-    certifier = Certifier()
+    certifier, results = Certifier(), list[SettingResult]()
     try:
-        results = [result for part in engines for result in _results(*part, place, certifier)]
+        for part in engines:
+            if isinstance(part[0], Emulation):
+                place.describe(scenario)  # so that rows can be read whatever becomes of the run
+            results += _results(*part, place, certifier)
         place.fill(scenario, results)
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return CANNOT
     except (EmulationError, WorkerError, OSError, MemoryError) as error:
+        if isinstance(error, EmulationError) and results:
+            place.fill(scenario, results)  # what the model has said stands
         print(f"run.py: {error or 'out of memory'}", file=sys.stderr)
         return FAILED
     finally:

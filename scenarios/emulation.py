@@ -5,6 +5,7 @@ at work. Beside every time stands the model's prediction, and what was chosen on
 """
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from analysis.timing import completion_s
+from hosts.transport import MAX_BUFFER_BYTES, limits
+from hosts.wire import LABEL_BYTES
 from scenarios import vm
 from scenarios.engine import Measured, Slice
 from scenarios.loader import resolved
@@ -25,8 +28,12 @@ from scenarios.progress import label
 from scenarios.spec import Scenario
 from topologies.conditions import delays_s, sampler
 from topologies.fabric import build_fabric
+from topologies.units import format_size
 
 ROOT = Path(__file__).resolve().parent.parent
+
+MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
+"""What a socket can queue, near enough."""
 
 _MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
@@ -154,6 +161,20 @@ def _plan(task: _Task) -> Decisions:
     )
 
 
+def check(settings: Sequence[Scenario]) -> None:
+    """Raise ValueError for a setting whose chunks no socket can queue, vm.CannotRunError where there can be no VM."""
+    for setting in settings:
+        chunk_bytes = setting.collective.chunk_bytes
+        try:
+            limits(setting.transport, ranks=setting.gpus, message_bytes=chunk_bytes + LABEL_BYTES)
+        except ValueError:
+            raise ValueError(
+                f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues all "
+                f"but one of their chunks at once: allowed is {MOST_QUEUED_BYTES // (setting.gpus - 1) // 10**6} MB"
+            ) from None
+    vm.check(memory_bytes=max(memory_bytes(setting) for setting in settings))
+
+
 def memory_bytes(setting: Scenario) -> int:
     """The memory of a VM that can run a setting."""
     return _MEMORY_BYTES + _COPIES * setting.gpus * setting.collective.chunk_bytes
@@ -185,8 +206,6 @@ def _run_point(task: _Task, put: Callable[[Slice], None], on_start: Callable[[Ca
 
 def _environment() -> dict[str, str]:
     """What the testbed's programs see: nothing of the caller's that could change what they do."""
-    import os
-
     # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
     own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
     named = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LONGHAUL_KERNEL") if name in os.environ}

@@ -74,14 +74,19 @@ class RunFolder:
                 return folder
         raise AssertionError("counting never ends")
 
+    def describe(self, scenario: Scenario) -> None:
+        """Write scenario.toml, unless it is there; raises OSError where that fails."""
+        path = self.path / "scenario.toml"
+        if not path.exists():
+            path.write_text(resolved(scenario), encoding="utf-8")
+
     def fill(self, scenario: Scenario, results: Sequence[SettingResult]) -> None:
         """Write scenario.toml, summary.csv and figures/; raises OSError where that fails."""
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
         from analysis.figures import write_totals
         from scenarios.plots import figures_of
 
-        with (self.path / "scenario.toml").open("x", encoding="utf-8") as file:
-            file.write(resolved(scenario))
+        self.describe(scenario)
         with (self.path / "summary.csv").open("x", encoding="utf-8") as file:
             file.write(summary_csv(results))
         figures = self.path / "figures"

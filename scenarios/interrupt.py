@@ -29,14 +29,17 @@ def guarded(command: Callable[[], int]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except Interrupted as interrupted:
         print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
         return interrupted.status
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"{Path(sys.argv[0]).name}: the output cannot be written: {error.strerror}", file=sys.stderr)
         # There is nobody to tell, and nothing to flush at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.dup2(nowhere, sys.stderr.fileno())
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         return 1

@@ -83,10 +83,14 @@ class Progress:
         if not point.done:
             return done, "", ""
         mean_s, half_s = _ratio(point.totals_s, point.counts)
+        if point.predicted_s:  # slices of one collective hang together: the results have an interval
+            half_s = None
         mean = f"{mean_s * 1e3:,.3f} ms{f' ± {half_s * 1e3:,.3f}' if half_s is not None else ''}"
         if base is None or not base.done or mode == "base":
             return done, mean, ""
         share, half = _ratio(point.totals_s, base.totals_s)
+        if point.predicted_s:
+            half = None
         return done, mean, f"{(1 - share) * 100:.1f} %{f' ± {half * 100:.1f}' if half is not None else ''}"
 
 

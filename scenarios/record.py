@@ -28,17 +28,20 @@ def recorded(parts: Iterable[Slice], engine: str, settings: Sequence[Scenario], 
 
     `ring` is the order of the ranks and `paths` the number of the WAN path of each edge of it (-1 within a site).
     """
-    with path.open("x", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(COLUMNS)
-        for part in parts:
-            setting = settings[part.setting]
-            which = (setting.gpus, setting.collective.chunk_bytes, setting.conditions.wan_delay_s)
-            if part.measured is not None:
-                for row, measured_s in enumerate(part.completion_s.tolist()):
-                    found = part.measured
-                    words = (" ".join(map(str, numbers[row].tolist())) for numbers in (found.ring, found.path))
-                    numbers = (measured_s, float(found.predicted_s[row]), int(found.drops[row]))
-                    table.writerow([engine, part.mode, *which, part.start + row, *numbers, *words])
-                file.flush()
-            yield part
+    for part in parts:
+        if part.measured is not None:
+            new = not path.exists()  # made for the first row: a run that measures nothing leaves nothing
+            with path.open("a", encoding="utf-8", newline="") as file:
+                table = csv.writer(file, lineterminator="\n")
+                table.writerows([*([COLUMNS] if new else []), *_rows(part, engine, settings[part.setting])])
+        yield part
+
+
+def _rows(part: Slice, engine: str, setting: Scenario) -> Iterator[list[object]]:
+    found = part.measured
+    assert found is not None
+    which = (setting.gpus, setting.collective.chunk_bytes, setting.conditions.wan_delay_s)
+    for row, measured_s in enumerate(part.completion_s.tolist()):
+        words = (" ".join(map(str, numbers[row].tolist())) for numbers in (found.ring, found.path))
+        numbers = (measured_s, float(found.predicted_s[row]), int(found.drops[row]))
+        yield [engine, part.mode, *which, part.start + row, *numbers, *words]

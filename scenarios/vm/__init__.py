@@ -24,6 +24,7 @@ __all__ = [
     "Clock",
     "VMError",
     "VMUsageError",
+    "check",
     "run",
 ]
 
@@ -92,6 +93,13 @@ def run(
             return machine.wait(stdout, stderr, stdin=stdin)
         with terminal.lent(machine.stdout.reader):
             return machine.wait(stdout, stderr, stdin=0)
+
+
+def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES, environment: Mapping[str, str] | None = None) -> None:
+    """Raise CannotRunError unless this machine has a kernel that serves and room for a VM's memory."""
+    environment = os.environ if environment is None else environment
+    kernel.find_kernel(environment)
+    host.memory_folder(memory_bytes, environment)
 
 
 def _standard(stream: TextIO | None) -> Sink:

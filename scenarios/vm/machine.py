@@ -204,6 +204,8 @@ class Machine:
             said, _, rest = bytes(self._said).partition(b"\n")
             self._said[:] = rest
             word, _, value = said.decode(errors="replace").strip().partition(" ")
+            if word == "request" and self.ready:
+                raise VMError("the VM was rebooted from within, which ends it")
             if word == "request":
                 self.control.send(self._request)
             elif word == "ready":
