@@ -15,6 +15,7 @@ from topologies.units import UnitError, format_size, parse_size_bytes
 def main(arguments: list[str]) -> int:
     """Run a command in the VM as the arguments say; return its exit status."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     use_terminal = options.clock == "wall" and terminal.is_terminal()
