@@ -157,7 +157,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
         (["--set", "fabric.wan=star"], "five-router"),
         (["--jobs", "0"], "--jobs: 0 is not allowed"),
         (["--jobs", "many"], '--jobs: "many" is not allowed'),
-        (["--engine", "emulation"], "choose from"),
+        (["--engine", "simulation"], "choose from"),
         (["--colectives", "3"], "did you mean --collectives?"),
         (["fig4"], "fig4a, fig4b, fig5a, fig5b, paper"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
