@@ -146,7 +146,8 @@ class Agent:
     def _allgather(
         self, *, collective: int, start_ns: int, arrivals: Sequence[int], flip: Sequence[int]
     ) -> Mapping[str, object]:
-        """Send the own chunk, forward all that arrive but the last; tell when it began and ended and what was wrong."""
+        """Send the own chunk, forward all that arrive but the last; tell when it began, when each had arrived
+        whole, and what was wrong."""
         if self._predecessor is None or self._successor is None:
             raise AgentError("is in no ring")
         own = self._content.views(rank=self._rank, collective=collective)
@@ -155,20 +156,19 @@ class Agent:
         if late_ns > 0:
             raise AgentError(f"was told to begin {late_ns} ns too late")
         sleep_until(start_ns)
-        began_ns = ended_ns = now_ns()
+        began_ns = now_ns()
         self._send(label, own)
-        faults = []
+        faults, arrived_ns = [], []
         for step, rank in enumerate(arrivals, 1):
             self._receive(step)
-            if step == len(arrivals):  # and not before: asking for the time takes time in the VM
-                ended_ns = now_ns()
+            arrived_ns.append(now_ns())
             if flip and flip[0] == step:
                 self._chunk[flip[1]] ^= 1
             if step < len(arrivals):
                 self._send(self._label, [self._chunk])
             if (fault := self._fault(collective, rank)) is not None:
                 faults.append({"step": step, "chunk": rank, "text": fault})
-        return {"start_ns": began_ns, "end_ns": ended_ns, "faults": faults}
+        return {"start_ns": began_ns, "arrived_ns": arrived_ns, "faults": faults}
 
     def _send(self, label: bytes | bytearray, chunk: Sequence[memoryview]) -> None:
         """Send a chunk and its label, which is in a packet of its own after the chunk's last.

@@ -17,6 +17,30 @@ class Transfer:
     chunk: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimedTransfer(Transfer):
+    """A transfer that was made: when `src` handed the chunk to the network, and when `dst` had it whole, in ns."""
+
+    start_ns: int
+    end_ns: int
+
+
+def timed(
+    ring: Sequence[int], *, start_ns: Sequence[int], arrived_ns: Sequence[Sequence[int]]
+) -> Iterator[TimedTransfer]:
+    """The transfers of a ring AllGather in which rank r began at `start_ns[r]` and had received the chunk of step s
+    whole at `arrived_ns[r][s - 1]`.
+
+    A chunk is handed on the moment it is there; on the wire it may have to wait for the one before it.
+    """
+    for transfer in ring_allgather(ring):
+        src, dst, step = transfer.src, transfer.dst, transfer.step
+        handed_ns = start_ns[src] if step == 1 else arrived_ns[src][step - 2]
+        yield TimedTransfer(
+            step=step, src=src, dst=dst, chunk=transfer.chunk, start_ns=handed_ns, end_ns=arrived_ns[dst][step - 1]
+        )
+
+
 def ring_allgather(ring: Sequence[int]) -> Iterator[Transfer]:
     """The ring AllGather over these ranks, step by step: n-1 steps of n transfers.
 

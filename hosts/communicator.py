@@ -54,20 +54,21 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather:
-    """A collective that was run: when each rank began and had received its last chunk whole, on CLOCK_MONOTONIC.
+    """A collective that was run: when each rank began, and when it had received each chunk whole, on CLOCK_MONOTONIC.
 
+    `arrived_ns[rank][step - 1]` is of the chunk that arrives in that step and is handed on at once, but for the last.
     `faults` are the chunks that were wrong; without any, every GPU received every chunk right, byte for byte.
     """
 
     collective: int
     start_ns: tuple[int, ...]
-    end_ns: tuple[int, ...]
+    arrived_ns: tuple[tuple[int, ...], ...]
     faults: tuple[Fault, ...]
 
     @property
     def completion_s(self) -> float:
         """From the first beginning to the last end."""
-        return (max(self.end_ns) - min(self.start_ns)) / 1e9
+        return (max(arrived[-1] for arrived in self.arrived_ns) - min(self.start_ns)) / 1e9
 
 
 class Communicator:
@@ -169,7 +170,7 @@ class Communicator:
         return AllGather(
             collective=self._collective,
             start_ns=tuple(answer["start_ns"] for answer in answers),
-            end_ns=tuple(answer["end_ns"] for answer in answers),
+            arrived_ns=tuple(tuple(answer["arrived_ns"]) for answer in answers),
             faults=tuple(
                 Fault(rank=rank, **fault) for rank, answer in enumerate(answers) for fault in answer["faults"]
             ),

@@ -30,7 +30,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "confirm": {"congestion_window_bytes": int, "announced_window_bytes": int},
     "touch": {},
     "abort": {},
-    "allgather": {"start_ns": int, "end_ns": int, "faults": tuple},
+    "allgather": {"start_ns": int, "arrived_ns": list, "faults": tuple},
 }
 _FAULT = {"step": int, "chunk": int, "text": str}
 

@@ -48,6 +48,8 @@ class Row:
 
     `completion_s` is from the first beginning to the last end over all ranks. `ring` is in the order of the ring, and
     `path` the index in `Fabric.paths` for each of its edges, -1 within a site. `drops` counts packets lost anywhere.
+    Since the first beginning, in ns: `start_ns[rank]` when each rank began, `arrived_ns[rank][step - 1]` when it had
+    received the chunk of each step whole.
     """
 
     collective: int
@@ -57,6 +59,8 @@ class Row:
     reembedded: bool
     rerouted: bool
     drops: int
+    start_ns: tuple[int, ...]
+    arrived_ns: tuple[tuple[int, ...], ...]
 
 
 class Testbed:
@@ -121,6 +125,7 @@ class Testbed:
                 raise CollectiveError(
                     f"collective {collective} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
                 )
+            zero_ns = min(result.start_ns)
             yield Row(
                 collective=collective,
                 completion_s=result.completion_s,
@@ -129,6 +134,8 @@ class Testbed:
                 reembedded=reembeds,
                 rerouted=mode.reroutes,
                 drops=sum(self._drops.drops().values()),
+                start_ns=tuple(at - zero_ns for at in result.start_ns),
+                arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
             )
 
     def _embed(self, mode: Mode, rates_bps: Floats) -> None:

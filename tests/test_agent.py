@@ -171,9 +171,15 @@ def test_a_line_is_bounded_where_it_is_written_and_where_it_is_read() -> None:
 
 def test_an_answer_is_what_was_asked_for_or_a_sentence() -> None:
     assert wire.answer(b'{"error":"is ill"}\n', to="connect") == {"error": "is ill"}
-    right = {"start_ns": 1, "end_ns": 2, "faults": [{"step": 1, "chunk": 2, "text": "byte 3 is wrong"}]}
+    right = {"start_ns": 1, "arrived_ns": [2], "faults": [{"step": 1, "chunk": 2, "text": "byte 3 is wrong"}]}
     assert wire.answer(wire.line(right), to="allgather") == right
-    for wrong in ({}, {"error": 5}, right | {"end_ns": -1}, right | {"faults": [{"step": 1}]}, right | {"faults": [1]}):
+    for wrong in (
+        {},
+        {"error": 5},
+        right | {"arrived_ns": [-1]},
+        right | {"faults": [{"step": 1}]},
+        right | {"faults": [1]},
+    ):
         with pytest.raises(wire.WireError):
             wire.answer(wire.line(wrong), to="allgather")
 

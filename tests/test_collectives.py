@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts.collectives import ring_allgather
+from hosts.collectives import ring_allgather, timed
 
 
 @given(st.permutations(range(9)).flatmap(lambda ranks: st.integers(2, 9).map(lambda n: ranks[:n])))
@@ -30,6 +30,22 @@ def test_a_rank_forwards_what_it_last_received(n: int) -> None:
         transfers = [transfer for transfer in ring_allgather(range(n)) if transfer.step == step]
         assert all(transfer.chunk == received[transfer.src] for transfer in transfers)
         received = {transfer.dst: transfer.chunk for transfer in transfers}
+
+
+def test_a_timed_transfer_goes_from_when_its_sender_had_the_chunk_to_when_its_receiver_has_it() -> None:
+    arrived_ns = [[20, 50], [30, 40], [10, 60]]  # by rank, then by step
+    found = [
+        (t.step, t.src, t.dst, t.chunk, t.start_ns, t.end_ns)
+        for t in timed([0, 2, 1], start_ns=[1, 2, 3], arrived_ns=arrived_ns)
+    ]
+    assert sorted(found) == [
+        (1, 0, 2, 0, 1, 10),
+        (1, 1, 0, 1, 2, 20),
+        (1, 2, 1, 2, 3, 30),
+        (2, 0, 2, 1, 20, 60),
+        (2, 1, 0, 2, 30, 50),
+        (2, 2, 1, 0, 10, 40),
+    ]
 
 
 @pytest.mark.parametrize("ring", [[], [0], [0, 1, 0]])

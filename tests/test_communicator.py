@@ -36,7 +36,7 @@ def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) ->
 
 
 def completion(collective: dict[str, Any]) -> float:
-    return (max(collective["end_ns"]) - min(collective["start_ns"])) / 1e9
+    return (max(arrived[-1] for arrived in collective["arrived_ns"]) - min(collective["start_ns"])) / 1e9
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
