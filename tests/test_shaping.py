@@ -116,23 +116,11 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
         assert [read.delay_us[key] for key in classes] == [10 if link[name].kind == "wan" else 0 for name in links]
 
 
-@settings(deadline=None, max_examples=20)
-@given(specs)
-def test_a_change_names_every_class_of_the_structure_and_nothing_else(spec: FabricSpec) -> None:
-    fabric = build_fabric(spec)
-    shaping = shaping_of(fabric)
-    made, changed = Read(shaping.structure(rates_of(fabric, 0))), Read(shaping.rates(rates_of(fabric, 1)))
-    assert made.rate.keys() == changed.rate.keys()
-    assert changed.rate == Read(shaping.structure(rates_of(fabric, 1))).rate
-    assert changed.rate == {key: 8 * rate for key, rate in shaping.wanted(rates_of(fabric, 1)).items()}
-    assert not changed.filters and not changed.default
-
-
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
 def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
     fabric = build_fabric(FabricSpec())
     shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
-    lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.rates(rates_of(fabric)))
+    lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
     assert len(lines) == len(shaping.lanes)
     for bits, burst, ceil_burst in lines:
         assert burst == ceil_burst
@@ -152,7 +140,7 @@ def test_an_mtu_without_room_for_headers_and_rates_of_another_fabric_are_refused
         wire_bytes_per_s(10**9, mtu_bytes=52)
     fabric = build_fabric(FabricSpec())
     with pytest.raises(ValueError, match=r"rates \(3,\): the fabric has 64 links"):
-        shaping_of(fabric).rates(np.ones(3))
+        shaping_of(fabric).wanted(np.ones(3))
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,54 @@
 """What the kernel holds of traffic control, exactly: rates in bytes/s, delays in ns and drops, asked over rtnetlink.
 
 tc itself rounds a rate to five digits or so when it prints one, and before iproute2 6.3 it has no JSON for classes.
-Sets only what that iproute2 cannot: how large TCP's segments may be. The messages are those of linux/rtnetlink.h,
-linux/if_link.h, linux/pkt_sched.h and linux/gen_stats.h.
+Sets what that iproute2 cannot, such as how large TCP's segments may be, and the rates of many classes at once, each
+answered by what the class then holds. The messages are those of linux/rtnetlink.h, linux/if_link.h,
+linux/pkt_sched.h and linux/gen_stats.h.
 """
 
+import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST_DUMP, _NLM_F_REQUEST_ACK = 0x301, 0x5
-_RTM_NEWLINK, _RTM_GETQDISC, _RTM_GETTCLASS = 16, 38, 42
+_NLM_F_REQUEST_DUMP, _NLM_F_REQUEST_ACK, _NLM_F_REQUEST_ECHO = 0x301, 0x5, 0x9
+_RTM_NEWLINK, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 38, 40, 42
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _HEADER, _TCMSG, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxxxiIII"), struct.Struct("=HH")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
 _NETEM_QOPT_BYTES, _TCA_NETEM_LATENCY64 = 24, 10
+_HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB wants a table of times besides
+_TICK_NS = 64  # what tc and the kernel count bursts in, as the time that they take at the class's rate
 _ROOT = 0xFFFFFFFF
+_FIRST_HANDLE = 0x10000  # of the qdisc 1:
+_SO_RCVBUFFORCE = 33  # Python has no name for it
+_QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a batch before we can read the first answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class HtbRate:
+    """A rate for the class 1:`minor` of the interface with this index, in bytes/s of frames, with the burst it may
+    save up: what it sends in `burst_ns`, and one priority for all."""
+
+    interface: int
+    minor: int
+    rate: int
+    burst_ns: int
+    quantum: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class HtbClass:
-    """An HTB class: the minor number of its id, the rates it holds in bytes/s of frames, and packets dropped."""
+    """An HTB class: its interface's index, the minor number of its id, the rates it holds in bytes/s of frames, and
+    packets dropped."""
 
+    interface: int
     minor: int
     rate: int
     ceil: int
@@ -53,6 +75,8 @@ class RtNetlink:
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         self._socket.bind((0, 0))
+        with contextlib.suppress(PermissionError):  # who only reads needs no more than anyone has
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
         self._sequence = 0
 
     def close(self) -> None:
@@ -74,20 +98,32 @@ class RtNetlink:
 
     def classes(self, interface: int) -> list[HtbClass]:
         """The HTB classes of the interface with this index; none where there is no such interface."""
-        found = []
-        for _, handle, _, attributes in self._dump(_RTM_GETTCLASS, interface):
-            if attributes.get(_TCA_KIND, b"").rstrip(b"\0") == b"htb":
-                options = _attributes(attributes[_TCA_OPTIONS])
-                rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
-                found.append(
-                    HtbClass(
-                        minor=handle & 0xFFFF,
-                        rate=_u64(options, _TCA_HTB_RATE64) or rate,
-                        ceil=_u64(options, _TCA_HTB_CEIL64) or ceil,
-                        drops=_drops(attributes),
-                    )
-                )
-        return found
+        dump = self._dump(_RTM_GETTCLASS, interface)
+        return [_htb_class(item) for item in dump if item[3].get(_TCA_KIND, b"").rstrip(b"\0") == b"htb"]
+
+    def change_classes(self, rates: Sequence[HtbRate]) -> list[HtbClass]:
+        """Give classes that exist these rates, in one go, and return what the kernel then holds of each, in order.
+
+        Raises OSError, with the class's interface and number, for the first that the kernel refuses; those behind it
+        are changed all the same.
+        """
+        first = self._sequence + 1
+        self._socket.send(b"".join(self._message(_RTM_NEWTCLASS, _NLM_F_REQUEST_ECHO, _htb_body(r)) for r in rates))
+        found: dict[int, HtbClass] = {}
+        failed: dict[int, int] = {}
+        while len(found) + len(failed) < len(rates):
+            for answer, sequence, message in _messages(self._socket.recv(1 << 20)):
+                place = sequence - first
+                if place < 0:
+                    continue  # left over from a dump that was given up
+                if answer == _NLMSG_ERROR:
+                    failed[place] = -struct.unpack_from("=i", message)[0]
+                else:
+                    found[place] = _htb_class(_tc_object(message))
+        for place, code in sorted(failed.items()):
+            where = f"class 1:{rates[place].minor:x} of interface {rates[place].interface}"
+            raise OSError(code, f"{where} does not take {8 * rates[place].rate} bit/s: {os.strerror(code)}")
+        return [found[place] for place in range(len(rates))]
 
     def qdiscs(self) -> list[Qdisc]:
         """The queueing disciplines of all interfaces."""
@@ -108,14 +144,11 @@ class RtNetlink:
             )
         return found
 
-    def _dump(self, kind: int, interface: int) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
+    def _dump(self, kind: int, interface: int) -> Iterator["_TcObject"]:
         """Interface, handle, parent and attributes of everything of a kind."""
         self._send(kind, _NLM_F_REQUEST_DUMP, _TCMSG.pack(0, interface, 0, 0, 0))
         while True:
-            data = self._socket.recv(1 << 20)
-            while data:
-                length, answer, _, sequence, _ = _HEADER.unpack_from(data)
-                message, data = data[_HEADER.size : length], data[(length + 3) & ~3 :]
+            for answer, sequence, message in _messages(self._socket.recv(1 << 20)):
                 if sequence != self._sequence:
                     continue  # left over from a dump that was given up
                 if answer == _NLMSG_DONE:
@@ -123,12 +156,59 @@ class RtNetlink:
                 if answer == _NLMSG_ERROR:
                     code = -struct.unpack_from("=i", message)[0]
                     raise OSError(code, f"the kernel does not tell its traffic control: {os.strerror(code)}")
-                _, index, handle, parent, _ = _TCMSG.unpack_from(message)
-                yield index, handle, parent, _attributes(message[_TCMSG.size :])
+                yield _tc_object(message)
 
     def _send(self, kind: int, flags: int, body: bytes) -> None:
+        self._socket.send(self._message(kind, flags, body))
+
+    def _message(self, kind: int, flags: int, body: bytes) -> bytes:
         self._sequence += 1
-        self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0) + body)
+        return _HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0) + body
+
+
+_TcObject = tuple[int, int, int, dict[int, bytes]]
+"""Interface, handle, parent and attributes of something of traffic control."""
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, sequence number and body of the messages in what was received at once."""
+    while data:
+        length, kind, _, sequence, _ = _HEADER.unpack_from(data)
+        yield kind, sequence, data[_HEADER.size : length]
+        data = data[(length + 3) & ~3 :]
+
+
+def _tc_object(message: bytes) -> _TcObject:
+    _, interface, handle, parent, _ = _TCMSG.unpack_from(message)
+    return interface, handle, parent, _attributes(message[_TCMSG.size :])
+
+
+def _htb_class(found: _TcObject) -> HtbClass:
+    interface, handle, _, attributes = found
+    options = _attributes(attributes[_TCA_OPTIONS])
+    rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
+    return HtbClass(
+        interface=interface,
+        minor=handle & 0xFFFF,
+        rate=_u64(options, _TCA_HTB_RATE64) or rate,
+        ceil=_u64(options, _TCA_HTB_CEIL64) or ceil,
+        drops=_drops(attributes),
+    )
+
+
+def _htb_body(wanted: HtbRate) -> bytes:
+    spec = (0, _ETHERNET, 0, 0, 0, min(wanted.rate, 0xFFFFFFFF))
+    ticks = max(1, wanted.burst_ns // _TICK_NS)
+    parameters = _HTB_OPT.pack(*spec, *spec, ticks, ticks, wanted.quantum, 0, 0)
+    options = _attribute(_TCA_HTB_PARMS, parameters)
+    options += b"".join(_attribute(kind, struct.pack("=Q", wanted.rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64))
+    message = _TCMSG.pack(0, wanted.interface, _FIRST_HANDLE + wanted.minor, _FIRST_HANDLE, 0)
+    return message + _attribute(_TCA_KIND, b"htb\0") + _attribute(_TCA_OPTIONS, options)
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    """An attribute; its value is a multiple of four bytes long."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:

@@ -43,7 +43,7 @@ _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 # Two grains of 256 ns of the clock are the latest seen in virtual time. tc (iproute2 6.1) cuts a burst down to whole
 # microseconds of the rate: ask for a little more than one, get one.
 VIRTUAL_LATE_S = 1.1e-6
-_QUANTUM_BYTES = 200_000  # HTB wants one and has no use for it: no class borrows
+QUANTUM_BYTES = 200_000  # HTB wants one and has no use for it: no class borrows
 _QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
 
 _HOST_DELAY_NS = 768  # from a process's send to its peer's return from recv over unshaped links, in virtual time
@@ -113,11 +113,6 @@ class Shaping:
                 lines += [self._class_line("add", lane, wanted[lane.key]), self._queue_line(lane), *_filter_lines(lane)]
         return "".join(line + "\n" for line in lines)
 
-    def rates(self, rates_bps: Floats) -> str:
-        """tc's batch text that changes every class to the conditions `rates_bps`, [links] bit/s."""
-        wanted = self.wanted(rates_bps)
-        return "".join(self._class_line("change", lane, wanted[lane.key]) + "\n" for lane in self.lanes)
-
     def removal(self) -> str:
         """tc's batch text that takes away what `structure` made."""
         return "".join(f"qdisc del dev {interface} root\n" for interface in self.interfaces)
@@ -131,7 +126,7 @@ class Shaping:
 
     def _class_line(self, verb: str, lane: Lane, rate: int) -> str:
         bits, burst = 8 * rate, max(1, round(rate * self.late_s))
-        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {_QUANTUM_BYTES}"
+        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
         return f"class {verb} dev {lane.interface} parent 1: classid 1:{lane.minor:x} htb {limits}"
 
     def _queue_line(self, lane: Lane) -> str:

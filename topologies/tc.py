@@ -7,17 +7,16 @@ that it takes.
 import contextlib
 import re
 import subprocess
-import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from socket import if_indextoname, if_nametoindex
 
 import numpy as np
 import numpy.typing as npt
 
-from topologies.rtnetlink import RtNetlink
-from topologies.shaping import Shaping, class_name, mismatch
+from topologies.rtnetlink import HtbClass, HtbRate, RtNetlink
+from topologies.shaping import QUANTUM_BYTES, ClassKey, Shaping, class_name, mismatch
 
 Floats = npt.NDArray[np.float64]
 
@@ -39,10 +38,15 @@ class Shaper:
     def __init__(self, shaping: Shaping, rates_bps: Floats) -> None:
         self.shaping = shaping
         self._ports = {_index(name): name for name in shaping.interfaces}
+        self._index = {name: index for index, name in self._ports.items()}
         self._netlink = RtNetlink()
-        self._tc = _Tc()
         try:
-            self._tc.run(shaping.structure(rates_bps))
+            self._check_free()
+        except BaseException:
+            self._netlink.close()
+            raise
+        try:
+            _tc(shaping.structure(rates_bps))
             self.check(rates_bps)
             self._check_delays()
         except BaseException:
@@ -50,29 +54,37 @@ class Shaper:
             raise
 
     def change(self, rates_bps: Floats) -> None:
-        """Give every link the rate of these conditions, [links] bit/s; returns once the kernel holds them all.
+        """Give every link the rate of these conditions, [links] bit/s; returns once the kernel has told of every
+        class what it holds now.
 
-        Raises TcError, as `check` does.
+        Raises TcError with port, wanted and found rate unless it is what it should be to the byte/s.
         """
-        self._tc.run(self.shaping.rates(rates_bps))
-        self.check(rates_bps)
+        wanted = self.shaping.wanted(rates_bps)
+        burst_ns = round(self.shaping.late_s * 1e9)
+        changes = [
+            HtbRate(interface=self._index[name], minor=minor, rate=rate, burst_ns=burst_ns, quantum=QUANTUM_BYTES)
+            for (name, minor), rate in wanted.items()
+        ]
+        try:
+            self._compare(wanted, self._netlink.change_classes(changes))
+        except OSError as error:
+            raise TcError(error.strerror) from None
 
     def check(self, rates_bps: Floats) -> None:
         """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
-        found = {
-            (name, held.minor): (held.rate, held.ceil)
-            for index, name in self._ports.items()
-            for held in self._netlink.classes(index)
-        }
-        sentence = mismatch(self.shaping.wanted(rates_bps), found)
+        held = [found for index in self._ports for found in self._netlink.classes(index)]
+        self._compare(self.shaping.wanted(rates_bps), held)
+
+    def _compare(self, wanted: Mapping[ClassKey, int], held: Iterable[HtbClass]) -> None:
+        found = {(self._ports[one.interface], one.minor): (one.rate, one.ceil) for one in held}
+        sentence = mismatch(wanted, found)
         if sentence:
             raise TcError(sentence)
 
     def close(self) -> None:
         """Take the shaping away, as far as its ports are still there."""
         with contextlib.suppress(TcError):
-            self._tc.run(self.shaping.removal())
-        self._tc.close()
+            _tc(self.shaping.removal())
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -80,6 +92,12 @@ class Shaper:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _check_free(self) -> None:
+        """Raise TcError where a port is shaped already, as that is not for us to take away."""
+        for qdisc in self._netlink.qdiscs():
+            if qdisc.interface in self._ports and qdisc.kind != "noqueue":
+                raise TcError(f"port {self._ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _check_delays(self) -> None:
         found = {
@@ -138,47 +156,13 @@ class DropCounter:
         return found
 
 
-class _Tc:
-    """A tc that takes batches until it is closed: starting one takes longer than a hundred changes."""
-
-    def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close
-        self._process = subprocess.Popen(
-            ["tc", "-batch", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        self._lines = 0
-
-    def run(self, batch: str) -> None:
-        """Run a batch to its end; raises TcError with the first line that fails, and is of no more use then."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(batch + "qdisc show dev lo\n")  # the answer tells that all before it is done
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise TcError(self._failure(batch)) from None
-        if not self._process.stdout.readline():
-            raise TcError(self._failure(batch))
-        self._lines += batch.count("\n") + 1
-
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.terminate()  # a process forked meanwhile may hold the pipe open; every batch has been answered
-        self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
-
-    def _failure(self, batch: str) -> str:
-        """What tc had against a line of the batch."""
-        self._process.wait()
-        self._errors.seek(0)
-        said = self._errors.read()
-        words = [line for line in said.splitlines() if not line.startswith("Command failed")]
-        reason = words[-1].removeprefix("Error: ").strip() if words else f"status {self._process.returncode}"
-        failed = re.search(r"^Command failed -:(\d+)", said, re.MULTILINE)
-        lines = batch.splitlines()
-        place = int(failed[1]) - self._lines - 1 if failed else -1
-        line = lines[place] if 0 <= place < len(lines) else "its batch"
-        return f"tc does not take `{line}`: {reason}"
+def _tc(batch: str) -> None:
+    """Run a batch of tc to its end; raises TcError with the first line that fails."""
+    done = subprocess.run(["tc", "-batch", "-"], input=batch, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    words = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
+    reason = words[-1].removeprefix("Error: ").strip() if words else f"status {done.returncode}"
+    failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
+    line = batch.splitlines()[int(failed[1]) - 1] if failed else "its batch"
+    raise TcError(f"tc does not take `{line}`: {reason}")

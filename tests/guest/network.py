@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -190,6 +191,8 @@ def shaped() -> dict[str, Any]:
         found["twice"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         found["qdiscs after a failure"] = json.loads(sh("tc -j qdisc show dev s0l0-eth2"))
         shaper.close()
+        with patch.object(Shaping, "structure", lambda *_: "qdisc add dev s0l0-eth1 root handle 1: htb nonsense 1\n"):
+            found["refused"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         found["qdiscs after"] = json.loads(sh("tc -j qdisc show"))
         other = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(wan_delay_s=3e-3))), rates)
         found["seconds"]["wan, 3 ms"] = seconds(built, 3, 5)
