@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 
 class Interrupted(BaseException):
@@ -43,3 +43,11 @@ def guarded(command: Callable[[], int]) -> int:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         return 1
+
+
+def untraced(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A sys.excepthook for commands whose own modules are still being imported: a Ctrl-C ends them without a trace."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    raise SystemExit(128 + signal.SIGINT)

@@ -5,9 +5,15 @@ root inside, and returns the command's exit status; ``python -m scenarios.vm`` d
 against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"]:  # `python -m scenarios.vm`, of which nothing can yet catch a Ctrl-C: this is imported first
+    from scenarios.interrupt import untraced
+
+    sys.excepthook = untraced
+
 import io
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
