@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Interrupted(BaseException):
@@ -45,9 +45,6 @@ def guarded(command: Callable[[], int]) -> int:
         return 1
 
 
-def untraced(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A sys.excepthook for commands whose own modules are still being imported: a Ctrl-C ends them without a trace."""
-    if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
-        return
-    raise SystemExit(128 + signal.SIGINT)
+def end_at_once(number: int, _frame: FrameType | None) -> None:
+    """A handler for as long as a command's own modules are being imported and there is nothing to clean up."""
+    os._exit(128 + number)

@@ -5,22 +5,21 @@ Started by the system's Python (`sudo python scenarios/run.py`, say) it goes on 
 that is sure to be there, nothing is imported that Python does not bring.
 """
 
+import os
+import signal
 import sys
 
 
-def _quiet(kind, error, trace):  # type: ignore[no-untyped-def]  # typing would be one more import
-    """Report what nobody has caught; a Ctrl-C that comes while modules are still being imported is only told."""
-    if not issubclass(kind, KeyboardInterrupt):
-        return sys.__excepthook__(kind, error, trace)
-    print("run.py: interrupted", file=sys.stderr)
-    raise SystemExit(130)
+def _end_at_once(*_: object) -> None:
+    """End at a Ctrl-C that comes while modules are still being imported: nothing has been started."""
+    os.write(2, b"run.py: interrupted\n")
+    os._exit(130)
 
 
 if __name__ == "__main__":
-    sys.excepthook = _quiet
+    signal.signal(signal.SIGINT, _end_at_once)
 
-import os  # noqa: E402
-from pathlib import Path  # noqa: E402
+from pathlib import Path  # noqa: E402 - it takes long enough for a Ctrl-C
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
