@@ -173,7 +173,11 @@ def _controller(setting: Scenario) -> Iterator["subprocess.Popen[bytes]"]:
     spec = _RUN / "fabric.json"
     spec.write_text(write_spec(setting.fabric))
     arguments = ["--fabric", str(spec), "--socket", str(_RUN / "controller.sock"), "--port", str(PORT)]
-    process = subprocess.Popen([sys.executable, "-m", "controller", *arguments], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "controller", *arguments],
+        stdout=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C at a prompt is not for it
+    )
     try:
         yield process
     finally:

@@ -144,7 +144,12 @@ class _Tc:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close
         self._process = subprocess.Popen(
-            ["tc", "-batch", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            ["tc", "-batch", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            process_group=0,  # Ctrl-C at a prompt is not for it
         )
         self._lines = 0
 
