@@ -61,3 +61,6 @@ class RateScale:
         if carried < 1:
             raise ScaleError(f"a chunk of {chunk_bytes} B at the rate scale {self} is less than a byte")
         return carried
+
+
+EVERYTHING = RateScale()
