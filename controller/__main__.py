@@ -1,4 +1,4 @@
-"""``python -m controller --fabric FILE --socket PATH [--port N]``: the controller of one fabric, till it is stopped."""
+"""``python -m controller [--gpus N | --fabric FILE] [--socket PATH] [--port N]``: the controller of one fabric."""
 
 import sys
 
@@ -11,11 +11,9 @@ import signal
 import socket
 from pathlib import Path
 
-from controller.lines import ProtocolError
-from controller.protocol import read_spec
+from controller.declaration import COUNTS, DeclarationError, default_socket, fabric_of
 from controller.service import SocketTakenError
-from topologies.errors import FabricError
-from topologies.fabric import Fabric, build_fabric
+from topologies.wan import WAN_PRESETS
 
 _FAILED = 0  # no signal's number
 _LOOK_AGAIN_S = 0.01
@@ -25,13 +23,15 @@ def main(arguments: list[str]) -> int:
     """Run the controller until SIGTERM or SIGINT; return its exit status: 0 then, 1 if it failed, 2 for bad usage."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="controller: %(message)s")
+    counts = {name: getattr(options, name) for name in COUNTS if getattr(options, name) is not None}
     try:
-        fabric = _read_fabric(options.fabric)
-    except (OSError, ProtocolError, FabricError) as error:
-        print(f"controller: the fabric {options.fabric} cannot be had: {_sentence(error)}", file=sys.stderr)
+        fabric = fabric_of(options.fabric, counts)
+    except DeclarationError as error:
+        print(f"controller: {error}", file=sys.stderr)
         return 2
     stopped, stop = _signals()
     try:
+        options.socket = options.socket or default_socket()
         if _is_listened_on(options.port):  # the framework would only log it, and stay deaf
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
         threads = framework.start("controller.app", port=options.port, fabric=fabric, socket_path=options.socket)
@@ -49,9 +49,14 @@ def main(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controller", description="Route one fabric by OpenFlow 1.3.")
-    parser.add_argument("--fabric", type=Path, required=True, metavar="FILE", help="the declared fabric, as JSON")
-    parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the Unix socket to answer on")
-    parser.add_argument("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches, on loopback")
+    add = parser.add_argument
+    add("--gpus", metavar="N", help="how many GPUs the fabric has: 8 (the default), or a number per site, as 3+5")
+    for name in COUNTS[1:4]:
+        add(f"--{name.replace('_', '-')}", metavar="N", help=f"{name.replace('_', ' ')} of a site (default 2)")
+    add("--wan", metavar="NAME", help=f"of {', '.join(WAN_PRESETS)} (default {WAN_PRESETS[0]})")
+    add("--fabric", type=Path, metavar="FILE", help="the declared fabric, as JSON, instead of all of these")
+    add("--socket", type=Path, metavar="PATH", help="the Unix socket to answer on (default one for each user)")
+    add("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches, on loopback (default 6653)")
     return parser
 
 
@@ -59,10 +64,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no TCP port; allowed: 1 to 65535")
     return int(text)
-
-
-def _read_fabric(path: Path) -> Fabric:
-    return build_fabric(read_spec(path.read_bytes()))
 
 
 def _sentence(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from controller import protocol, rules
+from controller.declaration import configured
 from controller.flows import LAST_GENERATION
 from controller.framework import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.lines import ProtocolError, write_line
@@ -38,8 +39,12 @@ class RouteApp(App):
 
     OFP_VERSIONS = (OFP_VERSION,)
 
-    def __init__(self, *args: Any, fabric: Fabric, socket_path: Path, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, fabric: Fabric | None = None, socket_path: Path | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
+            fabric, socket_path = configured()
         self._fabric, self._ways, self._switches = fabric, Ways(fabric), Switches(fabric.switches)
         self._ready: set[str] = set()
         self._waiters: list[

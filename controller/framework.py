@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the caller's environment asks for; read on import
@@ -64,6 +65,14 @@ def start(app: str, *, port: int, **arguments: object) -> list[object]:
     contexts = apps.create_contexts()
     threads: list[object] = apps.instantiate_apps(**contexts, **arguments)
     return threads
+
+
+def configured(section: str, names: Sequence[str]) -> dict[str, str]:
+    """What the framework's configuration file says in this section, by these names, of which each may be missing."""
+    cfg = importlib.import_module("oslo_config.cfg")
+    _cfg.CONF.register_opts([cfg.StrOpt(name) for name in names], group=section)
+    given = {name: getattr(getattr(_cfg.CONF, section), name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def has_hung_up(datapath: Any) -> bool:

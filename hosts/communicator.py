@@ -24,7 +24,8 @@ from hosts.transport import Transport, limits
 from topologies.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
-_LEAD_NS = 50_000_000  # from the order to begin until the beginning: time for all agents to hear it on a wall clock
+LEAD_S = 0.05
+"""From the order to begin until the beginning: all agents must hear it in that time, on a wall clock, too."""
 _PHASE_NS = 10_000_000  # collectives begin in step with the kernel's tick of 100 Hz, so all of them find it alike
 _GRACE_S = 5.0  # beyond the agents' own deadline
 
@@ -76,7 +77,8 @@ class Communicator:
 
     Collectives are of `chunk_bytes` a GPU. No step may take longer than `deadline_s`, by the VM's clock. The thread
     that makes a communicator must outlive it, as the agents die with it. Raises ValueError where the chunks are too
-    large for Linux's sockets, CollectiveError where an agent cannot start.
+    large for Linux's sockets, CollectiveError where an agent cannot start. `lead_s` passes between the order to begin a
+    collective and its beginning.
     """
 
     def __init__(
@@ -87,10 +89,11 @@ class Communicator:
         chunk_bytes: int,
         transport: Transport | None = None,
         deadline_s: float = 60.0,
+        lead_s: float = LEAD_S,
     ) -> None:
         self._gpus = fabric.gpus
         self._ranks = range(len(self._gpus))
-        self._chunk_bytes, self._deadline_s = chunk_bytes, deadline_s
+        self._chunk_bytes, self._deadline_s, self._lead_ns = chunk_bytes, deadline_s, round(lead_s * 1e9)
         if chunk_bytes < 1:
             raise ValueError(f"a chunk has {chunk_bytes} bytes; it needs one at least")
         transport = transport or Transport()
@@ -161,7 +164,7 @@ class Communicator:
             )
         self._collective += 1
         self._all("touch")
-        start_ns = -(-(agent.now_ns() + _LEAD_NS) // _PHASE_NS) * _PHASE_NS
+        start_ns = -(-(agent.now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
         for rank, arrivals in enumerate(self._arrivals):
             damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
             order = {"collective": self._collective, "start_ns": start_ns, "arrivals": arrivals, "flip": damage}
@@ -272,6 +275,7 @@ def _start_nursery(spec: str, fds: Sequence[int]) -> "subprocess.Popen[str]":
         text=True,
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(_PROJECT)},
+        process_group=0,  # Ctrl-C at a prompt is not for the agents
     )
     assert nursery.stdin is not None
     with suppress(BrokenPipeError), nursery.stdin:  # its agents' silence will tell

@@ -72,7 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
     return parser
+
+
+class _Alone(argparse.Action):
+    """An option that stands alone; run.py has seen to it where it does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error("--doctor is beside other arguments: allowed is run.py --doctor alone")
 
 
 def run(arguments: Sequence[str]) -> int:

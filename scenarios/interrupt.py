@@ -43,3 +43,8 @@ def guarded(command: Callable[[], int]) -> int:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         return 1
+
+
+def end_at_once(number: int, _frame: FrameType | None) -> None:
+    """A handler for as long as a command's own modules are being imported and there is nothing to clean up."""
+    os._exit(128 + number)

@@ -55,11 +55,13 @@ fi
 # The distribution's Python, because Mininet's module comes with the distribution.
 python=/usr/bin/python3
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "$("$python" --version) is too old: 3.11 is needed"
-wanted=$(cat pyproject.toml <("$python" --version) | sha256sum)
+wanted=$(cat pyproject.toml scenarios/setup.sh <("$python" --version) | sha256sum)
 if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
     say "installing Longhaul and its Python packages into .venv"
     "$python" -m venv --clear .venv || die "the virtual environment .venv could not be made"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' >&2 || die "pip install failed"
+    # As a plain path: the finder that pip would install else imports more than all of Python's own start-up.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+        -e '.[dev]' >&2 || die "pip install failed"
     packages_folder=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     ln -sfn /usr/lib/python3/dist-packages/mininet "$packages_folder/mininet"
     .venv/bin/python -c 'import mininet.net' || die "Mininet's Python module could not be loaded"

@@ -9,7 +9,7 @@ way is chosen as in an experiment on real machines: the ring by the hosts' side,
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from controller.routing import Router
 from hosts.communicator import CollectiveError, Communicator
 from hosts.ring import rank_order
 from scenarios.document import ScenarioError
+from scenarios.ground import VIRTUAL, Ground, put_back
 from scenarios.loader import load_scenario
 from scenarios.plan import MODES, Mode, choose_rings
 from scenarios.spec import Scenario
@@ -35,7 +36,6 @@ from topologies.shaping import Shaping
 from topologies.tc import DropCounter, Shaper, TcError
 
 PORT = 6653
-_RUN = Path("/run/longhaul")
 _READY_S = 60.0
 
 Floats = npt.NDArray[np.float64]
@@ -66,11 +66,14 @@ class Row:
 class Testbed:
     """Everything that a setting needs, up and ready; a context manager that takes it down again.
 
-    Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
+    `ground` is what it stands on; `tell` is told, in a few words, what is being done next while it comes up. Raises the
+    errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
     """
 
-    def __init__(self, setting: Scenario) -> None:
-        self.setting = setting
+    def __init__(
+        self, setting: Scenario, *, ground: Ground = VIRTUAL, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self.setting, self.ground, self._tell = setting, ground, tell
         self.fabric: Fabric = build_fabric(setting.fabric)
         self._conditions = sampler(self.fabric, setting.conditions, seed=setting.run.seed)
         self._delays_s: Floats = delays_s(self.fabric, setting.conditions)
@@ -82,25 +85,26 @@ class Testbed:
 
     def __enter__(self) -> "Testbed":
         with ExitStack() as stack:
-            openvswitch.up()
-            stack.callback(openvswitch.down)
+            if self.ground.own_openvswitch:
+                self._tell("Open vSwitch")
+                openvswitch.up()
+                stack.callback(openvswitch.down)
+            else:
+                stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            process = stack.enter_context(_controller(self.setting))
-            network = stack.enter_context(start(self.fabric, controller_port=PORT))
-            self._shaper = stack.enter_context(
-                Shaper(Shaping(fabric=self.fabric, delays_s=self._delays_s), self._conditions.rates_bps(0, 1)[0])
-            )
-            self._controller = stack.enter_context(Controller(_RUN / "controller.sock"))
+            process = stack.enter_context(_controller(self.setting, self.ground.folder))
+            self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
+            self.network = stack.enter_context(start(self.fabric, controller_port=PORT))
+            self._tell("the shaping of the links")
+            self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
+            stack.callback(self._unshape)
+            self._tell("the controller and its rules")
+            self._controller = stack.enter_context(Controller(self.ground.folder / "controller.sock"))
             self._controller.wait_ready(timeout_s=_READY_S, alive=lambda: process.poll() is None)
-            self._communicator = stack.enter_context(
-                Communicator(
-                    self.fabric,
-                    host_pids=network.host_pids,
-                    chunk_bytes=self.setting.collective.chunk_bytes,
-                    transport=self.setting.transport,
-                )
-            )
-            self._drops = DropCounter(network.host_pids)
+            self._tell("the agents")
+            self._communicator = self._communicate(self.setting.collective.chunk_bytes)
+            stack.callback(self._hang_up)
+            self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
             self._stack = stack.pop_all()
         return self
@@ -108,11 +112,32 @@ class Testbed:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _shape(self, rates_bps: Floats) -> Shaper:
+        """Shape the links, under these conditions and the delays there are."""
+        shaping = Shaping(fabric=self.fabric, delays_s=self._delays_s, late_s=self.ground.late_s)
+        return Shaper(shaping, self.ground.scale.rates_bps(rates_bps))
+
+    def _unshape(self) -> None:
+        self._shaper.close()
+
+    def _hang_up(self) -> None:
+        self._communicator.close()
+
+    def _communicate(self, chunk_bytes: int) -> Communicator:
+        """Start the agents for chunks of this size."""
+        return Communicator(
+            self.fabric,
+            host_pids=self.network.host_pids,
+            chunk_bytes=self.ground.scale.chunk_bytes(chunk_bytes),
+            transport=self.setting.transport,
+            lead_s=self.ground.lead_s,
+        )
+
     def run(self, mode: Mode, *, count: int) -> Iterator[Row]:
         """Run the first `count` collectives of the setting in one mode, in order."""
         for collective in range(count):
             rates_bps = self._conditions.rates_bps(collective, 1)[0]
-            self._shaper.change(rates_bps)
+            self._shaper.change(self.ground.scale.rates_bps(rates_bps))
             due = collective % self.setting.collective.reembed_every == 0
             reembeds = mode.reembeds and due
             if reembeds or not self._ring:
@@ -167,13 +192,17 @@ class Testbed:
 
 
 @contextmanager
-def _controller(setting: Scenario) -> Iterator["subprocess.Popen[bytes]"]:
-    """The controller's process, for as long as it is needed."""
-    _RUN.mkdir(mode=0o700, exist_ok=True)
-    spec = _RUN / "fabric.json"
+def _controller(setting: Scenario, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """The controller's process, for as long as it is needed; its files are in `folder`."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    spec = folder / "fabric.json"
     spec.write_text(write_spec(setting.fabric))
-    arguments = ["--fabric", str(spec), "--socket", str(_RUN / "controller.sock"), "--port", str(PORT)]
-    process = subprocess.Popen([sys.executable, "-m", "controller", *arguments], stdout=subprocess.DEVNULL)
+    arguments = ["--fabric", str(spec), "--socket", str(folder / "controller.sock"), "--port", str(PORT)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "controller", *arguments],
+        stdout=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C at a prompt is not for it
+    )
     try:
         yield process
     finally:
@@ -184,8 +213,8 @@ def _controller(setting: Scenario) -> Iterator["subprocess.Popen[bytes]"]:
 def main(arguments: list[str]) -> int:
     """Run one point and print its rows; return an exit status."""
     text, mode, count = arguments
-    _RUN.mkdir(mode=0o700, exist_ok=True)
-    scenario = _RUN / "scenario.toml"
+    VIRTUAL.folder.mkdir(mode=0o700, exist_ok=True)
+    scenario = VIRTUAL.folder / "scenario.toml"
     scenario.write_text(text)
     try:
         with Testbed(load_scenario(str(scenario))) as testbed:

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import mininet.link
+import mininet.node
 import numpy as np
 import pytest
 
 from tests.conftest import PROJECT, VM
 from tests.guest.network import CHUNK_BYTES, UNEQUAL
+from tests.mn import CUSTOM, run_mn
 from topologies.conditions import ConditionsSpec, delays_s
 from topologies.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping import Shaping
 
-CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
 Report = dict[str, Any]
 
 
@@ -237,20 +238,20 @@ def test_closing_takes_the_shaping_away(shaped: Report) -> None:
 # --- Mininet's own command ------------------------------------------------------------------------------------------
 
 
-def test_mn_builds_the_fabric_from_the_custom_file(vm: VM) -> None:
-    commands = vm.folder / "commands"
-    commands.write_text(
-        "sh ovs-vsctl get bridge s1b1 datapath_id\ng3 ip -br addr show dev g3-eth0\ng3 cat /sys/class/net/g3-eth0/mtu\n"
-    )
-    commands.chmod(0o644)
-    mn = f"{sys.executable} {shutil.which('mn')} --custom {CUSTOM} --topo longhaul,gpus=4,leaves=1,spines=1"
-    # Mininet closes every descriptor there could be for each of its shells: a low limit keeps that short.
-    up = f"ulimit -n 256; {sys.executable} -m scenarios.vm.openvswitch up"
-    script = f"{up} && exec {mn} --controller none --post {commands} --test none"
-    ended = vm.run("--", "sh", "-c", script)
-    assert ended.status == 0, ended.err
-    shown = ended.out + ended.err
-    assert '"0000000300010001"' in shown and "10.1.0.2/8" in shown and "\n9000" in shown, shown
+def test_mn_pings_all_over_the_fabric_beside_the_controller(vm: VM) -> None:
+    ended = run_mn(vm, f"{sys.executable} -m controller --gpus 8", "gpus=8", look="g5")
+    assert "*** Results: 0% dropped (56/56 received)" in ended
+    assert '"0000000300010000"' in ended and "10.1.0.2/8" in ended and "\n9000" in ended, ended
+
+
+def test_mn_beside_the_app_loaded_by_the_name_of_its_module(vm: VM) -> None:
+    counts = ("gpus = 2+3", "leaves = 1", "spines = 1", "border_routers = 1", "socket = /run/c.sock")
+    (vm.folder / "longhaul.conf").write_text("\n".join(("[longhaul]", *counts)))
+    script = "from os_ken import cfg; from os_ken.base.app_manager import AppManager as Apps; "
+    script += "cfg.CONF(['--config-file', 'longhaul.conf'], project='os_ken'); Apps.run_apps(['controller.app'])"
+    controller = f'env OSKEN_HUB_TYPE=native {sys.executable} -c "{script}"'
+    ended = run_mn(vm, controller, "gpus=2+3,leaves=1,spines=1,border_routers=1", look="g4")
+    assert "*** Results: 0% dropped (20/20 received)" in ended
 
 
 def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +272,7 @@ def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)  # the file must find its package from anywhere
     monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != PROJECT])
     exec(compile(CUSTOM.read_text(), str(CUSTOM), "exec"), customs, customs)
-    same = {"sys": sys, "Link": mininet.link.Link}  # what both import is the same thing
+    same = {"sys": sys, "Link": mininet.link.Link, "Host": mininet.node.Host}  # what both import is the same thing
     clashes = {name: customs[name] for name in customs.keys() & theirs}
     assert all(same.get(name) is value for name, value in clashes.items()), sorted(clashes)
     assert list(customs["topos"]) == ["longhaul"]

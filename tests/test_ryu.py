@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, VM
+from tests.mn import run_mn
 from tests.test_controller import FABRICS, check_life
 
 pytestmark = pytest.mark.ryu
@@ -49,3 +50,12 @@ def test_the_same_life_with_real_switches(vm: VM, python: Path) -> None:
     ended = vm.run(*command, env={"CONTROLLER_PYTHON": str(python)}, timeout=300)
     assert ended.status == 0, ended.err
     check_life(json.loads(ended.out.splitlines()[-1]), FABRICS["mesh"])
+
+
+def test_ryu_manager_loads_the_app_by_the_name_of_its_module(vm: VM, python: Path) -> None:
+    (vm.folder / "longhaul.conf").write_text("[longhaul]\ngpus = 2+2\nleaves = 1\nspines = 1\nsocket = /run/c.sock\n")
+    # ryu-manager itself lacks what eventlet has dropped and the app's `framework` gives back
+    given = "import eventlet.wsgi as w; w.ALREADY_HANDLED = object(); from ryu.cmd.manager import main; main()"
+    controller = f'{python} -c "{given}" --config-file longhaul.conf controller.app'
+    shown = run_mn(vm, controller, "gpus=2+2,leaves=1,spines=1", look="g3")
+    assert "*** Results: 0% dropped (12/12 received)" in shown

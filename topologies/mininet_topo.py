@@ -1,8 +1,9 @@
 """The declared fabric as a Mininet topology: hosts, switches, ports, addresses and cables, just as the Fabric says.
 
-Also a custom file for Mininet's own command, with what `mn` needs said on its command line:
+Also a custom file for Mininet's own command, beside the controller of the same fabric, `python -m controller --gpus 8`:
 
-    mn --custom topologies/mininet_topo.py --topo longhaul,gpus=8 --arp --controller remote
+    mn --custom topologies/mininet_topo.py --topo longhaul,gpus=8 --controller remote \
+       --switch ovs,protocols=OpenFlow13 --test pingall
 
 Whatever this module calls by a name, `mn` takes for its own variable of that name: there must be none that it has.
 Building a network from the topology is left to `network`.
@@ -12,14 +13,19 @@ import sys
 from pathlib import Path
 
 from mininet.link import Link
+from mininet.node import Host
 from mininet.topo import Topo
 
 if "__file__" not in globals():  # run by mn, which tells a custom file neither where it is nor where its package is
-    sys.path.append(str(Path((lambda: None).__code__.co_filename).resolve().parent.parent))
+    _root = Path((lambda: None).__code__.co_filename).resolve().parent.parent
+    # The packages of set-up are for the Python that mn runs on, too, which knows nothing of them.
+    _packages = _root.glob(f".venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
+    sys.path += map(str, [_root, *_packages])
 
-from topologies.fabric import Fabric, FabricSpec, build_fabric, even_split
+from topologies.declared import declared
+from topologies.fabric import Fabric, build_fabric
 from topologies.shaping import MTU_BYTES
-from topologies.wan import WanSpec
+from topologies.wiring import Gpu
 
 PREFIX_LENGTH = 8
 """Of every GPU's address: all GPUs of all sites are on one link, and no route is needed."""
@@ -35,6 +41,18 @@ class JumboLink(Link):
             end.cmd(f"ip link set dev {end.name} mtu {MTU_BYTES}")
 
 
+class NeighbourlyHost(Host):
+    """A host that knows the addresses of all others, because the switches carry no broadcasts: mn's --arp, always."""
+
+    def config(self, neighbours: tuple[Gpu, ...] = (), **params: object) -> object:
+        """Set the host up as Mininet does, and tell it of these GPUs."""
+        result = super().config(**params)
+        device = self.defaultIntf()
+        lines = [f"ip neigh replace {gpu.ip} lladdr {gpu.mac} dev {device}" for gpu in neighbours]
+        self.cmd("; ".join(lines))
+        return result
+
+
 class LonghaulTopo(Topo):
     """A fabric as Mininet sees it; every number is one that the Fabric declares."""
 
@@ -47,25 +65,18 @@ class LonghaulTopo(Topo):
         wan: str = "mesh",
         fabric: Fabric | None = None,
     ) -> None:
-        """Declare hosts, switches and links: of `fabric`, or of one with these counts.
+        """Declare hosts, switches and links: of `fabric`, or of one that `declared` makes of the others.
 
-        `gpus` is a total to share out over two sites, or a number per site: "3+5". Raises FabricError for a fabric
-        that cannot be built.
+        Raises FabricError for a fabric that cannot be built.
         """
+        alone = fabric is None  # nobody else sets the hosts up
         if fabric is None:
-            text = str(gpus)
-            per_site = tuple(int(count) for count in text.split("+")) if "+" in text else even_split(int(text))
-            fabric = build_fabric(
-                FabricSpec(
-                    gpus_per_site=per_site,
-                    leaves=leaves,
-                    spines=spines,
-                    border_routers=border_routers,
-                    wan=WanSpec(preset=wan),
-                )
-            )
+            spec = declared(gpus=gpus, leaves=leaves, spines=spines, border_routers=border_routers, wan=wan)
+            fabric = build_fabric(spec)
         for gpu in fabric.gpus:
-            self.addHost(gpu.name, ip=f"{gpu.ip}/{PREFIX_LENGTH}", mac=gpu.mac)
+            others = tuple(other for other in fabric.gpus if other is not gpu)
+            own = {"cls": NeighbourlyHost, "neighbours": others} if alone else {}
+            self.addHost(gpu.name, ip=f"{gpu.ip}/{PREFIX_LENGTH}", mac=gpu.mac, **own)
         for switch in fabric.switches:
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13", failMode="secure")
         for cable in fabric.cables:

@@ -76,7 +76,13 @@ class GpuHost(LateShell, Host):
     def startShell(self, mnopts: str | None = None) -> None:
         """Make the namespace."""
         command = ["mnexec", "-n", "-p", "ip", "-oneline", "-batch", "-"]
-        self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._holder = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,  # Ctrl-C at a prompt is not for it
+        )
         self.pid = self._holder.pid
 
     def await_namespace(self) -> None:

@@ -158,7 +158,14 @@ class DropCounter:
 
 def _tc(batch: str) -> None:
     """Run a batch of tc to its end; raises TcError with the first line that fails."""
-    done = subprocess.run(["tc", "-batch", "-"], input=batch, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["tc", "-batch", "-"],
+        input=batch,
+        capture_output=True,
+        text=True,
+        check=False,
+        process_group=0,  # Ctrl-C at a prompt is not for it
+    )
     if done.returncode == 0:
         return
     words = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]

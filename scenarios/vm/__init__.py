@@ -5,9 +5,16 @@ root inside, and returns the command's exit status; ``python -m scenarios.vm`` d
 against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
 """
 
+import signal
+import sys
+
+if sys.argv[:1] == ["-m"]:  # imported for `python -m scenarios.vm`, which cannot catch a Ctrl-C yet and does so later
+    from scenarios.interrupt import end_at_once
+
+    signal.signal(signal.SIGINT, end_at_once)
+
 import io
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 

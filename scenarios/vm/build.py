@@ -31,6 +31,7 @@ _QUIET_S = 15.0  # how often progress is told where it cannot be redrawn
 def main() -> int:
     """Build the kernel unless it is there; return an exit status."""
     signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         path = build(dict(os.environ))
     except VMError as error:

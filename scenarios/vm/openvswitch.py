@@ -6,6 +6,7 @@ Both are for the VM, never for the host: the host's Open vSwitch is neither used
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in actions:
         print(f"usage: python -m scenarios.vm.openvswitch up|down, not {' '.join(arguments)!r}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         actions[arguments[0]]()
     except VMError as error:

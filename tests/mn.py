@@ -1,0 +1,33 @@
+"""Mininet's own command, as its users run it, beside a controller in the VM."""
+
+from tests.conftest import PROJECT, VM
+
+CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
+
+
+def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
+    """Have mn ping all over a fabric while this controller runs, look at host `look`, and return all that is said.
+
+    Fails where mn does, where the controller ends before it is told to, and where mn leaves a bridge or a cable.
+    """
+    commands = vm.folder / "commands"
+    commands.write_text(
+        f"sh ovs-vsctl get bridge s1b0 datapath_id\n{look} ip -br addr show dev {look}-eth0\n"
+        f"{look} cat /sys/class/net/{look}-eth0/mtu\n"
+    )
+    commands.chmod(0o644)
+    mn = f"mn --custom {CUSTOM} --topo longhaul,{topology} --controller remote --switch ovs,protocols=OpenFlow13"
+    # Mininet closes every descriptor there could be for each of its shells: a low limit keeps that short. What is on
+    # the way to the programs of setup.sh must do: mn's own Python, without a word of where the project's packages are.
+    script = f"""
+        ulimit -n 256
+        python3 -m scenarios.vm.openvswitch up
+        {controller} & controller=$!
+        env -u PYTHONPATH {mn} --post {commands} --test pingall || exit
+        [ -z "$(ovs-vsctl list-br)$(ip -br link show type veth)" ] || exit 77
+        kill $controller
+    """
+    ended = vm.run("--", "sh", "-c", script, env={"PATH": "/usr/bin:/bin"}, timeout=400)
+    shown = ended.out + ended.err
+    assert ended.status == 0, shown
+    return shown
