@@ -1,9 +1,9 @@
 """What the kernel holds of traffic control, exactly: rates in bytes/s, delays in ns and drops, asked over rtnetlink.
 
 tc itself rounds a rate to five digits or so when it prints one, and before iproute2 6.3 it has no JSON for classes.
-Sets what that iproute2 cannot, such as how large TCP's segments may be, and the rates of many classes at once, each
-answered by what the class then holds. The messages are those of linux/rtnetlink.h, linux/if_link.h,
-linux/pkt_sched.h and linux/gen_stats.h.
+Sets what that iproute2 cannot: how large TCP's segments may be, delays to the nanosecond, and the rates of many
+classes at once, each answered by what the class then holds. The messages are those of linux/rtnetlink.h,
+linux/if_link.h, linux/pkt_sched.h and linux/gen_stats.h.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLM_F_REQUEST_DUMP, _NLM_F_REQUEST_ACK, _NLM_F_REQUEST_ECHO = 0x301, 0x5, 0x9
-_RTM_NEWLINK, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 38, 40, 42
+_RTM_NEWLINK, _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 36, 38, 40, 42
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _HEADER, _TCMSG, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxxxiIII"), struct.Struct("=HH")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
-_NETEM_QOPT_BYTES, _TCA_NETEM_LATENCY64 = 24, 10
+_NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
 _HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB wants a table of times besides
 _TICK_NS = 64  # what tc and the kernel count bursts in, as the time that they take at the class's rate
 _ROOT = 0xFFFFFFFF
-_FIRST_HANDLE = 0x10000  # of the qdisc 1:
+_FIRST_HANDLE = 0x10000  # of the qdisc 1:, and how far apart such handles are
 _SO_RCVBUFFORCE = 33  # Python has no name for it
 _QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a batch before we can read the first answer
 
@@ -41,6 +41,17 @@ class HtbRate:
     rate: int
     burst_ns: int
     quantum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetemDelay:
+    """A delay for the netem MINOR+1: that hangs under the class 1:`minor` of the interface with this index, and how
+    many packets it may hold."""
+
+    interface: int
+    minor: int
+    delay_ns: int
+    limit: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,23 +118,36 @@ class RtNetlink:
         Raises OSError, with the class's interface and number, for the first that the kernel refuses; those behind it
         are changed all the same.
         """
+        held = []
+        bodies = [_htb_body(rate) for rate in rates]
+        for wanted, (code, message) in zip(
+            rates, self._batch(_RTM_NEWTCLASS, _NLM_F_REQUEST_ECHO, bodies), strict=True
+        ):
+            if code:
+                where = f"class 1:{wanted.minor:x} of interface {wanted.interface}"
+                raise OSError(code, f"{where} does not take {8 * wanted.rate} bit/s: {os.strerror(code)}")
+            held.append(_htb_class(_tc_object(message)))
+        return held
+
+    def change_delays(self, delays: Sequence[NetemDelay]) -> None:
+        """Give netems that exist these delays; raises OSError for the first that the kernel refuses."""
+        bodies = [_netem_body(delay) for delay in delays]
+        for wanted, (code, _) in zip(delays, self._batch(_RTM_NEWQDISC, _NLM_F_REQUEST_ACK, bodies), strict=True):
+            if code:
+                where = f"the netem of class 1:{wanted.minor:x} of interface {wanted.interface}"
+                raise OSError(code, f"{where} does not take {wanted.delay_ns} ns: {os.strerror(code)}")
+
+    def _batch(self, kind: int, flags: int, bodies: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Send requests at once; the answer to each, in order: an error's number (0 for none), and the message."""
         first = self._sequence + 1
-        self._socket.send(b"".join(self._message(_RTM_NEWTCLASS, _NLM_F_REQUEST_ECHO, _htb_body(r)) for r in rates))
-        found: dict[int, HtbClass] = {}
-        failed: dict[int, int] = {}
-        while len(found) + len(failed) < len(rates):
+        self._socket.send(b"".join(self._message(kind, flags, body) for body in bodies))
+        found: dict[int, tuple[int, bytes]] = {}
+        while len(found) < len(bodies):
             for answer, sequence, message in _messages(self._socket.recv(1 << 20)):
-                place = sequence - first
-                if place < 0:
-                    continue  # left over from a dump that was given up
-                if answer == _NLMSG_ERROR:
-                    failed[place] = -struct.unpack_from("=i", message)[0]
-                else:
-                    found[place] = _htb_class(_tc_object(message))
-        for place, code in sorted(failed.items()):
-            where = f"class 1:{rates[place].minor:x} of interface {rates[place].interface}"
-            raise OSError(code, f"{where} does not take {8 * rates[place].rate} bit/s: {os.strerror(code)}")
-        return [found[place] for place in range(len(rates))]
+                if sequence >= first:  # others are left over from a dump that was given up
+                    code = -struct.unpack_from("=i", message)[0] if answer == _NLMSG_ERROR else 0
+                    found[sequence - first] = code, message
+        return [found[place] for place in range(len(bodies))]
 
     def qdiscs(self) -> list[Qdisc]:
         """The queueing disciplines of all interfaces."""
@@ -132,7 +156,7 @@ class RtNetlink:
             kind = attributes[_TCA_KIND].rstrip(b"\0").decode()
             delay_ns = 0
             if kind == "netem":
-                delay_ns = _u64(_attributes(attributes[_TCA_OPTIONS][_NETEM_QOPT_BYTES:]), _TCA_NETEM_LATENCY64)
+                delay_ns = _u64(_attributes(attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]), _TCA_NETEM_LATENCY64)
             found.append(
                 Qdisc(
                     interface=interface,
@@ -206,9 +230,17 @@ def _htb_body(wanted: HtbRate) -> bytes:
     return message + _attribute(_TCA_KIND, b"htb\0") + _attribute(_TCA_OPTIONS, options)
 
 
+def _netem_body(wanted: NetemDelay) -> bytes:
+    options = _NETEM_QOPT.pack(0, wanted.limit, 0, 0, 0, 0)
+    options += _attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", wanted.delay_ns))
+    handle = (wanted.minor + 1) * _FIRST_HANDLE
+    message = _TCMSG.pack(0, wanted.interface, handle, _FIRST_HANDLE + wanted.minor, 0)
+    return message + _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
+
+
 def _attribute(kind: int, value: bytes) -> bytes:
-    """An attribute; its value is a multiple of four bytes long."""
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
+    """An attribute, filled up to a multiple of four bytes as the kernel wants it."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:

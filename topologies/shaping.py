@@ -29,7 +29,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from topologies.fabric import Fabric, LogicalLink
+from topologies.fabric import Fabric
 from topologies.wiring import Switch
 
 Floats = npt.NDArray[np.float64]
@@ -40,14 +40,11 @@ MTU_BYTES = 9000
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 
-# Two grains of 256 ns of the clock are the latest seen in virtual time. tc (iproute2 6.1) cuts a burst down to whole
-# microseconds of the rate: ask for a little more than one, get one.
-VIRTUAL_LATE_S = 1.1e-6
+VIRTUAL_LATE_S = 64e-9
+"""How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
 QUANTUM_BYTES = 200_000  # HTB wants one and has no use for it: no class borrows
-_QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
-
-_HOST_DELAY_NS = 768  # from a process's send to its peer's return from recv over unshaped links, in virtual time
-_DELAY_GRAIN_NS = 1000  # of tc's netem (iproute2 6.1); it cuts down
+QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+_TELLING = 100  # a delay that is so many times shorter than a timer may be late cannot be told from none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +89,26 @@ class Shaping:
 
     @cached_property
     def delays_ns(self) -> Mapping[ClassKey, int]:
-        """The delay of the netem beneath each class that has one."""
-        links = self.fabric.links
-        found = {lane.key: delay_ns(links[lane.link], delay_s=self.delays_s[lane.link]) for lane in self.lanes}
-        return {key: ns for key, ns in found.items() if ns}
+        """The delay of the netem beneath each class that has one.
+
+        Where timers may be late a delay that is next to nothing beside that is left out, as it would only cost.
+        """
+        least_ns = max(1.0, self.late_s * 1e9 / _TELLING)
+        found = {lane.key: round(self.delays_s[lane.link] * 1e9) for lane in self.lanes}
+        return {key: ns for key, ns in found.items() if ns >= least_ns}
 
     def structure(self, rates_bps: Floats) -> str:
         """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
 
-        The ports must have no queueing discipline of their own, as interfaces begin.
+        The ports must have no queueing discipline of their own, as interfaces begin. Bursts and delays are not what
+        they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
         """
         wanted = self.wanted(rates_bps)
         lines: list[str] = []
         for interface in self.interfaces:
             own = [lane for lane in self.lanes if lane.interface == interface]
             everything = next((lane.minor for lane in own if lane.match is None), 0)
-            queue = f"htb default {everything:x} direct_qlen {_QUEUE_PACKETS}"
+            queue = f"htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
             lines.append(f"qdisc add dev {interface} root handle 1: {queue}")
             for lane in own:
                 lines += [self._class_line("add", lane, wanted[lane.key]), self._queue_line(lane), *_filter_lines(lane)]
@@ -132,9 +133,9 @@ class Shaping:
     def _queue_line(self, lane: Lane) -> str:
         """The queue beneath a class; HTB's own would hold no more than the interface's txqueuelen."""
         ns = self.delays_ns.get(lane.key, 0)
-        kind = f"netem delay {ns // _DELAY_GRAIN_NS}us limit" if ns else "pfifo limit"
+        kind = f"netem delay {ns // 1000}us limit" if ns else "pfifo limit"
         parent = f"parent 1:{lane.minor:x} handle {lane.minor + 1:x}:"
-        return f"qdisc add dev {lane.interface} {parent} {kind} {_QUEUE_PACKETS}"
+        return f"qdisc add dev {lane.interface} {parent} {kind} {QUEUE_PACKETS}"
 
 
 def lanes(fabric: Fabric) -> tuple[Lane, ...]:
@@ -171,16 +172,6 @@ def wire_bytes_per_s(rate_bps: int, *, mtu_bytes: int) -> int:
     if payload_bytes <= 0:
         raise ValueError(f"an MTU of {mtu_bytes} bytes has no room beside {_HEADER_BYTES} bytes of headers")
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
-
-
-def delay_ns(link: LogicalLink, *, delay_s: float) -> int:
-    """The delay that netem adds to a link for it to take `delay_s`, in whole microseconds, which is tc's grain.
-
-    Cut down, and on links that end at a GPU less what the hosts take themselves: 0.7 us inside a site are no more
-    than a process in virtual time takes to send and receive, and need no netem at all.
-    """
-    ns = round(delay_s * 1e9) - (_HOST_DELAY_NS if link.kind in ("intra", "from_br") else 0)
-    return max(0, ns // _DELAY_GRAIN_NS * _DELAY_GRAIN_NS)
 
 
 def _beside(spines: list[Switch], border_router: str) -> list[str]:

@@ -15,12 +15,11 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
-from topologies.rtnetlink import HtbClass, HtbRate, RtNetlink
-from topologies.shaping import QUANTUM_BYTES, ClassKey, Shaping, class_name, mismatch
+from topologies.rtnetlink import HtbClass, HtbRate, NetemDelay, RtNetlink
+from topologies.shaping import QUANTUM_BYTES, QUEUE_PACKETS, ClassKey, Shaping, class_name, mismatch
 
 Floats = npt.NDArray[np.float64]
 
-_DELAY_TOLERANCE_NS = 64  # the kernel counts tc's delays in ticks of 64 ns, and cuts down
 _DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
 _RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
 
@@ -47,8 +46,10 @@ class Shaper:
             raise
         try:
             _tc(shaping.structure(rates_bps))
-            self.check(rates_bps)
+            self._delay()
             self._check_delays()
+            self.change(rates_bps)
+            self.check(rates_bps)
         except BaseException:
             self.close()
             raise
@@ -99,6 +100,17 @@ class Shaper:
             if qdisc.interface in self._ports and qdisc.kind != "noqueue":
                 raise TcError(f"port {self._ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
+    def _delay(self) -> None:
+        """Give every netem its delay, which tc itself cannot say so exactly."""
+        delays = [
+            NetemDelay(interface=self._index[name], minor=minor, delay_ns=ns, limit=QUEUE_PACKETS)
+            for (name, minor), ns in self.shaping.delays_ns.items()
+        ]
+        try:
+            self._netlink.change_delays(delays)
+        except OSError as error:
+            raise TcError(error.strerror) from None
+
     def _check_delays(self) -> None:
         found = {
             (self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns
@@ -107,7 +119,7 @@ class Shaper:
         }
         for lane in self.shaping.lanes:
             wanted_ns, found_ns = self.shaping.delays_ns.get(lane.key, 0), found.get(lane.key, 0)
-            if abs(found_ns - wanted_ns) > _DELAY_TOLERANCE_NS:
+            if found_ns != wanted_ns:
                 raise TcError(f"{class_name(lane.key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
 
 

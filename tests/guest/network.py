@@ -185,7 +185,7 @@ def shaped() -> dict[str, Any]:
         sh("tc class change dev s0l0-eth2 parent 1: classid 1:1 htb rate 98gbit ceil 98gbit quantum 200000")
         found["meddled"] = refused(lambda: shaper.check(changed))
         shaper.change(changed)
-        sh("tc qdisc change dev s0l0-eth2 parent 1:1 handle 2: pfifo limit 1")
+        sh("tc qdisc change dev s0l0-eth2 parent 1:1 handle 2: netem limit 1")
         found["seconds"]["dropping"] = seconds(built, 0, 1)
         found["drops after"], found["drops then"] = dropped.drops(), dropped.drops()
         found["twice"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
