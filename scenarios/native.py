@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SETUP = "bash scenarios/setup.sh"
-PROGRAMS = ("ip", "tc", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "mnexec", "setpriv", "ping", "iperf")
+PROGRAMS = ("ip", "tc", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "mnexec", "setpriv", "ping", "iperf", "ifconfig")
 """The programs that the testbed starts, in the VM or outside."""
 
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a fresh Debian 12, Debian 13 or Ubuntu 24.04 ready for Longhaul, and does nothing where all is in place.
-#   bash scenarios/setup.sh
+#   bash scenarios/setup.sh            `bash scenarios/setup.sh bare` also installs what `pytest -m bare` takes
 # Root (or sudo) is used for apt alone. The rest is yours: .venv in the project, the VM's kernel in ~/.cache/longhaul.
 set -euo pipefail
 
@@ -14,7 +14,12 @@ command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debi
 # --- packages ------------------------------------------------------------------------------------------------------
 # The network, the prompt's tools, Python, and what builds a kernel.
 packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf net-tools procps util-linux python3 python3-venv
-    gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
+    python-is-python3 gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
+case ${1-} in
+    '') ;;
+    bare) packages+=(debootstrap vagrant vagrant-libvirt) ;;
+    *) say "$1 is no part of set-up: allowed is nothing, or bare"; exit 2 ;;
+esac
 
 installed() { dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 root() {

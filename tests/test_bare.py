@@ -1,0 +1,145 @@
+"""A machine set up from nothing, as the Vagrantfile does it: ``bash scenarios/setup.sh bare && pytest -m bare``.
+
+A bare Debian is laid by debootstrap and gets the project as `git` lists it and a user who may use sudo; then the
+Vagrantfile's own provisioner runs in it, and so does the command that the Vagrantfile promises. So a package that
+set-up does not install is missing there. Of this machine it has the kernel, the archives that apt is told of and the
+VM's kernel where that is of the same source: building it is begun, which takes all the tools, and not finished.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scenarios.vm import kernel
+from tests.conftest import PROJECT
+
+pytestmark = pytest.mark.bare
+
+USER = "vagrant"
+HOME = f"/home/{USER}"
+BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def codename() -> str:
+    """The suite that this machine runs, which is the one its archives have."""
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    assert release["ID"] == "debian", f"a bare Debian can be laid on Debian only, and this is {release['ID']}"
+    return release["VERSION_CODENAME"]
+
+
+def sources() -> Iterator[Path]:
+    """The lists of archives that are Debian's own."""
+    for path in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*")]:
+        if path.exists():
+            yield path
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """The folder of a bare Debian with sudo and the project."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    folder.chmod(0o755)
+    try:
+        debootstrap = ["debootstrap", "--variant=minbase", "--include=sudo", codename(), str(folder)]
+        made = subprocess.run(debootstrap, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stdout[-2000:]
+        furnish(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def furnish(folder: Path) -> None:
+    """What a box has and debootstrap's folder has not: archives, a network, a user; and the project."""
+    (folder / "etc/apt/sources.list").unlink(missing_ok=True)
+    for path in sources():
+        shutil.copy(path, folder / path.relative_to("/"))
+    for path in map(Path, ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")):
+        if path.exists():
+            shutil.copy(path, folder / path.relative_to("/"))
+    if BUNDLE.exists():
+        shutil.copy(BUNDLE, folder / "srv/bundle.crt")
+    starts_no_service = folder / "usr/sbin/policy-rc.d"
+    starts_no_service.write_text("#!/bin/sh\nexit 101\n")
+    starts_no_service.chmod(0o755)
+    subprocess.run(["chroot", folder, "useradd", "--create-home", "--shell", "/bin/bash", USER], check=True)
+    (folder / f"etc/sudoers.d/{USER}").write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")
+    home = folder / HOME.lstrip("/")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (home / "longhaul" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, home / "longhaul" / name)
+    for built in kernel.cache_folder(os.environ).glob("linux-*"):
+        shutil.copytree(built, home / ".cache/longhaul" / built.name)
+    subprocess.run(["chroot", folder, "chown", "-R", f"{USER}:", HOME], check=True)
+
+
+@pytest.fixture(scope="module")
+def run(root: Path) -> Run:
+    """Runs a script there as the user, with processes and mounts of its own, which end with it."""
+    named = [name for name in os.environ if re.fullmatch(r"(?i)(https?|ftp|no)_proxy|PIP_INDEX_URL", name)]
+    environment = {name: os.environ[name] for name in named} | {"PIP_CERT": "/srv/bundle.crt", "LANG": "C.UTF-8"}
+
+    def run(script: str, *, timeout: float) -> "subprocess.CompletedProcess[str]":
+        words = " ".join(f'"{name}={value}"' for name, value in environment.items())
+        login = f'exec env -i {words} su --login --whitelist-environment={",".join(environment)} {USER} -c "$1"'
+        enter = (
+            'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && mount -t sysfs -o ro sysfs "$0/sys" &&'
+            f' exec chroot "$0" sh -c \'{login}\' sh "$1"'
+        )
+        unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+        command = [*unshare, "sh", "-c", enter, str(root), script]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+
+    return run
+
+
+def provisioner() -> str:
+    """The script that the Vagrantfile runs in a new machine, as the user that one logs in as."""
+    found = re.findall(
+        r'provision "shell", privileged: false, inline: <<-SHELL\n(.*?)^ *SHELL$',
+        (PROJECT / "Vagrantfile").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert len(found) == 1, "the Vagrantfile has one provisioner, which this test can read"
+    return str(found[0])
+
+
+def test_vagrant_finds_nothing_wrong_with_the_vagrantfile(tmp_path: Path) -> None:
+    shutil.copy(PROJECT / "Vagrantfile", tmp_path)
+    environment = os.environ | {"VAGRANT_HOME": str(tmp_path / "home"), "VAGRANT_DEFAULT_PROVIDER": "libvirt"}
+    command = ["vagrant", "validate"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "Vagrantfile validated successfully.\n"), done.stderr
+
+
+def test_a_bare_machine_is_set_up_and_runs_the_command_as_written(run: Run) -> None:
+    done = run(provisioner(), timeout=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.endswith("setup: ready\n")
+    done = run("cd longhaul && sudo python scenarios/run.py --collectives 2 --modes base,joint", timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"certificate: 4 collectives measured, median measured/predicted (1\.00|0\.99)", done.stdout)
+    done = run("cd longhaul && .venv/bin/python scenarios/run.py --doctor", timeout=300)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_vms_kernel_can_be_built_there(run: Run) -> None:
+    # Until the first object files are there: by then every tool but the last linking has been used.
+    script = r"""
+        cd longhaul && mkfifo said && trap 'kill $build; wait $build' EXIT
+        XDG_CACHE_HOME=/tmp .venv/bin/python -m scenarios.vm.build 2>said & build=$!
+        while read -r line; do echo "$line"; case $line in *compiling:*) exit 0;; esac; done <said
+        exit 1
+    """
+    done = run(script, timeout=600)
+    assert done.returncode == 0, done.stdout
+    (files,) = re.findall(r"compiling: (\d+) files", done.stdout)
+    assert int(files) > 0
