@@ -192,6 +192,11 @@ class Communicator:
         self._nursery.wait()
         self._arrivals = []
 
+    def kill(self) -> None:
+        """End the agents in the middle of whatever they are doing."""
+        self._nursery.terminate()  # which kills its agents
+        self.close()
+
     def _all(self, do: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
             self._tell(rank, do)

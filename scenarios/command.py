@@ -22,8 +22,9 @@ from scenarios.model import Model
 from scenarios.record import recorded
 from scenarios.results import SettingResult, gathered
 from scenarios.spec import Scenario
-from scenarios.vm import CannotRunError
+from scenarios.vm import CannotRunError, VMError
 from scenarios.workers import WorkerError
+from topologies.scale import RateScale, ScaleError
 
 DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 """Exit statuses."""
@@ -72,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
+    add("--rate-scale", metavar="1/N", help="in real time: rates and chunks are divided by N (default 1/1000)")
     add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
     return parser
 
@@ -86,7 +89,11 @@ class _Alone(argparse.Action):
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     options = _parser().parse_args(arguments)
+    if options.cli:
+        return _prompt(options)
     try:
+        if options.rate_scale is not None:
+            raise ScenarioError(["--rate-scale: rates are carried whole in virtual time: allowed is beside --cli"])
         scenario, jobs = _checked(options)
         engines = _engines(options.engine, scenario, jobs)
         if options.dry_run:
@@ -107,6 +114,28 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{prefix}{error}", file=sys.stderr)
         return BAD_USAGE
     return _run(scenario, engines, place, json=options.json)
+
+
+def _prompt(options: argparse.Namespace) -> int:
+    """Have a prompt; return the exit status."""
+    from scenarios.prompt.launch import DEFAULT_SCALE, launch
+
+    try:
+        if options.json or options.dry_run:
+            raise ScenarioError(
+                [f"{'--json' if options.json else '--dry-run'} is beside --cli: allowed is one of both"]
+            )
+        scenario, _ = _checked(options)
+        out = None if options.out is None else Path(options.out)
+        scale = DEFAULT_SCALE if options.rate_scale is None else RateScale.parse(options.rate_scale)
+        return launch(scenario, out=out, scale=scale)
+    except VMError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return error.status
+    except (ScenarioError, FolderError, ValueError) as error:
+        prefix = {FolderError: "--out: ", ScaleError: "--rate-scale: "}.get(type(error), "")
+        print(f"{prefix}{error}", file=sys.stderr)
+        return BAD_USAGE
 
 
 def _engines(chosen: str, scenario: Scenario, jobs: int) -> list[_Part]:
