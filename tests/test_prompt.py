@@ -1,13 +1,16 @@
-"""A person at the prompt, in the VM and on a kernel that has all it needs: every verb, Ctrl-C, and nothing left behind."""
+"""A person at the prompt, in the VM and on a kernel that can do it: every verb, Ctrl-C, and nothing left behind."""
 
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -41,8 +44,8 @@ class Session:
 
 
 @contextmanager
-def session(vm: VM, *arguments: str) -> Iterator[Session]:
-    """A prompt of an unprivileged user's, left by exit."""
+def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[Session]:
+    """A prompt of an unprivileged user's, left by typing `leave`."""
     child: pexpect.spawn[str] = pexpect.spawn(
         sys.executable,
         [RUN, "--cli", *arguments],
@@ -55,8 +58,9 @@ def session(vm: VM, *arguments: str) -> Iterator[Session]:
     )
     try:
         yield Session(child)
-        child.sendline("exit")
+        child.send(leave)
         child.expect(pexpect.EOF, timeout=COMING_UP_S)
+        assert "taking everything down" in str(child.before)
         child.close()
         assert child.exitstatus == 0
     finally:
@@ -173,3 +177,91 @@ def test_a_session_at_eight_gpus(vm: VM) -> None:
     assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap"]
     assert (vm.folder / "state" / "longhaul" / "history").read_text().endswith("flows s1b0\nexit\n")
     read_capture(vm.folder / "kept" / "leaf.pcap")
+
+
+def read_capture(file: Path) -> None:
+    """Hold a capture of g0>g1 against what an AllGather of 8 MB at 1/1000 must put on that link."""
+    data = file.read_bytes()
+    assert struct.unpack_from("<IHHiIII", data)[::6] == (0xA1B23C4D, 1)  # pcap with nanoseconds, of Ethernet frames
+    at, payload, times = 24, 0, []
+    while at < len(data):
+        seconds, ns, kept, length = struct.unpack_from("<IIII", data, at)
+        frame = data[at + 16 : at + 16 + kept]
+        assert len(frame) == kept <= length
+        assert frame[12:14] == b"\x08\x00" and frame[26:34] == bytes([10, 0, 0, 1, 10, 0, 0, 2])
+        if frame[23] == 6 and 4791 in struct.unpack_from("!HH", frame, 34):
+            payload += length - 34 - (frame[46] >> 4) * 4
+        times.append(seconds * 10**9 + ns)
+        at += 16 + kept
+    assert times == sorted(times) and abs(times[0] / 1e9 - time.time()) < 3600
+    assert 7 * 8000 < payload < 7 * 8000 * 1.05  # seven chunks, and a label behind each
+
+
+def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) -> None:
+    with session(vm, "--set", "sweep.fabric.gpus=[16, 8]", "--rate-scale", "1/500", leave="\x04") as prompt:
+        assert "16 GPUs (8 + 8)" in prompt.banner and "rate scale 1/500" in prompt.banner
+        assert "the first of 2 settings of paper" in prompt.banner
+        assert "*** Results: 0% dropped (240/240 received)" in prompt.ask("pingall")
+        prompt.ask("rate g0>g9 1 Gbit/s")
+        assert "ratio" in prompt.ask("allgather 64 MB")
+    assert not list((vm.folder / "results").iterdir())  # there was nothing to keep
+
+
+@pytest.fixture(scope="module")
+def on_its_own_kernel() -> dict[str, Any]:
+    """What was seen of a session as root on a kernel with Open vSwitch and netem: the VM's, used as the machine."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "scenarios.vm", "--clock", "wall", "--", sys.executable, GUEST],
+        cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_root_on_a_kernel_that_can_do_it_has_the_network_there(on_its_own_kernel: dict[str, Any]) -> None:
+    seen = on_its_own_kernel
+    assert "on this machine's own kernel" in seen["banner"]
+    assert "0% dropped (56/56 received)" in seen["pingall"]
+    assert "ratio" in seen["allgather"]
+    assert "aborted" in seen["aborted"]
+    assert carried_bps(seen["iperf"]) == pytest.approx(50e6, rel=0.05)
+    assert len(seen["bridges while it is up"]) == 12
+
+
+@pytest.mark.parametrize("end", ["exit", "a signal", "Ctrl-C while it comes up"])
+def test_whatever_ends_it_nothing_is_left_on_that_kernel(on_its_own_kernel: dict[str, Any], end: str) -> None:
+    seen = on_its_own_kernel
+    assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}
+    assert seen["after"][end] == seen["before"]
+
+
+def test_commands_may_come_from_a_file(vm: VM) -> None:
+    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    ended = subprocess.run(
+        [sys.executable, RUN, "--cli", "--gpus", "4"],
+        input="g0 ping -c 1 g2\nnodes\nallgather 64 MB\n",
+        env=vm.environment, cwd=vm.folder, capture_output=True, text=True, check=False, timeout=COMING_UP_S, **become,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert " 0% packet loss" in ended.stdout and "g0 g1 g2 g3" in ended.stdout and "ratio" in ended.stdout
+    assert "bringing up the agents" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cli", "--json"), "--json is beside --cli"),
+        (("--cli", "--rate-scale", "2/3"), '--rate-scale: "2/3" is no rate scale: allowed is 1/N'),
+        (("--cli", "--gpus", "7"), "--gpus"),
+        (("--rate-scale", "1/1000"), "--rate-scale: rates are carried whole in virtual time"),
+    ],
+)
+def test_what_the_command_refuses(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, RUN, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 2
+    assert words in ended.stderr and ended.stdout == ""
+    assert list(tmp_path.iterdir()) == []

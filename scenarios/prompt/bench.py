@@ -219,9 +219,12 @@ class Bench(Testbed):
         if not self._broken and chunk_bytes == self.setting.collective.chunk_bytes:
             return
         self._check_size(chunk_bytes)
+        if self._broken:  # what others have left in the queues would be in the way
+            self._unshape()
+            self._shaper = self._shape(self.rates_bps)
         with self._risking():
             self._communicator.close()
-            self._communicator = self._communicate(chunk_bytes)
+            self._communicator = self._communicate(chunk_bytes, epoch=self._communicator.epoch)
             self.setting = replace(self.setting, collective=replace(self.setting.collective, chunk_bytes=chunk_bytes))
             if self._ring:
                 self._communicator.build_ring(self._ring)
