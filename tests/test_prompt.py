@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pexpect
 import pytest
 
 from tests.conftest import NOBODY, PROJECT, VM
+from tests.test_emulation import descendants, living
 
 RUN = str(PROJECT / "scenarios" / "run.py")
 GUEST = str(PROJECT / "tests" / "guest" / "prompt.py")
@@ -46,16 +48,7 @@ class Session:
 @contextmanager
 def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[Session]:
     """A prompt of an unprivileged user's, left by typing `leave`."""
-    child: pexpect.spawn[str] = pexpect.spawn(
-        sys.executable,
-        [RUN, "--cli", *arguments],
-        env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},  # type: ignore[arg-type]
-        cwd=str(vm.folder),
-        preexec_fn=become_nobody,
-        dimensions=(50, 160),
-        encoding="utf-8",
-        timeout=ANSWER_S,
-    )
+    child = sit_down(vm, *arguments)
     try:
         yield Session(child)
         child.send(leave)
@@ -65,6 +58,20 @@ def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[Session]
         assert child.exitstatus == 0
     finally:
         child.close(force=True)
+
+
+def sit_down(vm: VM, *arguments: str) -> "pexpect.spawn[str]":
+    """Start the command at a pseudo-terminal, as an unprivileged user."""
+    return pexpect.spawn(
+        sys.executable,
+        [RUN, "--cli", *arguments],
+        env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},  # type: ignore[arg-type]
+        cwd=str(vm.folder),
+        preexec_fn=become_nobody,
+        dimensions=(50, 160),
+        encoding="utf-8",
+        timeout=ANSWER_S,
+    )
 
 
 def become_nobody() -> None:
@@ -235,6 +242,20 @@ def test_whatever_ends_it_nothing_is_left_on_that_kernel(on_its_own_kernel: dict
     seen = on_its_own_kernel
     assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}
     assert seen["after"][end] == seen["before"]
+
+
+def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
+    child = sit_down(vm)
+    child.expect("bringing up the shaping", timeout=COMING_UP_S)
+    below = descendants(child.pid)
+    assert below
+    child.kill(signal.SIGTERM)
+    child.expect("run.py: interrupted", timeout=ANSWER_S)
+    child.expect(pexpect.EOF, timeout=ANSWER_S)
+    child.close()
+    assert child.exitstatus == 143
+    assert not set(below) & living().keys()
+    assert not list((vm.folder / "results").iterdir())
 
 
 def test_commands_may_come_from_a_file(vm: VM) -> None:

@@ -65,7 +65,7 @@ def ended(child: "pexpect.spawn[str]") -> Any:
 def main() -> None:
     openvswitch.up()
     sh("ovs-vsctl set Open_vSwitch . other_config:max-idle=12345")
-    with tempfile.TemporaryDirectory(dir="/run") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         seen: dict[str, Any] = {"before": state(), "after": {}, "status": {}}
         child = sit_down(folder)
         child.expect_exact(PROMPT)
