@@ -78,7 +78,8 @@ class Communicator:
     Collectives are of `chunk_bytes` a GPU. No step may take longer than `deadline_s`, by the VM's clock. The thread
     that makes a communicator must outlive it, as the agents die with it. Raises ValueError where the chunks are too
     large for Linux's sockets, CollectiveError where an agent cannot start. `lead_s` passes between the order to begin a
-    collective and its beginning.
+    collective and its beginning. `epoch` is the last ring's number: one that takes the place of another communicator
+    goes on from its, and no connection can be taken for one that the other has left.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Communicator:
         transport: Transport | None = None,
         deadline_s: float = 60.0,
         lead_s: float = LEAD_S,
+        epoch: int = 0,
     ) -> None:
         self._gpus = fabric.gpus
         self._ranks = range(len(self._gpus))
@@ -98,7 +100,7 @@ class Communicator:
             raise ValueError(f"a chunk has {chunk_bytes} bytes; it needs one at least")
         transport = transport or Transport()
         limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + wire.LABEL_BYTES)
-        self._epoch = self._collective = 0
+        self.epoch, self._collective = epoch, 0
         self._arrivals: list[list[int]] = []
         self._unread = [bytearray() for _ in self._ranks]
         pairs = [socket.socketpair() for _ in self._ranks]  # they have no name that another process could find
@@ -135,16 +137,16 @@ class Communicator:
         """
         if sorted(ring) != list(self._ranks):
             raise ValueError(f"{list(ring)} is no ring of {len(self._ranks)} GPUs: it must have each rank once")
-        self._epoch += 1
+        self.epoch += 1
         after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
         before = {b: a for a, b in after.items()}
         self._all("abort")
         for rank in self._ranks:  # one after the other: then nothing depends on which of them is first
             address = self._gpus[after[rank]].ip
-            self._tell(rank, "connect", epoch=self._epoch, successor=after[rank], address=address)
+            self._tell(rank, "connect", epoch=self.epoch, successor=after[rank], address=address)
             self._answers("connect", [rank])
         for rank in self._ranks:
-            self._tell(rank, "accept", epoch=self._epoch, predecessor=before[rank])
+            self._tell(rank, "accept", epoch=self.epoch, predecessor=before[rank])
         self._answers("accept", self._ranks)
         self._all("confirm")
         self._arrivals = [[] for _ in self._ranks]
@@ -191,6 +193,11 @@ class Communicator:
                 end()
         self._nursery.wait()
         self._arrivals = []
+
+    def kill(self) -> None:
+        """End the agents in the middle of whatever they are doing."""
+        self._nursery.terminate()  # which kills its agents
+        self.close()
 
     def _all(self, do: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
@@ -250,7 +257,7 @@ class Communicator:
         """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""
         collective = f"collective {self._collective}"
         what = {"start": "the agents' start", "touch": collective, "allgather": collective}.get(
-            do, f"ring {self._epoch}"
+            do, f"ring {self.epoch}"
         )
         dead = sorted(rank for rank, text in failed.items() if not text)
         if dead:

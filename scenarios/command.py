@@ -15,7 +15,7 @@ from scenarios.model import Model
 from scenarios.options import BAD_USAGE, Asked, asked
 from scenarios.place import FolderError, Place
 from scenarios.spec import Scenario
-from scenarios.vm import CannotRunError
+from scenarios.vm import CannotRunError, VMError
 
 if TYPE_CHECKING:
     from scenarios.running import Part
@@ -28,6 +28,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     try:
         wanted = asked(arguments)
+        if wanted.cli:
+            return _prompt(wanted)
         parts = _parts(wanted)
         if wanted.dry_run:
             plans = [(engine.name, settings) for engine, settings in parts]
@@ -45,6 +47,18 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{prefix}{error}", file=sys.stderr)
         return BAD_USAGE
     return _begin(wanted, parts, place, arguments)
+
+
+def _prompt(wanted: Asked) -> int:
+    """Have a prompt; return the exit status."""
+    from scenarios.prompt.launch import DEFAULT_SCALE, launch
+
+    out = None if wanted.out is None else Path(wanted.out)
+    try:
+        return launch(wanted.scenario, out=out, scale=wanted.rate_scale or DEFAULT_SCALE)
+    except VMError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return error.status
 
 
 def _begin(wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequence[str]) -> int:

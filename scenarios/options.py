@@ -13,6 +13,7 @@ from scenarios.document import ScenarioError, did_you_mean, scenario_names, show
 from scenarios.loader import Override, assignment, load_scenario
 from scenarios.place import FolderError
 from scenarios.spec import Scenario
+from topologies.scale import RateScale, ScaleError
 
 BAD_USAGE = 2
 MAX_JOBS = 256
@@ -57,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
+    add("--rate-scale", metavar="1/N", help="in real time: rates and chunks are divided by N (default 1/1000)")
     add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
     return parser
 
@@ -78,6 +81,8 @@ class Asked:
     out: str | None
     dry_run: bool
     json: bool
+    cli: bool
+    rate_scale: RateScale | None
 
 
 def asked(arguments: Sequence[str]) -> Asked:
@@ -98,6 +103,8 @@ def asked(arguments: Sequence[str]) -> Asked:
             place.check(Path(options.out))
     except FolderError as error:
         mistakes.append(f"--out: {error}")
+    rate_scale, complaints = _rate_scale(options)
+    mistakes += complaints
     try:
         scenario = load_scenario(options.scenario, overrides)
     except ScenarioError as error:
@@ -112,7 +119,24 @@ def asked(arguments: Sequence[str]) -> Asked:
         out=options.out,
         dry_run=options.dry_run,
         json=options.json,
+        cli=options.cli,
+        rate_scale=rate_scale,
     )
+
+
+def _rate_scale(options: argparse.Namespace) -> tuple[RateScale | None, list[str]]:
+    """The scale that is asked for, and what is wrong with the options about real time."""
+    mistakes = []
+    if options.cli and (options.json or options.dry_run):
+        mistakes.append(f"{'--json' if options.json else '--dry-run'} is beside --cli: allowed is one of both")
+    if options.rate_scale is None:
+        return None, mistakes
+    if not options.cli:
+        return None, [*mistakes, "--rate-scale: rates are carried whole in virtual time: allowed is beside --cli"]
+    try:
+        return RateScale.parse(options.rate_scale), mistakes
+    except ScaleError as error:
+        return None, [*mistakes, f"--rate-scale: {error}"]
 
 
 def _overrides(options: argparse.Namespace) -> list[Override]:

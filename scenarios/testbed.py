@@ -124,14 +124,15 @@ class Testbed:
     def _hang_up(self) -> None:
         self._communicator.close()
 
-    def _communicate(self, chunk_bytes: int) -> Communicator:
-        """Start the agents for chunks of this size."""
+    def _communicate(self, chunk_bytes: int, *, epoch: int = 0) -> Communicator:
+        """Start the agents for chunks of this size; `epoch` is the last of those before them."""
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
             chunk_bytes=self.ground.scale.chunk_bytes(chunk_bytes),
             transport=self.setting.transport,
             lead_s=self.ground.lead_s,
+            epoch=epoch,
         )
 
     def seen(self) -> dict[str, object]:

@@ -27,6 +27,7 @@ from topologies.nodes import (
 )
 from topologies.rtnetlink import RtNetlink
 from topologies.shaping import MTU_BYTES
+from topologies.wiring import Gpu
 
 # As few and large packets as TCP can make: most of what an AllGather costs, in wall time and in clock readings that
 # cost virtual time, it costs by the packet.
@@ -112,13 +113,12 @@ class FabricNet(Mininet):
             host.await_namespace()
         run_program(["ip", "-batch", "-"], "".join(map(_cable_lines, self.links)))
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
-            neighbours = [other for other in self.fabric.gpus if other is not gpu]
             host.configure(
                 (
                     "link set dev lo up",
                     f"link set dev {gpu.interface} up",
                     f"address add {gpu.ip}/{PREFIX_LENGTH} dev {gpu.interface}",
-                    *(f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface}" for other in neighbours),
+                    *self._neighbours(gpu),
                 )
             )
         self._allow_segments()
@@ -134,6 +134,18 @@ class FabricNet(Mininet):
         except NetworkError as error:
             raise NetworkError(f"Open vSwitch does not answer, is it up? ({error})") from None
         super().start()
+
+    def configLinkStatus(self, src: str, dst: str, status: str) -> None:
+        """Bring a cable "up" or "down"; a host that is up again gets its neighbours back, which Linux forgets."""
+        super().configLinkStatus(src, dst, status)
+        for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
+            if status == "up" and host.name in (src, dst):
+                host.configure(self._neighbours(gpu))
+
+    def _neighbours(self, gpu: Gpu) -> tuple[str, ...]:
+        """The lines that tell a host where all others are."""
+        others = (other for other in self.fabric.gpus if other is not gpu)
+        return tuple(f"neigh replace {other.ip} lladdr {other.mac} dev {gpu.interface}" for other in others)
 
     def _allow_segments(self) -> None:
         """Let large segments through every interface."""

@@ -1,0 +1,288 @@
+"""A person at the prompt, in the VM and on a kernel that can do it: every verb, Ctrl-C, and nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.conftest import NOBODY, PROJECT, VM
+from tests.test_emulation import descendants, living
+
+RUN = str(PROJECT / "scenarios" / "run.py")
+GUEST = str(PROJECT / "tests" / "guest" / "prompt.py")
+PROMPT = "mininet> "
+COMING_UP_S, ANSWER_S = 180, 120
+
+
+class Session:
+    """A prompt at a pseudo-terminal."""
+
+    def __init__(self, child: "pexpect.spawn[str]") -> None:
+        self.child = child
+        child.expect_exact(PROMPT, timeout=COMING_UP_S)
+        self.banner = self._before()
+
+    def ask(self, line: str) -> str:
+        """Type a line and return what is said until the next prompt."""
+        self.child.sendline(line)
+        self.child.expect_exact(PROMPT, timeout=ANSWER_S)
+        return self._before().partition("\n")[2]
+
+    def _before(self) -> str:
+        text = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", str(self.child.before)).replace("\r", "")
+        assert "Traceback" not in text
+        return text
+
+
+@contextmanager
+def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[Session]:
+    """A prompt of an unprivileged user's, left by typing `leave`."""
+    child = sit_down(vm, *arguments)
+    try:
+        yield Session(child)
+        child.send(leave)
+        child.expect(pexpect.EOF, timeout=COMING_UP_S)
+        assert "taking everything down" in str(child.before)
+        child.close()
+        assert child.exitstatus == 0
+    finally:
+        child.close(force=True)
+
+
+def sit_down(vm: VM, *arguments: str) -> "pexpect.spawn[str]":
+    """Start the command at a pseudo-terminal, as an unprivileged user."""
+    return pexpect.spawn(
+        sys.executable,
+        [RUN, "--cli", *arguments],
+        env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},  # type: ignore[arg-type]
+        cwd=str(vm.folder),
+        preexec_fn=become_nobody,
+        dimensions=(50, 160),
+        encoding="utf-8",
+        timeout=ANSWER_S,
+    )
+
+
+def become_nobody() -> None:
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def carried_bps(said: str) -> float:
+    """The rate that iperf says it has carried."""
+    found = re.search(r": ([0-9.]+) ([kMG])bit/s of payload carried", said)
+    assert found, said
+    return float(found[1]) * {"k": 1e3, "M": 1e6, "G": 1e9}[found[2]]
+
+
+def test_a_session_at_eight_gpus(vm: VM) -> None:
+    with session(vm, "--out", "kept") as prompt:
+        assert "8 GPUs (4 + 4)" in prompt.banner and "rate scale 1/1000" in prompt.banner
+        assert "in the VM" in prompt.banner
+        assert "*** Results: 0% dropped (56/56 received)" in prompt.ask("pingall")
+
+        # Rates: the link's own within a site, the slowest of the way across the WAN.
+        assert "g0>g1 has 50 Gbit/s, of which 1/1000, 50 Mbit/s, is carried" in prompt.ask("rate g0>g1 50 Gbit/s")
+        assert carried_bps(prompt.ask("iperf g0 g1")) == pytest.approx(50e6, rel=0.05)
+        prompt.ask("rate s0b0>s1b0 12 Gbit/s")
+        assert carried_bps(prompt.ask("iperf g0 g4")) == pytest.approx(12e6, rel=0.05)
+        assert re.search(r"s0b0>s1b0 +12 Gbit/s", prompt.ask("wan"))
+
+        # Conditions: the same seed gives the same ones again.
+        first = prompt.ask("resample 7") + prompt.ask("wan")
+        assert "collective 0 of seed 7" in first
+        assert "collective 1 of seed 7" in prompt.ask("resample")
+        assert prompt.ask("resample 7") + prompt.ask("wan") == first
+
+        # A ring, a mode and a collective, whose bytes go where the paths say.
+        assert "g0 > g2 > g1 > g3 > g7 > g5 > g6 > g4 > g0" in prompt.ask("ring 0 2 1 3 7 5 6 4")
+        assert "joint: the ring re-embedded" in prompt.ask("mode joint")
+        said = prompt.ask("allgather 64 MB 2")
+        ratios = [float(ratio) for ratio in re.findall(r"ratio ([0-9.]+)", said)]
+        assert len(ratios) == 2 and all(0.8 < ratio < 10 for ratio in ratios)  # real time, on a machine that tests
+        used = re.findall(r"^(\S+>\S+) .*in use", prompt.ask("paths"), re.MULTILINE)
+        busy = re.findall(r"^(\S+) .*us +([0-9.]+) MB +[0-9.]+ MB", prompt.ask("wan"), re.MULTILINE)
+        assert sorted(used) == sorted(link for link, _ in busy)
+        assert all(7 * 64 <= float(sent) < 7 * 64 * 1.05 for _, sent in busy)
+        assert re.search(r"route 1 .*tagged 1", prompt.ask("flows s0l0"))
+        assert "g0 > g1 > g2 > g3 > g4 > g5 > g6 > g7 > g0" in prompt.ask("ring rank")
+        assert "base: the ring fixed, WAN paths fixed" in prompt.ask("mode base")
+
+        # A capture, with what crosses in it, of the link's own packets.
+        prompt.ask("capture g0>g1 leaf.pcap")
+        prompt.ask("allgather 8 MB")
+        assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
+        assert "is there already" in prompt.ask("capture g0>g1 leaf.pcap")
+
+        # Ctrl-C in a collective that would take half a minute.
+        prompt.ask("rate s0b0>s1b0 1 Gbit/s")
+        prompt.child.sendline("allgather 640 MB")
+        prompt.child.expect(pexpect.TIMEOUT, timeout=4)
+        prompt.child.send("\x03")
+        prompt.child.expect_exact("aborted", timeout=ANSWER_S)
+        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+        prompt.ask("rate s0b0>s1b0 50 Gbit/s")
+        assert "ratio" in prompt.ask("allgather 64 MB")
+
+        # A cable, of the WAN and of a GPU.
+        assert "s0b0 - s1b0 is down" in prompt.ask("link s0b0 s1b0 down")
+        assert "100% packet loss" in prompt.ask("g0 ping -c 1 -W 1 g4")
+        prompt.ask("link s0b0 s1b0 up")
+        prompt.ask("link g0 s0l0 down")
+        prompt.ask("link g0 s0l0 up")
+        assert " 0% packet loss" in prompt.ask("g0 ping -c 3 -W 5 g4")
+        assert "ratio" in prompt.ask("allgather 64 MB")
+
+        # A delay is one: there by it, back without.
+        prompt.ask("delay s0b0>s1b0 30 ms")
+        fastest = re.search(r"min/avg/max/mdev = ([0-9.]+)", prompt.ask("g0 ping -c 3 g4"))
+        assert fastest and 30 <= float(fastest[1]) < 60
+
+        # What is mistyped is a sentence, and the prompt again.
+        for line, words in (
+            ("frobnicate", "is no verb and no node"),
+            ("algather 8 MB", "did you mean allgather?"),
+            ("rate s0b0>s9b9 1 Gbit/s", "is no link"),
+            ("rate s0b0>s1b0 fast", "is no rate"),
+            ("ring 0 1", "the ring lacks g2, g3, g4, g5, g6, g7"),
+            ("allgather 8", "is no size"),
+            ("allgather 800 TB", "allowed is"),
+            ("mode bse", "is no mode: allowed is base, ccl, wan, joint (did you mean base?)"),
+            ("flows s9l9", "is no switch"),
+            ("capture s0b0>s1b0 ../x", "is no name for the file"),
+            ("iperf g0 g9", "is no GPU: allowed is g0 to g7"),
+            ("link g0 s1l0 down", "no cable joins g0 and s1l0: g0 is joined to s0l0"),
+            ("xterm g0", "needs a display"),
+            ("x", "usage"),
+            ("x g99", "came to nothing"),
+        ):
+            assert words in prompt.ask(line), line
+        assert prompt.ask("help rate").strip().startswith("rate LINK RATE")
+        assert re.search(r"^  pingall", prompt.ask("help"), re.MULTILINE)
+
+        # Tab completes, and a line that was typed comes back with the arrow.
+        prompt.child.send("flows s1b\t0\r")
+        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+        assert "goes to" in str(prompt.child.before)
+        prompt.child.send("\x1b[A\r")
+        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+        assert "goes to" in str(prompt.child.before)
+
+    assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap"]
+    assert (vm.folder / "state" / "longhaul" / "history").read_text().endswith("flows s1b0\nexit\n")
+    read_capture(vm.folder / "kept" / "leaf.pcap")
+
+
+def read_capture(file: Path) -> None:
+    """Hold a capture of g0>g1 against what an AllGather of 8 MB at 1/1000 must put on that link."""
+    data = file.read_bytes()
+    assert struct.unpack_from("<IHHiIII", data)[::6] == (0xA1B23C4D, 1)  # pcap with nanoseconds, of Ethernet frames
+    at, payload, times = 24, 0, []
+    while at < len(data):
+        seconds, ns, kept, length = struct.unpack_from("<IIII", data, at)
+        frame = data[at + 16 : at + 16 + kept]
+        assert len(frame) == kept <= length
+        assert frame[12:14] == b"\x08\x00" and frame[26:34] == bytes([10, 0, 0, 1, 10, 0, 0, 2])
+        if frame[23] == 6 and 4791 in struct.unpack_from("!HH", frame, 34):
+            payload += length - 34 - (frame[46] >> 4) * 4
+        times.append(seconds * 10**9 + ns)
+        at += 16 + kept
+    assert times == sorted(times) and abs(times[0] / 1e9 - time.time()) < 3600
+    assert 7 * 8000 < payload < 7 * 8000 * 1.05  # seven chunks, and a label behind each
+
+
+def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) -> None:
+    with session(vm, "--set", "sweep.fabric.gpus=[16, 8]", "--rate-scale", "1/500", leave="\x04") as prompt:
+        assert "16 GPUs (8 + 8)" in prompt.banner and "rate scale 1/500" in prompt.banner
+        assert "the first of 2 settings of paper" in prompt.banner
+        assert "*** Results: 0% dropped (240/240 received)" in prompt.ask("pingall")
+        prompt.ask("rate g0>g9 1 Gbit/s")
+        assert "ratio" in prompt.ask("allgather 64 MB")
+    assert not list((vm.folder / "results").iterdir())  # there was nothing to keep
+
+
+@pytest.fixture(scope="module")
+def on_its_own_kernel() -> dict[str, Any]:
+    """What was seen of a session as root on a kernel with Open vSwitch and netem: the VM's, used as the machine."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "scenarios.vm", "--clock", "wall", "--", sys.executable, GUEST],
+        cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_root_on_a_kernel_that_can_do_it_has_the_network_there(on_its_own_kernel: dict[str, Any]) -> None:
+    seen = on_its_own_kernel
+    assert "on this machine's own kernel" in seen["banner"]
+    assert "0% dropped (56/56 received)" in seen["pingall"]
+    assert "ratio" in seen["allgather"]
+    assert "aborted" in seen["aborted"]
+    assert carried_bps(seen["iperf"]) == pytest.approx(50e6, rel=0.05)
+    assert len(seen["bridges while it is up"]) == 12
+
+
+@pytest.mark.parametrize("end", ["exit", "a signal", "Ctrl-C while it comes up"])
+def test_whatever_ends_it_nothing_is_left_on_that_kernel(on_its_own_kernel: dict[str, Any], end: str) -> None:
+    seen = on_its_own_kernel
+    assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}
+    assert seen["after"][end] == seen["before"]
+
+
+def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
+    child = sit_down(vm)
+    child.expect("bringing up the shaping", timeout=COMING_UP_S)
+    below = descendants(child.pid)
+    assert below
+    child.kill(signal.SIGTERM)
+    child.expect("run.py: interrupted", timeout=ANSWER_S)
+    child.expect(pexpect.EOF, timeout=ANSWER_S)
+    child.close()
+    assert child.exitstatus == 143
+    assert not set(below) & living().keys()
+    assert not list((vm.folder / "results").iterdir())
+
+
+def test_commands_may_come_from_a_file(vm: VM) -> None:
+    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    ended = subprocess.run(
+        [sys.executable, RUN, "--cli", "--gpus", "4"],
+        input="g0 ping -c 1 g2\nnodes\nallgather 64 MB\n",
+        env=vm.environment, cwd=vm.folder, capture_output=True, text=True, check=False, timeout=COMING_UP_S, **become,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert " 0% packet loss" in ended.stdout and "g0 g1 g2 g3" in ended.stdout and "ratio" in ended.stdout
+    assert "bringing up the agents" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cli", "--json"), "--json is beside --cli"),
+        (("--cli", "--rate-scale", "2/3"), '--rate-scale: "2/3" is no rate scale: allowed is 1/N'),
+        (("--cli", "--gpus", "7"), "--gpus"),
+        (("--rate-scale", "1/1000"), "--rate-scale: rates are carried whole in virtual time"),
+    ],
+)
+def test_what_the_command_refuses(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, RUN, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 2
+    assert words in ended.stderr and ended.stdout == ""
+    assert list(tmp_path.iterdir()) == []
