@@ -1,11 +1,11 @@
 """The certificate of an emulated run: how near the measured times are to the model's, and what was lost on the way."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.engine import Slice
+from analysis.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,35 +19,40 @@ class Certificate:
     drops: int
 
     def __str__(self) -> str:
-        return (
-            f"certificate: {self.collectives:,} collectives measured, median measured/predicted "
-            f"{self.median_ratio:.4f}, p99 of |measured/predicted - 1| {self.p99_abs_error:.2%}, {self.drops:,} drops"
+        counted = _counted(self.collectives, "collective")
+        words = (
+            f"certificate: {counted} measured, median measured/predicted {self.median_ratio:.4f}, "
+            f"p99 of |measured/predicted - 1| {self.p99_abs_error:.2%}, {_counted(self.drops, 'drop')}"
         )
+        return f"{words}\n{self.warning}" if self.warning else words
+
+    @property
+    def warning(self) -> str:
+        """What is to be said loudly where packets were lost; otherwise nothing."""
+        if not self.drops:
+            return ""
+        lost = f"WARNING: {_counted(self.drops, 'packet')} lost in a network that is to lose none"
+        return f"{lost}: these times are not those of a lossless fabric"
 
 
-class Certifier:
-    """Watches slices go by, and certifies what was measured among them."""
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
-    def __init__(self) -> None:
-        self._ratios: list[float] = []
-        self._drops = 0
 
-    def watched(self, parts: Iterable[Slice]) -> Iterator[Slice]:
-        """Pass the slices on."""
-        for part in parts:
-            if part.measured is not None:
-                self._ratios += (part.completion_s / part.measured.predicted_s).tolist()
-                self._drops += int(part.measured.drops.sum())
-            yield part
-
-    def certificate(self) -> Certificate | None:
-        """What has been measured so far, None where nothing was."""
-        if not self._ratios:
-            return None
-        ratios = np.array(self._ratios)
-        return Certificate(
-            collectives=len(ratios),
-            median_ratio=float(np.median(ratios)),
-            p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
-            drops=self._drops,
-        )
+def certificate(parts: Iterable[Rows]) -> Certificate | None:
+    """What these rows certify; None where nothing was measured."""
+    ratios: list[float] = []
+    drops = 0
+    for rows in parts:
+        if rows.predicted_s is not None and rows.drops is not None:
+            ratios += (rows.completion_s / rows.predicted_s).tolist()
+            drops += int(rows.drops.sum())
+    if not ratios:
+        return None
+    found = np.array(ratios)
+    return Certificate(
+        collectives=len(found),
+        median_ratio=float(np.median(found)),
+        p99_abs_error=float(np.quantile(np.abs(found - 1), 0.99)),
+        drops=drops,
+    )

@@ -64,13 +64,19 @@ def read(path: Path) -> dict[str, object]:
     """The TOML document at `path`; raises ScenarioError where it is no regular, short, UTF-8 file of valid TOML."""
     label = one_line(str(path))
     try:
-        text = _content(path).decode()
+        return parsed(_content(path).decode(), label)
     except OSError as error:
         raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
         raise ScenarioError([f"{label}: is no text in UTF-8: byte {error.start} cannot be decoded"]) from None
+    except ScenarioError:
+        raise
     except ValueError as error:
         raise ScenarioError([f"{label}: {error}"]) from None
+
+
+def parsed(text: str, label: str) -> dict[str, object]:
+    """The TOML document of this text, which messages call `label`; raises ScenarioError where it is no valid TOML."""
     try:
         return tomllib.loads(text)
     except RecursionError:

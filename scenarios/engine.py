@@ -3,39 +3,50 @@
 The command asks one engine or several for the same settings and treats what they answer alike.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from analysis.rows import Rows
 from scenarios.spec import Scenario
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
-    """What is known beside the time of collectives that were run, [K] each: the model's prediction for the same
-    conditions (seconds), packets dropped anywhere, and the ring and the WAN paths used, [K, n]."""
-
-    predicted_s: npt.NDArray[np.float64]
-    drops: npt.NDArray[np.int64]
-    ring: npt.NDArray[np.int16]
-    path: npt.NDArray[np.int16]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Slice:
-    """The completion times (seconds) of some collectives, the first being `start`, of one mode at one setting.
-
-    `setting` is the place in the settings that the engine was given; `measured` is None where times are reckoned.
-    """
+    """Some collectives in a row of one mode at one setting, `setting` being its place in what the engine was given."""
 
     setting: int
     mode: str
-    start: int
-    completion_s: npt.NDArray[np.float64]
-    measured: Measured | None = None
+    rows: Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """A point that was given up, after it had been tried twice; `why` is a sentence that names it."""
+
+    setting: int
+    mode: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the machine was like that a point ran on; `moment` is "before" or "after" its collectives."""
+
+    setting: int
+    mode: str
+    moment: str
+    facts: Mapping[str, Any]
+
+
+News = Slice | Failed | Seen
+Have = Callable[[int, str, int, int], bool]
+"""Whether the collectives start .. stop-1 of a mode at a setting are there already: (setting, mode, start, stop)."""
+
+
+def nothing(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
+    """The `Have` of a run that begins."""
+    return False
 
 
 class Engine(Protocol):
@@ -45,8 +56,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """The engine as results name it."""
 
-    def run(self, settings: Sequence[Scenario]) -> Generator[Slice, None, None]:
-        """Every collective of every mode of every setting once, in slices of any size and order.
+    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+        """Every collective of every mode of every setting that is not there yet, in slices of any size and order.
 
-        A setting is a scenario without a sweep. Closing the generator ends the run and leaves nothing behind.
+        A setting is a scenario without a sweep. A slice may have collectives that are there, as a point that was cut
+        short may be run anew. What fails is tried again once, and Failed when it fails again; the rest goes on.
+        Closing the generator ends the run and leaves nothing behind.
         """

@@ -1,103 +1,151 @@
-"""The folder of a run: made before the run begins, filled when it is done, and nothing in it ever written over."""
+"""The folder of a run, from its first file to its last: described before anything is run, completed when all is.
 
-import itertools
-import tempfile
-from collections.abc import Sequence
-from datetime import datetime
-from pathlib import Path
+Every file is written whole or not at all, rows excepted, which `store` appends. A run is complete when its provenance
+says when it ended; whatever happens before that, it can be gone on with.
+"""
 
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from analysis import results as format
+from analysis import tables
+from analysis.durable import settle, write_text
+from analysis.results import Point
 from scenarios.answer import summary_csv
-from scenarios.document import one_line
+from scenarios.described import described
+from scenarios.engine import Seen
 from scenarios.loader import resolved
+from scenarios.place import Place
+from scenarios.provenance import circumstances, now, provenance
 from scenarios.results import SettingResult
 from scenarios.spec import Scenario
+from scenarios.store import Store
+from topologies.conditions import delays_s, sampler
+from topologies.fabric import build_fabric
 
-RESULTS = Path("results")
-"""Where run folders are made, relative to the folder the command was called from."""
-
-
-class FolderError(ValueError):
-    """A folder that results cannot be written to; the message names it."""
-
-
-def check(path: Path) -> None:
-    """Raise FolderError unless `path` can become a run folder: new or empty, and not below a file."""
-    if not str(path).isprintable():
-        raise FolderError(f"{one_line(str(path))} is no name to be shown: allowed is printable text")
-    try:
-        if path.is_dir():
-            if any(path.iterdir()):
-                raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
-            return
-        if path.exists() or path.is_symlink():
-            raise FolderError(f"{path} is no folder: allowed is a new folder or an empty one")
-        above = next(parent for parent in path.absolute().parents if parent.exists())
-        if not above.is_dir():
-            raise FolderError(f"{path} cannot be made: {above} is no folder")
-    except OSError as error:
-        raise FolderError(f"{path} cannot be looked at: {error.strerror}") from None
+_CONDITIONS_AT_A_TIME = 1000
 
 
 class RunFolder:
-    """A folder ready to be written to, and what to do with it when the run ends either way."""
+    """The folder of one run, in a place that is this run's."""
 
-    def __init__(self, path: Path) -> None:
-        """Make `path`, which may exist if it is empty; raises FolderError where it cannot be made or written to."""
-        check(path)
-        missing = [path, *path.absolute().parents]
-        self._made = list(itertools.takewhile(lambda folder: not folder.exists(), missing))
-        self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            self.abandon()
-            raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
+    def __init__(self, place: Place, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
+        self.place, self.path = place, place.path
+        self._known, self._settings = known, settings
 
     @classmethod
-    def dated(cls, name: str, now: datetime) -> "RunFolder":
-        """A folder results/NAME-DATE-TIME of its own, numbered where runs began within one second."""
-        stem = f"{name}-{now:%Y%m%d-%H%M%S}"
-        for number in itertools.count(1):
-            path = RESULTS / (stem if number == 1 else f"{stem}-{number}")
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                if not RESULTS.is_dir():
-                    raise FolderError(f"{RESULTS.absolute()} is no folder: results are written into it") from None
-            except OSError as error:
-                raise FolderError(f"{path} cannot be made: {error.strerror}") from None
-            else:
-                folder = cls(path)
-                folder._made = [path]
-                return folder
-        raise AssertionError("counting never ends")
+    def begun(cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]) -> "RunFolder":
+        """A folder for a new run; raises OSError where it cannot be written."""
+        known = provenance(scenario.name, seed=scenario.run.seed, engines=engines, command=command)
+        folder = cls(place, known, described(scenario))
+        (place.path / format.POINTS).mkdir()
+        write_text(place.path / format.SCENARIO, resolved(scenario))
+        write_text(place.path / format.SETTINGS, json.dumps(folder._settings))
+        folder._remember()  # and with that it is a run folder
+        return folder
 
-    def describe(self, scenario: Scenario) -> None:
-        """Write scenario.toml, unless it is there; raises OSError where that fails."""
-        path = self.path / "scenario.toml"
-        if not path.exists():
-            path.write_text(resolved(scenario), encoding="utf-8")
+    @classmethod
+    def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunFolder":
+        """The folder of a run to go on with; raises ResultsError where it is none, OSError where it cannot be
+        written."""
+        known = format.read_provenance(place.path)
+        folder = cls(place, known, format.read_settings(place.path))
+        if not format.is_complete(known):
+            known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
+            known["failed"] = []
+            (place.path / format.POINTS).mkdir(exist_ok=True)
+            folder._remember()
+        return folder
 
-    def fill(self, scenario: Scenario, results: Sequence[SettingResult]) -> None:
-        """Write scenario.toml, summary.csv and figures/; raises OSError where that fails."""
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return format.is_complete(self._known)
+
+    def saw(self, seen: Seen) -> None:
+        """Remember what the machine of the first emulated point was like."""
+        point = {"setting": seen.setting, "mode": seen.mode}
+        vm = self._known["vm"] or {"point": point, "before": None, "after": None}
+        if vm["point"] != point or vm[seen.moment] is not None:
+            return
+        facts = dict(seen.facts)
+        for name in ("kernel", "openvswitch"):
+            vm[name] = facts.pop(name)
+        vm[seen.moment] = facts
+        self._known["vm"] = vm
+        if seen.moment == "after":
+            self._remember()
+
+    def log(self, line: str) -> None:
+        """Add a line to the log."""
+        with (self.path / format.LOG).open("a", encoding="utf-8") as file:
+            file.write(f"{now()} {line}\n")
+
+    def write_conditions(self, settings: Sequence[Scenario]) -> None:
+        """Write the conditions of these settings' collectives, of every link; raises OSError."""
+        tables.write_table(self.path / format.CONDITIONS, tables.CONDITIONS, _conditions(settings))
+
+    def complete_with(self, store: Store, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
+        """Write the tables, the summary and the figures; the run is complete unless points failed. Raises OSError."""
+        points = [point for point in store.points if store.begun(point)]
+        measured = [point for point in points if point.engine != "model"]
+        self._table(format.COLLECTIVES, format.collectives_of(self.path, self._settings, points))
+        if measured:
+            self._table(format.TRANSFERS, format.transfers_of(self.path, self._settings, measured))
+        if results:
+            write_text(self.path / format.SUMMARY, summary_csv(results))
+        self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
+
+    def end(self) -> None:
+        """Tell that the run has ended, and, if it is complete, let go of what the tables hold as well."""
+        if not self._known["failed"]:
+            self._known["ended"] = now()
+        self._remember()
+        if self.complete:
+            shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
+
+    def draw(self, scenario: Scenario, results: Sequence[SettingResult]) -> None:
+        """Draw the figures of what was found; raises OSError."""
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
         from analysis.figures import write_totals
         from scenarios.plots import figures_of
 
-        self.describe(scenario)
-        with (self.path / "summary.csv").open("x", encoding="utf-8") as file:
-            file.write(summary_csv(results))
-        figures = self.path / "figures"
+        figures = self.path / format.FIGURES
+        shutil.rmtree(figures, ignore_errors=True)
         figures.mkdir()
         for name, figure in figures_of(scenario, results).items():
             write_totals(figure, figures / name)
 
-    def abandon(self) -> None:
-        """Take away the folders made for this run that are still empty."""
-        for folder in self._made:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
+    def discard(self) -> bool:
+        """Take the folder away if nothing was found and nothing was there before; returns whether it is gone."""
+        if self._known["resumed"] or any(format.points_of(self.path)):
+            return False
+        shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
+        names = (format.SCENARIO, format.SETTINGS, format.PROVENANCE, format.CONDITIONS, format.LOG)
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+        self.place.abandon()
+        return True
+
+    def _table(self, name: str, parts: Iterator[pa.Table]) -> None:
+        schema = tables.TRANSFERS if name == format.TRANSFERS else format.collectives_schema(self._settings)
+        tables.write_table(self.path / name, schema, parts)
+
+    def _remember(self) -> None:
+        write_text(self.path / format.PROVENANCE, json.dumps(self._known, indent=1) + "\n")
+        settle(self.path)
+
+
+def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
+    for index, setting in enumerate(settings):
+        fabric = build_fabric(setting.fabric)
+        drawn = sampler(fabric, setting.conditions, seed=setting.run.seed)
+        delays = delays_s(fabric, setting.conditions)
+        count = setting.collective.count
+        for start in range(0, count, _CONDITIONS_AT_A_TIME):
+            rates = drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
+            yield tables.conditions_table(index, start, rates, delays)

@@ -55,7 +55,17 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
     """
     path = document.find(scenario)
     label = document.one_line(path.name if path.parent == document.FOLDER else scenario)
-    given, mistakes = _given(path, label, overrides)
+    return _loaded(document.read(path), path, label, overrides)
+
+
+def scenario_of(text: str, overrides: Sequence[Override] = (), *, path: Path = Path("scenario.toml")) -> Scenario:
+    """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, or might be."""
+    label = document.one_line(str(path))
+    return _loaded(document.parsed(text, label), path, label, overrides)
+
+
+def _loaded(found: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]) -> Scenario:
+    given, mistakes = _given(found, path, label, overrides)
     values, wrong = _read(given)
     mistakes += [*wrong, *checks.together(values, given)]
     lines = [f"{_place(mistake.key, given, label)}: {document.one_line(mistake.text)}" for mistake in mistakes]
@@ -64,9 +74,11 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
     return assembled(values)
 
 
-def _given(path: Path, label: str, overrides: Sequence[Override]) -> tuple[dict[str, Given], list[Mistake]]:
+def _given(
+    found: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
+) -> tuple[dict[str, Given], list[Mistake]]:
     """What the file and the options give, by key, and what is wrong with the keys themselves."""
-    flat, mistakes = document.flatten(document.read(path), _KNOWN)
+    flat, mistakes = document.flatten(found, _KNOWN)
     given = {key: Given(value, f"{label}: {key}", path.absolute().parent) for key, value in flat.items()}
     given.setdefault("name", Given(_name_of(path), f"{label}: name", path.parent))
     mistakes += [

@@ -4,6 +4,7 @@ Every batch is a function of the setting and of the numbers of its collectives a
 size of batches and the order of modes change nothing but the time it takes.
 """
 
+import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from analysis.rows import Rows, packed, unpacked
 from analysis.timing import completion_s
-from scenarios.engine import Slice
+from scenarios.engine import Failed, Have, News, Slice, nothing
+from scenarios.loader import resolved, scenario_of
+from scenarios.parcels import bundled, unbundled
 from scenarios.plan import MODES, decide
+from scenarios.progress import label
 from scenarios.spec import Scenario
-from scenarios.workers import over_tasks
+from scenarios.workers import Lost, over_tasks
 from topologies.conditions import ConditionsSpec, Sampler, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, build_fabric
 
@@ -40,15 +45,17 @@ class Model:
         """The engine as results name it."""
         return "model"
 
-    def run(self, settings: Sequence[Scenario]) -> Generator[Slice, None, None]:
-        """Every collective of every mode of every setting, setting by setting; as `Engine.run`.
-
-        Raises WorkerError where a worker process is killed.
-        """
+    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+        """Every collective of every mode of every setting, setting by setting; as `Engine.run`."""
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
-        with closing(over_tasks(_reckoned, self._tasks(settings), jobs=jobs)) as batches:
-            for slices in batches:
-                yield from slices
+        given_up: set[tuple[int, str]] = set()
+        with closing(over_tasks(reckoned, self._tasks(settings, have), jobs=max(1, jobs))) as answers:
+            for task, result in answers:
+                for news in _news(task, result, settings):
+                    if isinstance(news, Slice) or (news.setting, news.mode) not in given_up:
+                        yield news
+                    if isinstance(news, Failed):
+                        given_up.add((news.setting, news.mode))
 
     def _step(self, setting: Scenario) -> int:
         # Batches that begin where rings are re-embedded need no look back at conditions before them.
@@ -57,28 +64,38 @@ class Model:
         every = setting.collective.reembed_every
         return batch // every * every or batch
 
-    def _tasks(self, settings: Sequence[Scenario]) -> Iterator["_Task"]:
+    def _tasks(self, settings: Sequence[Scenario], have: Have) -> Iterator[bytes]:
         for place, setting in enumerate(settings):
-            step = self._step(setting)
+            step, text = self._step(setting), resolved(setting)
             for start in range(0, setting.collective.count, step):
-                yield _Task(place, setting, start, min(step, setting.collective.count - start))
+                stop = min(start + step, setting.collective.count)
+                modes = [mode for mode in setting.run.modes if not have(place, mode, start, stop)]
+                if modes:
+                    task = {"place": place, "modes": modes, "start": start, "stop": stop, "scenario": text}
+                    yield json.dumps(task).encode()
 
 
-@dataclass(frozen=True)
-class _Task:
-    place: int
-    setting: Scenario
-    start: int
-    count: int
+def _news(task: bytes, result: bytes | Lost, settings: Sequence[Scenario]) -> Iterator[Slice | Failed]:
+    """What a task's result says of each of its modes."""
+    said = json.loads(task)
+    place = said["place"]
+    if isinstance(result, Lost):
+        for mode in said["modes"]:
+            where = f"model, {label(settings[place])}, {mode}, collectives {said['start']} to {said['stop'] - 1}"
+            yield Failed(setting=place, mode=mode, why=f"{where}: {result.why}")
+        return
+    for mode, rows in unbundled(result).items():
+        yield Slice(setting=place, mode=mode, rows=unpacked(rows))
 
 
-def _reckoned(task: _Task) -> list[Slice]:
-    """The completion times of one batch in every mode, all under the same conditions, which are drawn once."""
-    setting = task.setting
+def reckoned(task: bytes) -> bytes:
+    """The rows of one batch in every mode, all under the same conditions, which are drawn once."""
+    said = json.loads(task)
+    setting, start, stop = _scenario(said["scenario"]), said["start"], said["stop"]
     fabric = _fabric(setting.fabric)
     conditions = _Remembering(_sampler(setting.fabric, setting.conditions, setting.run.seed))
-    slices = []
-    for mode in setting.run.modes:
+    found = {}
+    for mode in said["modes"]:
         decisions = decide(
             fabric,
             conditions,
@@ -86,12 +103,24 @@ def _reckoned(task: _Task) -> list[Slice]:
             mode=MODES[mode],
             chunk_bytes=setting.collective.chunk_bytes,
             reembed_every=setting.collective.reembed_every,
-            start=task.start,
-            count=task.count,
+            start=start,
+            count=stop - start,
         )
-        times = completion_s(decisions.edge_alpha_s, decisions.edge_beta_s)
-        slices.append(Slice(setting=task.place, mode=mode, start=task.start, completion_s=times))
-    return slices
+        rows = Rows(
+            start=start,
+            completion_s=completion_s(decisions.edge_alpha_s, decisions.edge_beta_s),
+            ring=decisions.ring,
+            paths=decisions.path,
+            reembedded=decisions.reembedded,
+            rerouted=decisions.rerouted,
+        )
+        found[mode] = packed(rows)
+    return bundled(found)
+
+
+@lru_cache(maxsize=4)
+def _scenario(text: str) -> Scenario:
+    return scenario_of(text)
 
 
 class _Remembering:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from scenarios.engine import Slice
+from scenarios.engine import Failed, News, Slice
 from scenarios.spec import Scenario
 from topologies.units import format_delay, format_size
 
@@ -31,11 +31,12 @@ class _Running:
     done: int = 0
 
     def take(self, part: Slice) -> None:
-        self.counts[part.start] = len(part.completion_s)
-        self.totals_s[part.start] = float(part.completion_s.sum())
-        self.done += len(part.completion_s)
-        if part.measured is not None:
-            self.predicted_s += float(part.measured.predicted_s.sum())
+        rows = part.rows
+        self.counts[rows.start] = len(rows)
+        self.totals_s[rows.start] = float(rows.completion_s.sum())
+        self.done += len(rows)
+        if rows.predicted_s is not None:
+            self.predicted_s += float(rows.predicted_s.sum())
 
 
 def label(setting: Scenario) -> str:
@@ -76,6 +77,15 @@ class Progress:
         mean_ms = point.predicted_s / point.done * 1e3
         return f"{mean_ms:,.3f} ms", f"{sum(point.totals_s.values()) / point.predicted_s:.4f}"
 
+    def line(self, place: int, mode: str) -> str:
+        """A finished point in one line."""
+        done, mean, gain = self.words(place, mode)
+        point = f"{self.engine}, {label(self.settings[place])}, {mode}"
+        gain = gain and f", {gain} below base"
+        predicted, ratio = self.against_model(place, mode)
+        gain += predicted and f", predicted {predicted}, ratio {ratio}"
+        return f"[{self.finished}/{self.points}] {point}: {done}, mean {mean}{gain}"
+
     def words(self, place: int, mode: str) -> tuple[str, str, str]:
         """Of one point: collectives done, mean with 95 % interval, gain over base with 95 % interval."""
         point, base = self._points[place, mode], self._points.get((place, "base"))
@@ -110,40 +120,43 @@ def _ratio(above: Mapping[int, float], below: Mapping[int, float]) -> tuple[floa
     return ratio, 1.96 * math.sqrt(spread * len(starts)) / base
 
 
-def shown(parts: Iterable[Slice], engine: str, settings: Sequence[Scenario]) -> Generator[Slice, None, None]:
-    """Pass on the slices of a run and show on stderr how far it is."""
+def shown(
+    news: Iterable[News], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
+) -> Generator[News, None, None]:
+    """Pass on the news of a run and show on stderr how far it is, `before` being what was there already."""
     progress = Progress(engine, settings)
+    for part in before:
+        progress.take(part)
     console = Console(stderr=True)
-    return _live(parts, progress, console) if console.is_terminal else _in_lines(parts, progress)
+    return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
 
 
-def _in_lines(parts: Iterable[Slice], progress: Progress) -> Generator[Slice, None, None]:
-    """One line for each point when it is finished."""
-    for part in parts:
-        if progress.take(part):
-            done, mean, gain = progress.words(part.setting, part.mode)
-            point = f"{progress.engine}, {label(progress.settings[part.setting])}, {part.mode}"
-            gain = gain and f", {gain} below base"
-            predicted, ratio = progress.against_model(part.setting, part.mode)
-            gain += predicted and f", predicted {predicted}, ratio {ratio}"
-            line = f"[{progress.finished}/{progress.points}] {point}: {done}, mean {mean}{gain}"
-            print(line, file=sys.stderr, flush=True)
-        yield part
+def _in_lines(news: Iterable[News], progress: Progress) -> Generator[News, None, None]:
+    """One line for each point when it is finished, or given up."""
+    for item in news:
+        if isinstance(item, Failed):
+            print(f"failed: {item.why}", file=sys.stderr, flush=True)
+        if isinstance(item, Slice) and progress.take(item):
+            print(progress.line(item.setting, item.mode), file=sys.stderr, flush=True)
+        yield item
 
 
-def _live(parts: Iterable[Slice], progress: Progress, console: Console) -> Generator[Slice, None, None]:
+def _live(news: Iterable[News], progress: Progress, console: Console) -> Generator[News, None, None]:
     """A table that is redrawn in place, from this thread alone: no other runs while workers start."""
     due = 0.0
     with Live(console=console, auto_refresh=False) as live:
         place = 0
         live.update(_table(progress, place), refresh=True)
-        for part in parts:
-            progress.take(part)
-            place = max(place, part.setting)
+        for item in news:
+            if isinstance(item, Failed):
+                console.print(f"failed: {item.why}", markup=False, highlight=False)
+            if isinstance(item, Slice):
+                progress.take(item)
+                place = max(place, item.setting)
             if time.monotonic() >= due:
                 live.update(_table(progress, place), refresh=True)
                 due = time.monotonic() + _REFRESH_S
-            yield part
+            yield item
         live.update(_table(progress, place), refresh=True)
 
 

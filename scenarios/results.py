@@ -1,10 +1,10 @@
-"""What a run found: the slices of an engine gathered into one result for each point, with intervals.
+"""What a run found: the rows in its folder made into one result for each point, with intervals.
 
-The times of a setting are let go once its last slice has arrived, so memory holds a few settings, not the whole run.
+The times of one setting are held at a time, not those of the whole run.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from analysis.claims import Found, claims
 from analysis.metrics import Interval, Summary, gain, summarise
-from scenarios.engine import Slice
+from analysis.results import Point
 from scenarios.spec import Scenario
+from scenarios.store import Store
 
 _STAYS_A_BLOCK = 10  # temporal correlation has died away within a block: its ends are e^-10 like each other
 _TRACE_BLOCKS = 20  # a trace may hang together over any time, so its blocks are as long as leaves this many
@@ -40,30 +41,17 @@ class SettingResult:
     found: Found
 
 
-def gathered(parts: Iterable[Slice], engine: str, settings: Sequence[Scenario]) -> Iterator[SettingResult]:
-    """The result of each setting as soon as all of its slices have arrived."""
-    waiting: dict[int, _Times] = {}
-    for part in parts:
-        setting = settings[part.setting]
-        times = waiting.setdefault(part.setting, _Times(setting))
-        if times.take(part):
-            del waiting[part.setting]
-            yield _result(engine, part.setting, setting, times.by_mode)
-
-
-class _Times:
-    """The completion times of one setting, by mode, and how many are still to come."""
-
-    def __init__(self, setting: Scenario) -> None:
-        count, modes = setting.collective.count, setting.run.modes
-        self.by_mode = {mode: np.full(count, math.nan) for mode in modes}
-        self._missing = count * len(modes)
-
-    def take(self, part: Slice) -> bool:
-        """Put a slice in its place; returns whether nothing is missing any more."""
-        self.by_mode[part.mode][part.start : part.start + len(part.completion_s)] = part.completion_s
-        self._missing -= len(part.completion_s)
-        return self._missing == 0
+def results_of(store: Store, engine: str, settings: Sequence[Scenario]) -> Iterator[SettingResult]:
+    """The result of each setting over the modes that are finished, if any is."""
+    for place, setting in enumerate(settings):
+        points = {mode: Point(engine, place, mode) for mode in setting.run.modes}
+        times_s = {
+            mode: np.concatenate([rows.completion_s for rows in store.rows(point)])
+            for mode, point in points.items()
+            if store.finished(point)
+        }
+        if times_s:
+            yield _result(engine, place, setting, times_s)
 
 
 def block(setting: Scenario) -> int:

@@ -1,9 +1,9 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
 ``python -m scenarios.testbed SCENARIO MODE COUNT`` runs the first collectives of a scenario without a sweep (the text
-of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`); it is for the VM alone,
-as root. What is chosen on the
-way is chosen as in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller.
+of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`), and one before the first
+and after the last of what the VM is like (`witness`); it is for the VM alone, as root. What is chosen on the way is
+chosen as in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller.
 """
 
 import json
@@ -22,6 +22,7 @@ from controller.protocol import write_spec
 from controller.routing import Router
 from hosts.communicator import CollectiveError, Communicator
 from hosts.ring import rank_order
+from scenarios import witness
 from scenarios.document import ScenarioError
 from scenarios.ground import VIRTUAL, Ground, put_back
 from scenarios.loader import load_scenario
@@ -133,6 +134,10 @@ class Testbed:
             lead_s=self.ground.lead_s,
         )
 
+    def seen(self) -> dict[str, object]:
+        """What the VM is like now (`witness.seen`)."""
+        return witness.seen(self.network.host_pids[0])
+
     def run(self, mode: Mode, *, count: int) -> Iterator[Row]:
         """Run the first `count` collectives of the setting in one mode, in order."""
         for collective in range(count):
@@ -218,8 +223,10 @@ def main(arguments: list[str]) -> int:
     scenario.write_text(text)
     try:
         with Testbed(load_scenario(str(scenario))) as testbed:
+            print(json.dumps({"before": testbed.seen()}), flush=True)
             for row in testbed.run(MODES[mode], count=int(count)):
                 print(json.dumps(asdict(row)), flush=True)
+            print(json.dumps({"after": testbed.seen()}), flush=True)
     except Failure as error:
         print(error, file=sys.stderr)
         return 1

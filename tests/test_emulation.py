@@ -1,7 +1,6 @@
 """The emulated testbed from end to end, as users run it, held against the model and the kernel's own counters."""
 
 import contextlib
-import csv
 import json
 import signal
 import subprocess
@@ -11,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from scenarios.certificate import Certifier
-from scenarios.emulation import EmulationError, _Point, _Task, emulated, memory_bytes
-from scenarios.engine import Measured, Slice
+from analysis.results import load, open_run
+from analysis.rows import Rows
+from scenarios.certificate import certificate
+from scenarios.emulation import emulated
 from scenarios.loader import Override, load_scenario
+from scenarios.point import EmulationError, Reader, Task, memory_bytes
 from tests.conftest import PROJECT
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
@@ -33,11 +35,10 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
     return answer
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    if not (folder / "collectives.csv").exists():
-        return []
-    with (folder / "collectives.csv").open(newline="") as file:
-        return sorted(csv.DictReader(file), key=lambda row: (row["mode"], int(row["collective"])))
+def rows(folder: Path) -> pd.DataFrame:
+    """What was measured."""
+    found = load(folder)
+    return found[found.engine == "emulation"].sort_values(["mode", "collective"], ignore_index=True)
 
 
 def assert_true_to_the_model(answer: dict[str, Any], *, collectives: int) -> None:
@@ -58,9 +59,28 @@ def test_both_engines_agree_and_the_same_command_gives_the_same_times(tmp_path: 
     again = run(tmp_path / "two", *wanted, "--engine", "emulation", "--jobs", "1")
     assert_true_to_the_model(again, collectives=44)
     one, two = rows(tmp_path / "one"), rows(tmp_path / "two")
-    assert [row["ring"] + row["paths"] for row in one] == [row["ring"] + row["paths"] for row in two]
-    times = [[float(row["completion_s"]) for row in found] for found in (one, two)]
-    assert times[0] == times[1]  # to the nanosecond
+    for column in ("ring", "paths", "predicted_s"):
+        assert one[column].to_list() == two[column].to_list()
+    assert one.completion_s.to_list() == two.completion_s.to_list()  # to the nanosecond
+    assert_tells_what_was_done(tmp_path / "one")
+
+
+def assert_tells_what_was_done(folder: Path) -> None:
+    """The transfers and the conditions of a run hang together with its collectives, and the VM is described."""
+    run = open_run(folder)
+    ends = run.transfers.groupby(["mode", "collective"]).agg(sent=("chunk", "size"), last_s=("end_s", "max"))
+    assert set(ends.sent) == {8 * 7}  # in each of seven steps every GPU sends one chunk
+    measured = rows(folder).set_index(["mode", "collective"]).completion_s
+    assert (ends.last_s - measured).abs().max() < 1e-8
+    links = run.settings[0]["fabric"]["links"]
+    assert len(run.conditions) == 11 * len(links)
+    wan = run.conditions[run.conditions.link.isin([link["index"] for link in links if link["kind"] == "wan"])]
+    assert wan.rate_bps.between(10e9, 100e9).all() and set(wan.delay_s) == {10e-6}
+    vm = run.provenance["vm"]
+    assert vm["kernel"].startswith("Linux 6.") and vm["openvswitch"].startswith("3.")
+    for moment in ("before", "after"):
+        assert any("netem" in line and "delay 10us" in line for line in vm[moment]["qdiscs"])
+        assert vm[moment]["sysctls"]["net.ipv4.tcp_congestion_control"] == "cubic"
 
 
 def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Path) -> None:
@@ -69,15 +89,17 @@ def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Pa
         arguments = ["--engine", "emulation", "--modes", "base", "--collectives", "1000", "--out", str(folder)]
         with subprocess.Popen([*RUN, *arguments], stderr=subprocess.PIPE, text=True) as process:
             until = time.monotonic() + 120
-            while len(rows(folder)) < 2 and time.monotonic() < until:
+            while not list(folder.glob("points/*.rows")) or len(rows(folder)) < 2:
+                assert time.monotonic() < until
                 time.sleep(0.1)
             below = descendants(process.pid)
             assert below
             process.send_signal(number)
             _, said = process.communicate(timeout=10)
         assert process.returncode == status
-        assert said == "run.py: interrupted\n"
-        assert [row["collective"] for row in rows(folder)][:2] == ["0", "1"]
+        kept = f"run.py: what was found is kept; go on with --resume {folder}\n"
+        assert said == kept + "run.py: interrupted\n"
+        assert rows(folder).collective.to_list()[:2] == [0, 1]
         time.sleep(0.5)
         assert not set(below) & living().keys()
 
@@ -121,8 +143,8 @@ def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path: Path) -> None:
         tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms",
         "--set", "transport.line_rate=false",
     )  # fmt: skip
-    first = float(rows(tmp_path / "run")[0]["completion_s"]) / float(rows(tmp_path / "run")[0]["predicted_s"])
-    assert first > 1.2  # slow start over 20 ms of round trip
+    first = rows(tmp_path / "run").iloc[0]
+    assert first.completion_s / first.predicted_s > 1.2  # slow start over 20 ms of round trip
     assert answer["fidelity"]["drops"] == 0
 
 
@@ -165,7 +187,7 @@ def test_what_dies_is_named_in_one_sentence(environment: dict[str, str], victim:
 
 def test_a_choice_that_differs_from_the_plan_ends_the_run() -> None:
     setting = load_scenario("paper", [Override("collective.count", 3, "")])
-    point = _Point(_Task(0, setting, "base"), lambda _: None)
+    point = Reader(Task(0, setting, "base"), lambda _: None)
     row = {"collective": 0, "completion_s": 0.1, "ring": [0, 1, 2, 3, 4, 5, 7, 6], "path": [-1] * 8, "drops": 0}
     with pytest.raises(EmulationError, match=r"base, collective 0: the ring \[.*7, 6\] was chosen, and the plan says"):
         point.write((json.dumps(row) + "\n").encode())
@@ -183,16 +205,17 @@ def test_larger_chunks_get_larger_vms() -> None:
 
 
 def test_the_certificate_is_what_its_words_say() -> None:
-    def part(measured_s: float, predicted_s: float, drops: int) -> Slice:
+    def part(measured_s: float, predicted_s: float, drops: int) -> Rows:
         none = np.zeros((1, 8), dtype=np.int16)
-        found = Measured(predicted_s=np.array([predicted_s]), drops=np.array([drops]), ring=none, path=none)
-        return Slice(setting=0, mode="base", start=0, completion_s=np.array([measured_s]), measured=found)
+        flags = np.zeros(1, dtype=np.bool_)
+        found = {"completion_s": np.array([measured_s]), "predicted_s": np.array([predicted_s])}
+        return Rows(start=0, ring=none, paths=none, reembedded=flags, rerouted=flags, drops=np.array([drops]), **found)
 
-    certifier = Certifier()
-    assert certifier.certificate() is None
-    parts = [part(1.01, 1.0, 0), part(2.0, 2.0, 3), part(2.94, 3.0, 0)]
-    assert list(certifier.watched(parts)) == parts
-    certificate = certifier.certificate()
-    assert certificate is not None
-    assert (certificate.collectives, certificate.median_ratio, certificate.drops) == (3, 1.0, 3)
-    assert 0.0198 <= certificate.p99_abs_error <= 0.02
+    assert certificate([]) is None
+    found = certificate([part(1.01, 1.0, 0), part(2.0, 2.0, 3), part(2.94, 3.0, 0)])
+    assert found is not None
+    assert (found.collectives, found.median_ratio, found.drops) == (3, 1.0, 3)
+    assert 0.0198 <= found.p99_abs_error <= 0.02
+    assert "\nWARNING: 3 packets lost" in str(found)
+    clean = certificate([part(1.0, 1.0, 0)])
+    assert str(clean).startswith("certificate: 1 collective measured, ") and "WARNING" not in str(clean)

@@ -2,8 +2,10 @@
 
 import math
 import os
+import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +17,11 @@ from analysis.figures import Total, TotalsFigure, write_totals
 from analysis.metrics import Interval, gain
 from analysis.style import MODE_STYLES
 from analysis.timing import completion_s
-from scenarios.engine import Slice
 from scenarios.loader import Override, load_scenario
 from scenarios.model import Model
 from scenarios.plan import MODES, decide
-from scenarios.results import block, gathered
-from scenarios.workers import WorkerError, over_tasks
+from scenarios.results import block
+from scenarios.workers import Lost, over_tasks
 from topologies.conditions import delays_s, sampler
 from topologies.fabric import build_fabric
 
@@ -34,7 +35,7 @@ def times(settings, model):
     """Completion times by (setting, mode)."""
     found = {}
     for part in model.run(settings):
-        found.setdefault((part.setting, part.mode), {})[part.start] = part.completion_s
+        found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
     return {key: np.concatenate([parts[start] for start in sorted(parts)]) for key, parts in found.items()}
 
 
@@ -90,23 +91,6 @@ def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
         )
         expected = completion_s(decided.edge_alpha_s, decided.edge_beta_s)
         assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
-
-
-def test_results_gather_slices_in_any_order_and_let_settings_go():
-    first = scenario(collective__count=4, run__modes=["base", "wan"])
-    parts = [
-        Slice(setting=place, mode=mode, start=start, completion_s=np.array([1.0, 2.0]) * scale)
-        for start in (2, 0)
-        for mode, scale in (("wan", 1.0), ("base", 2.0))
-        for place in (1, 0)
-    ]
-    results = list(gathered(iter(parts), "model", [first, first]))
-    assert [result.place for result in results] == [1, 0]
-    for result in results:
-        base, wan = result.points
-        assert (base.mode, wan.mode) == ("base", "wan")
-        assert base.summary.total_s.value == pytest.approx(12)
-        assert wan.gain.value == pytest.approx(0.5)
 
 
 def test_what_hangs_together_is_resampled_together():
@@ -181,20 +165,58 @@ def test_a_mode_is_told_apart_in_grey_and_without_colour():
     assert grey == sorted(grey)
 
 
-def test_workers_do_every_task_and_pass_on_failures():
-    assert sorted(over_tasks(math.sqrt, range(20), jobs=3)) == [math.sqrt(n) for n in range(20)]
-    assert list(over_tasks(math.sqrt, [], jobs=2)) == []
-    with pytest.raises(ValueError, match="math domain error"):
-        list(over_tasks(math.sqrt, [1, 2, -1, 3], jobs=2))
+def doubled(task):
+    return task * 2
 
 
-def test_a_worker_that_dies_is_told():
-    with pytest.raises(WorkerError, match="ended before its task was done"):
-        list(over_tasks(os._exit, [9, 9, 9], jobs=2))
+def failing_on_three(task):
+    if task == b"3":
+        raise ValueError("no threes")
+    return task
+
+
+def dying_once(task):
+    """Dies at the first try of a task that names a file, which it makes."""
+    path = Path(task.decode())
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return b"done"
+
+
+def always_dying(task):
+    if task == b"2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def tasks(count):
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_workers_do_every_task_and_give_up_what_fails_twice(jobs):
+    found = dict(over_tasks(doubled, tasks(20), jobs=jobs))
+    assert found == {task: task * 2 for task in tasks(20)}
+    assert list(over_tasks(doubled, [], jobs=jobs)) == []
+    found = dict(over_tasks(failing_on_three, tasks(6), jobs=jobs))
+    assert found.pop(b"3") == Lost("ValueError: no threes")
+    assert found == {task: task for task in tasks(6) if task != b"3"}
+
+
+def test_the_task_of_a_worker_that_dies_is_done_by_another(tmp_path):
+    wanted = [str(tmp_path / str(number)).encode() for number in range(5)]
+    assert dict(over_tasks(dying_once, wanted, jobs=2)) == dict.fromkeys(wanted, b"done")
+
+
+def test_a_task_whose_workers_die_twice_is_given_up_and_the_rest_goes_on():
+    found = dict(over_tasks(always_dying, tasks(8), jobs=2))
+    assert "ended before its task was done" in found.pop(b"2").why
+    assert found == {task: task for task in tasks(8) if task != b"2"}
 
 
 def test_closing_a_run_midway_is_clean():
-    run = over_tasks(math.sqrt, iter(range(10**9)), jobs=2)
+    run = over_tasks(doubled, iter(tasks(10**6)), jobs=2)
     next(run)
     run.close()
     assert next(run, None) is None

@@ -1,0 +1,147 @@
+"""The command line's options: what they are, and what they ask for, with every mistake in them found at once."""
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from scenarios import place
+from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
+from scenarios.loader import Override, assignment, load_scenario
+from scenarios.place import FolderError
+from scenarios.spec import Scenario
+
+BAD_USAGE = 2
+MAX_JOBS = 256
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line and name the option that was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit with status 2."""
+        stranger = re.match(r"unrecognized arguments: (-\S+)", message)
+        options = [option for action in self._actions for option in action.option_strings]
+        hint = did_you_mean(stranger[1].partition("=")[0], options) if stranger else ""
+        self.exit(BAD_USAGE, f"{self.prog}: {message}{hint}; {self.prog} --help lists what is allowed\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="run.py",
+        description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
+        allow_abbrev=False,
+    )
+    names = ", ".join(scenario_names())
+    add = parser.add_argument
+    add(
+        "scenario",
+        nargs="?",
+        default="paper",
+        metavar="SCENARIO",
+        help=f"a TOML file or one of {names} (default paper)",
+    )
+    engines = ["model", "emulation", "both"]
+    add("--engine", choices=engines, default="both", help="reckon times, measure them in the VM, or both (default)")
+    add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
+    add("--gpus", metavar="N[,N]", help="GPUs over all sites; several are a sweep")
+    add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
+    add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
+    add("--collectives", metavar="N", help="how many at every point")
+    add("--seed", metavar="S", help="of everything random")
+    add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
+    add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
+    add("--jobs", metavar="N", help="processes (default: one for each core)")
+    add("--dry-run", action="store_true", help="tell what would be run, and stop")
+    add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
+    return parser
+
+
+class _Alone(argparse.Action):
+    """An option that stands alone; run.py has seen to it where it does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error("--doctor is beside other arguments: allowed is run.py --doctor alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a command line asks for."""
+
+    scenario: Scenario
+    engine: str
+    jobs: int
+    out: str | None
+    dry_run: bool
+    json: bool
+
+
+def asked(arguments: Sequence[str]) -> Asked:
+    """What these arguments ask for; raises ScenarioError with every mistake, SystemExit where an option is unknown."""
+    options = _parser().parse_args(arguments)
+    mistakes: list[str] = []
+    overrides = _overrides(options)
+    for text in options.set:
+        try:
+            overrides.append(assignment(text))
+        except ScenarioError as error:
+            mistakes += error.mistakes
+    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
+    if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
+        mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
+    try:
+        if options.out is not None:
+            place.check(Path(options.out))
+    except FolderError as error:
+        mistakes.append(f"--out: {error}")
+    try:
+        scenario = load_scenario(options.scenario, overrides)
+    except ScenarioError as error:
+        mistakes += error.mistakes
+    if mistakes:
+        raise ScenarioError(mistakes)
+    assert isinstance(jobs, int)
+    return Asked(
+        scenario=scenario,
+        engine=options.engine,
+        jobs=jobs,
+        out=options.out,
+        dry_run=options.dry_run,
+        json=options.json,
+    )
+
+
+def _overrides(options: argparse.Namespace) -> list[Override]:
+    """The options that are keys of the scenario; one with several values is an axis of its sweep."""
+    overrides = []
+    if options.modes is not None:
+        overrides.append(Override("run.modes", _parts(options.modes), "--modes"))
+    for option, key in (("gpus", "fabric.gpus"), ("chunk", "collective.chunk"), ("wan_delay", "conditions.wan_delay")):
+        text = getattr(options, option)
+        if text is not None:
+            values = [_integer_or_text(part) if option == "gpus" else part for part in _parts(text)]
+            several = len(values) > 1
+            where = f"--{option.replace('_', '-')}"
+            overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
+    # Who says how many wants that many in either engine.
+    for option, key in (
+        ("collectives", "collective.count"),
+        ("collectives", "collective.emulated"),
+        ("seed", "run.seed"),
+    ):
+        text = getattr(options, option)
+        if text is not None:
+            overrides.append(Override(key, _integer_or_text(text), f"--{option}"))
+    return overrides
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _integer_or_text(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) else text

@@ -1,0 +1,175 @@
+"""One point of the emulation: its VM, what the VM says line by line, and what is expected of it by the plan."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.rows import Rows
+from analysis.timing import completion_s
+from hosts.collectives import timed
+from scenarios import vm
+from scenarios.engine import Seen, Slice
+from scenarios.loader import resolved
+from scenarios.plan import MODES, Decisions, decide
+from scenarios.progress import label
+from scenarios.spec import Scenario
+from topologies.conditions import delays_s, sampler
+from topologies.fabric import build_fabric
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
+_COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
+
+
+class EmulationError(RuntimeError):
+    """A point that could not be run to its end; one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One mode at one setting, `place` being the setting's place among those of the run."""
+
+    place: int
+    setting: Scenario
+    mode: str
+
+    @property
+    def name(self) -> str:
+        """The point in words."""
+        return f"emulation, {label(self.setting)}, {self.mode}"
+
+
+def memory_bytes(setting: Scenario) -> int:
+    """The memory of a VM that can run a setting."""
+    return _MEMORY_BYTES + _COPIES * setting.gpus * setting.collective.chunk_bytes
+
+
+def run_point(
+    task: Task, put: Callable[[Slice | Seen], None], on_start: Callable[[Callable[[], None]], None] | None = None
+) -> None:
+    """Run one point in a VM, from its first collective on, and return when it is over.
+
+    Every collective goes to `put` as soon as it has been told. Raises EmulationError where the point is not run to
+    its end, vm.CannotRunError where this machine cannot run its VM.
+    """
+    setting, words = task.setting, _Words()
+    reader = Reader(task, put)
+    arguments = [resolved(setting), task.mode, str(setting.collective.count)]
+    try:
+        status = vm.run(
+            [sys.executable, "-m", "scenarios.testbed", *arguments],
+            memory_bytes=memory_bytes(setting),
+            directory=ROOT,
+            environment=_environment(),
+            stdout=reader,
+            stderr=words,
+            on_start=on_start,
+        )
+    except vm.CannotRunError:
+        raise
+    except vm.VMError as error:
+        raise EmulationError(f"{task.name}: {error}") from None
+    if status != 0:
+        raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last()}")
+
+
+def _environment() -> dict[str, str]:
+    """What the testbed's programs see: nothing of the caller's that could change what they do."""
+    # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+    own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
+    named = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LONGHAUL_KERNEL") if name in os.environ}
+    return own | named | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+
+
+class Reader:
+    """Takes a VM's output in, line by line, and passes a slice on for each collective; what differs from the plan
+    is an EmulationError."""
+
+    def __init__(self, task: Task, put: Callable[[Slice | Seen], None]) -> None:
+        self._task, self._put = task, put
+        self._plan = _plan(task)
+        self._predicted_s = completion_s(self._plan.edge_alpha_s, self._plan.edge_beta_s)
+        self._unread = b""
+        self.done = 0
+
+    def write(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "collective" in said:
+                self._take(said)
+            else:
+                ((moment, facts),) = said.items()
+                self._put(Seen(setting=self._task.place, mode=self._task.mode, moment=moment, facts=facts))
+
+    def flush(self) -> None:
+        """There is nothing to flush: a line is passed on when it is whole."""
+
+    def _take(self, row: dict[str, Any]) -> None:
+        k = row["collective"]
+        for name in ("ring", "path"):
+            planned = getattr(self._plan, name)[k].tolist()
+            if row[name] != planned:
+                where = f"{self._task.name}, collective {k}"
+                raise EmulationError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
+        rows = Rows(
+            start=k,
+            completion_s=np.array([row["completion_s"]], dtype=np.float64),
+            predicted_s=self._predicted_s[k : k + 1],
+            ring=self._plan.ring[k : k + 1],
+            paths=self._plan.path[k : k + 1],
+            reembedded=np.array([row["reembedded"]]),
+            rerouted=np.array([row["rerouted"]]),
+            drops=np.array([row["drops"]], dtype=np.int64),
+            transfers=_transfers(row),
+        )
+        self._put(Slice(setting=self._task.place, mode=self._task.mode, rows=rows))
+        self.done += 1
+
+
+def _transfers(row: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Which rank sent which chunk to whom, and when, of one collective: the columns of `analysis.rows.TRANSFER`."""
+    made = timed(row["ring"], start_ns=row["start_ns"], arrived_ns=row["arrived_ns"])
+    found = [(row["collective"], t.step, t.src, t.dst, t.chunk, t.start_ns, t.end_ns) for t in made]
+    return np.array(found, dtype=np.int64)
+
+
+class _Words:
+    """Takes in what a VM says on stderr, to be quoted where it fails."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+        del self._data[:-4096]
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def last(self) -> str:
+        """The last line that says something."""
+        lines = [line.strip() for line in self._data.decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "it said nothing")
+
+
+def _plan(task: Task) -> Decisions:
+    setting = task.setting
+    fabric = build_fabric(setting.fabric)
+    return decide(
+        fabric,
+        sampler(fabric, setting.conditions, seed=setting.run.seed),
+        delays_s=delays_s(fabric, setting.conditions),
+        mode=MODES[task.mode],
+        chunk_bytes=setting.collective.chunk_bytes,
+        reembed_every=setting.collective.reembed_every,
+        start=0,
+        count=setting.collective.count,
+    )

@@ -1,0 +1,124 @@
+"""One run from its folder's first file to its last: the engines at work, every row kept, results at the end."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from analysis.results import Point
+from scenarios import progress
+from scenarios.answer import as_json, as_text
+from scenarios.certificate import Certificate, certificate
+from scenarios.emulation import Emulation
+from scenarios.engine import Engine, Failed, Seen, Slice
+from scenarios.folder import RunFolder
+from scenarios.results import SettingResult, results_of
+from scenarios.spec import Scenario
+from scenarios.store import Store, StoreError
+from scenarios.vm import CannotRunError
+
+DONE, FAILED, CANNOT = 0, 1, 3
+"""Exit statuses."""
+
+Part = tuple[Engine, Sequence[Scenario]]
+"""An engine and the settings it is for."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its scenario, its engines, and whether it is to be told as JSON."""
+
+    scenario: Scenario
+    parts: Sequence[Part]
+    json: bool
+
+    def counts(self) -> dict[Point, int]:
+        """Every point, and how many collectives it has."""
+        return {
+            Point(engine.name, place, mode): setting.collective.count
+            for engine, settings in self.parts
+            for place, setting in enumerate(settings)
+            for mode in setting.run.modes
+        }
+
+
+def run_in(folder: RunFolder, run: Run) -> int:
+    """Run what is not in the folder yet, and complete it; returns the exit status, and closes the folder."""
+    status = FAILED
+    try:
+        with closing(Store(folder.path, run.counts())) as store:
+            status = _run(folder, run, store)
+    except CannotRunError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        status = CANNOT
+    except StoreError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"run.py: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+    except MemoryError:
+        print("run.py: out of memory", file=sys.stderr)
+    finally:
+        _leave(folder)
+    return status
+
+
+def _leave(folder: RunFolder) -> None:
+    """Take leave of the folder, and say how to go on where there is something to go on with."""
+    if not folder.complete and not folder.discard():
+        print(f"run.py: what was found is kept; go on with --resume {folder.path}", file=sys.stderr)
+    folder.place.close()
+
+
+def _run(folder: RunFolder, run: Run, store: Store) -> int:
+    failed: dict[Point, str] = {}
+    for engine, settings in run.parts:
+        if isinstance(engine, Emulation):
+            folder.write_conditions(settings)
+        failed |= _engine(engine, settings, folder, store)
+    results = [result for engine, settings in run.parts for result in results_of(store, engine.name, settings)]
+    certified = certificate(rows for point in store.points if point.engine != "model" for rows in store.rows(point))
+    folder.complete_with(store, results, failed)
+    if results:
+        folder.draw(run.scenario, results)
+    folder.end()
+    _tell(run, folder, results, certified)
+    for why in failed.values():
+        print(f"run.py: failed twice: {why}", file=sys.stderr)
+    return FAILED if failed else DONE
+
+
+def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, store: Store) -> Mapping[Point, str]:
+    """Run an engine over the points that are not finished; returns those that failed, and why."""
+    failed = {}
+    with (
+        closing(engine.run(settings, store.have(engine.name))) as news,
+        closing(progress.shown(store.kept(news, engine.name), engine.name, settings, _before(engine, store))) as seen,
+    ):
+        for item in seen:
+            point = Point(engine.name, item.setting, item.mode)
+            if isinstance(item, Failed):
+                failed[point] = item.why
+                folder.log(f"failed: {item.why}")
+            elif isinstance(item, Seen):
+                folder.saw(item)
+            elif store.finished(point):
+                folder.log(f"finished: {engine.name}, {progress.label(settings[item.setting])}, {item.mode}")
+    return failed
+
+
+def _before(engine: Engine, store: Store) -> Iterator[Slice]:
+    """What an earlier run has left of an engine's points."""
+    for point in store.points:
+        if point.engine == engine.name:
+            for rows in store.rows(point):
+                yield Slice(setting=point.setting, mode=point.mode, rows=rows)
+
+
+def _tell(run: Run, folder: RunFolder, results: Sequence[SettingResult], certified: Certificate | None) -> None:
+    if run.json:
+        print(as_json(str(folder.path), results, certified))
+        if certified and certified.warning:
+            print(f"run.py: {certified.warning}", file=sys.stderr)
+        return
+    parts = [as_text(results) if results else "no point was finished", *([str(certified)] if certified else [])]
+    print("\n\n".join([*parts, f"results in {folder.path}"]))
