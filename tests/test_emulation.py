@@ -79,7 +79,7 @@ def assert_tells_what_was_done(folder: Path) -> None:
     vm = run.provenance["vm"]
     assert vm["kernel"].startswith("Linux 6.") and vm["openvswitch"].startswith("3.")
     for moment in ("before", "after"):
-        assert sum(" netem " in line and " delay " in line for line in vm[moment]["qdiscs"]) == 8  # the WAN's links
+        assert sum(" netem " in line and " delay " in line for line in vm[moment]["qdiscs"]) >= 8  # the WAN's links
         assert vm[moment]["sysctls"]["net.ipv4.tcp_congestion_control"] == "cubic"
 
 
