@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from analysis.rows import Rows
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +41,16 @@ def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def certificate(parts: Iterable[Rows]) -> Certificate | None:
-    """What these rows certify; None where nothing was measured."""
-    ratios: list[float] = []
-    drops = 0
-    for rows in parts:
-        if rows.predicted_s is not None and rows.drops is not None:
-            ratios += (rows.completion_s / rows.predicted_s).tolist()
-            drops += int(rows.drops.sum())
-    if not ratios:
+def certificate(parts: Iterable[tuple[Floats, Floats, Integers]]) -> Certificate | None:
+    """What these measured and predicted times and these drops certify; None where nothing was measured."""
+    found = list(parts)
+    if not found:
         return None
-    found = np.array(ratios)
+    measured_s, predicted_s, drops = (np.concatenate(column) for column in zip(*found, strict=True))
+    ratios = measured_s / predicted_s
     return Certificate(
-        collectives=len(found),
-        median_ratio=float(np.median(found)),
-        p99_abs_error=float(np.quantile(np.abs(found - 1), 0.99)),
-        drops=drops,
+        collectives=len(ratios),
+        median_ratio=float(np.median(ratios)),
+        p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
+        drops=int(drops.sum()),
     )

@@ -26,8 +26,10 @@ DONE, FAILED, CANNOT = 0, 1, 3
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
+    option = "--out"
     try:
         wanted = asked(arguments)
+        option = "--resume" if wanted.resume else "--out"
         if wanted.cli:
             return _prompt(wanted)
         parts = _parts(wanted)
@@ -38,12 +40,12 @@ def run(arguments: Sequence[str]) -> int:
         for engine, settings in parts:
             if isinstance(engine, Emulation):
                 check(settings, jobs=engine.jobs)
-        place = Place.new(Path(wanted.out)) if wanted.out else Place.dated(wanted.scenario.name, datetime.now())
+        place = _place(wanted)
     except CannotRunError as error:
         print(f"run.py: {error} (or reckon alone: --engine model)", file=sys.stderr)
         return CANNOT
     except (ScenarioError, FolderError, ValueError) as error:
-        prefix = "--out: " if isinstance(error, FolderError) else ""
+        prefix = f"{option}: " if isinstance(error, FolderError) else ""
         print(f"{prefix}{error}", file=sys.stderr)
         return BAD_USAGE
     return _begin(wanted, parts, place, arguments)
@@ -61,18 +63,35 @@ def _prompt(wanted: Asked) -> int:
         return error.status
 
 
+def _place(wanted: Asked) -> Place:
+    """The folder for the run; raises FolderError where it cannot be had."""
+    if wanted.resume is not None:
+        return Place(Path(wanted.resume))
+    if wanted.out is not None:
+        return Place.new(Path(wanted.out))
+    return Place.dated(wanted.scenario.name, datetime.now())
+
+
 def _begin(wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequence[str]) -> int:
     # Parquet takes its time to import, and most mistakes are found before anything is run.
+    from analysis.results import ResultsError
     from scenarios.folder import RunFolder
-    from scenarios.running import Run, run_in
+    from scenarios.running import Run, run_in, tell_again
 
+    command = ["run.py", *arguments]
+    run = Run(wanted.scenario, parts, wanted.json)
     try:
-        engines = [engine.name for engine, _ in parts]
-        folder = RunFolder.begun(place, wanted.scenario, engines=engines, command=["run.py", *arguments])
+        if wanted.resume is None:
+            folder = RunFolder.begun(place, wanted.scenario, engines=wanted.engines, command=command)
+        else:
+            folder = RunFolder.resumed(place, command=command)
+        return tell_again(folder, run) if folder.complete else run_in(folder, run)
+    except ResultsError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return FAILED
     except OSError as error:
         print(f"run.py: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
-    return run_in(folder, Run(wanted.scenario, parts, wanted.json))
 
 
 def _parts(wanted: Asked) -> list["Part"]:
@@ -80,7 +99,7 @@ def _parts(wanted: Asked) -> list["Part"]:
     settings = wanted.scenario.settings()
     model: Part = (Model(jobs=wanted.jobs), settings)
     emulation: Part = (Emulation(jobs=wanted.jobs), tuple(emulated(setting) for setting in settings))
-    return {"model": [model], "emulation": [emulation], "both": [model, emulation]}[wanted.engine]
+    return [{"model": model, "emulation": emulation}[name] for name in wanted.engines]
 
 
 def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:

@@ -22,6 +22,7 @@ from scenarios.loader import resolved
 from scenarios.place import Place
 from scenarios.provenance import circumstances, now, provenance
 from scenarios.results import SettingResult
+from scenarios.resume import trace_sha256
 from scenarios.spec import Scenario
 from scenarios.store import Store
 from topologies.conditions import delays_s, sampler
@@ -41,11 +42,17 @@ class RunFolder:
     def begun(cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]) -> "RunFolder":
         """A folder for a new run; raises OSError where it cannot be written."""
         known = provenance(scenario.name, seed=scenario.run.seed, engines=engines, command=command)
+        known["trace_sha256"] = trace_sha256(scenario)
         folder = cls(place, known, described(scenario))
-        (place.path / format.POINTS).mkdir()
-        write_text(place.path / format.SCENARIO, resolved(scenario))
-        write_text(place.path / format.SETTINGS, json.dumps(folder._settings))
-        folder._remember()  # and with that it is a run folder
+        try:
+            (place.path / format.POINTS).mkdir()
+            write_text(place.path / format.SCENARIO, resolved(scenario))
+            write_text(place.path / format.SETTINGS, json.dumps(folder._settings))
+            folder._remember()  # and with that it is a run folder
+        except BaseException:
+            folder.discard()
+            place.close()
+            raise
         return folder
 
     @classmethod
@@ -58,6 +65,8 @@ class RunFolder:
             known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
             known["failed"] = []
             (place.path / format.POINTS).mkdir(exist_ok=True)
+            for half in place.path.glob(".*.new"):  # files that were being written when the run ended
+                half.unlink()
             folder._remember()
         return folder
 

@@ -10,13 +10,16 @@ from typing import NoReturn
 
 from scenarios import place
 from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
-from scenarios.loader import Override, assignment, load_scenario
+from scenarios.loader import Override, assignment, load_scenario, scenario_of
 from scenarios.place import FolderError
 from scenarios.spec import Scenario
 from topologies.scale import RateScale, ScaleError
 
 BAD_USAGE = 2
 MAX_JOBS = 256
+DEFAULT = "paper"
+ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
+"""What may be asked for, and the engines that are then run."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,12 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "scenario",
         nargs="?",
-        default="paper",
         metavar="SCENARIO",
-        help=f"a TOML file or one of {names} (default paper)",
+        help=f"a TOML file or one of {names} (default {DEFAULT})",
     )
-    engines = ["model", "emulation", "both"]
-    add("--engine", choices=engines, default="both", help="reckon times, measure them in the VM, or both (default)")
+    add("--engine", choices=list(ENGINES), help="reckon times, measure them in the VM, or both (default)")
     add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
     add("--gpus", metavar="N[,N]", help="GPUs over all sites; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", metavar="S", help="of everything random")
     add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
+    add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
@@ -76,9 +78,10 @@ class Asked:
     """What a command line asks for."""
 
     scenario: Scenario
-    engine: str
+    engines: tuple[str, ...]
     jobs: int
     out: str | None
+    resume: str | None
     dry_run: bool
     json: bool
     cli: bool
@@ -98,25 +101,29 @@ def asked(arguments: Sequence[str]) -> Asked:
     jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
     if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
-    try:
-        if options.out is not None:
-            place.check(Path(options.out))
-    except FolderError as error:
-        mistakes.append(f"--out: {error}")
     rate_scale, complaints = _rate_scale(options)
     mistakes += complaints
+    scenario, engines = None, ENGINES[options.engine or "both"]
     try:
-        scenario = load_scenario(options.scenario, overrides)
+        if options.resume is not None:
+            scenario, engines = _resumed(options, overrides)
+        else:
+            if options.out is not None:
+                place.check(Path(options.out))
+            scenario = load_scenario(options.scenario or DEFAULT, overrides)
+    except FolderError as error:
+        mistakes.append(f"--out: {error}")
     except ScenarioError as error:
         mistakes += error.mistakes
     if mistakes:
         raise ScenarioError(mistakes)
-    assert isinstance(jobs, int)
+    assert isinstance(jobs, int) and scenario is not None
     return Asked(
         scenario=scenario,
-        engine=options.engine,
+        engines=engines,
         jobs=jobs,
         out=options.out,
+        resume=options.resume,
         dry_run=options.dry_run,
         json=options.json,
         cli=options.cli,
@@ -126,9 +133,8 @@ def asked(arguments: Sequence[str]) -> Asked:
 
 def _rate_scale(options: argparse.Namespace) -> tuple[RateScale | None, list[str]]:
     """The scale that is asked for, and what is wrong with the options about real time."""
-    mistakes = []
-    if options.cli and (options.json or options.dry_run):
-        mistakes.append(f"{'--json' if options.json else '--dry-run'} is beside --cli: allowed is one of both")
+    beside = {"--json": options.json, "--dry-run": options.dry_run, "--resume": options.resume is not None}
+    mistakes = [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on and options.cli]
     if options.rate_scale is None:
         return None, mistakes
     if not options.cli:
@@ -137,6 +143,26 @@ def _rate_scale(options: argparse.Namespace) -> tuple[RateScale | None, list[str
         return RateScale.parse(options.rate_scale), mistakes
     except ScaleError as error:
         return None, [*mistakes, f"--rate-scale: {error}"]
+
+
+def _resumed(options: argparse.Namespace, overrides: Sequence[Override]) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
+    from analysis.results import ResultsError  # with Parquet, which takes its time
+    from scenarios.resume import recorded
+
+    mistakes = ["--out: is beside --resume: allowed is one of the two"] if options.out is not None else []
+    try:
+        before = recorded(Path(options.resume))
+    except ResultsError as error:
+        raise ScenarioError([*mistakes, f"--resume: {error}"]) from None
+    if options.scenario is None:
+        wanted = scenario_of(before.text, overrides, path=Path(options.resume, "scenario.toml"))
+    else:
+        wanted = load_scenario(options.scenario, overrides)
+    mistakes += before.differences(wanted, None if options.engine is None else ENGINES[options.engine])
+    if mistakes:
+        raise ScenarioError(mistakes)
+    return wanted, before.engines
 
 
 def _overrides(options: argparse.Namespace) -> list[Override]:

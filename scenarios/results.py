@@ -4,7 +4,7 @@ The times of one setting are held at a time, not those of the whole run.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,9 @@ from analysis.claims import Found, claims
 from analysis.metrics import Interval, Summary, gain, summarise
 from analysis.results import Point
 from scenarios.spec import Scenario
-from scenarios.store import Store
+
+Times = Callable[[Point], npt.NDArray[np.float64] | None]
+"""The completion times of a point in order, None where it is not finished."""
 
 _STAYS_A_BLOCK = 10  # temporal correlation has died away within a block: its ends are e^-10 like each other
 _TRACE_BLOCKS = 20  # a trace may hang together over any time, so its blocks are as long as leaves this many
@@ -41,15 +43,11 @@ class SettingResult:
     found: Found
 
 
-def results_of(store: Store, engine: str, settings: Sequence[Scenario]) -> Iterator[SettingResult]:
+def results_of(times: Times, engine: str, settings: Sequence[Scenario]) -> Iterator[SettingResult]:
     """The result of each setting over the modes that are finished, if any is."""
     for place, setting in enumerate(settings):
-        points = {mode: Point(engine, place, mode) for mode in setting.run.modes}
-        times_s = {
-            mode: np.concatenate([rows.completion_s for rows in store.rows(point)])
-            for mode, point in points.items()
-            if store.finished(point)
-        }
+        found = {mode: times(Point(engine, place, mode)) for mode in setting.run.modes}
+        times_s = {mode: series for mode, series in found.items() if series is not None}
         if times_s:
             yield _result(engine, place, setting, times_s)
 

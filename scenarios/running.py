@@ -12,7 +12,8 @@ from scenarios.certificate import Certificate, certificate
 from scenarios.emulation import Emulation
 from scenarios.engine import Engine, Failed, Seen, Slice
 from scenarios.folder import RunFolder
-from scenarios.results import SettingResult, results_of
+from scenarios.results import SettingResult, Times, results_of
+from scenarios.resume import Kept
 from scenarios.spec import Scenario
 from scenarios.store import Store, StoreError
 from scenarios.vm import CannotRunError
@@ -62,6 +63,21 @@ def run_in(folder: RunFolder, run: Run) -> int:
     return status
 
 
+def tell_again(folder: RunFolder, run: Run) -> int:
+    """Tell what a complete run has found; returns the exit status, and closes the folder."""
+    try:
+        kept = Kept(folder.path)
+        print(f"run.py: {folder.path} is complete: nothing is left to run", file=sys.stderr)
+        _tell(run, folder, _found(run, kept.times), certificate(kept.measured()))
+    finally:
+        folder.place.close()
+    return DONE
+
+
+def _found(run: Run, times: Times) -> list[SettingResult]:
+    return [result for engine, settings in run.parts for result in results_of(times, engine.name, settings)]
+
+
 def _leave(folder: RunFolder) -> None:
     """Take leave of the folder, and say how to go on where there is something to go on with."""
     if not folder.complete and not folder.discard():
@@ -75,8 +91,7 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
         if isinstance(engine, Emulation):
             folder.write_conditions(settings)
         failed |= _engine(engine, settings, folder, store)
-    results = [result for engine, settings in run.parts for result in results_of(store, engine.name, settings)]
-    certified = certificate(rows for point in store.points if point.engine != "model" for rows in store.rows(point))
+    results, certified = _found(run, store.times), certificate(store.measured())
     folder.complete_with(store, results, failed)
     if results:
         folder.draw(run.scenario, results)

@@ -6,11 +6,17 @@ Knows the points of a run and what there is of them; how a folder is made, descr
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from analysis.journal import Journal
-from analysis.results import POINTS, Point, points_of, stored
+from analysis.results import POINTS, Point, ResultsError, points_of, stored
 from analysis.rows import Rows, packed
 from scenarios.engine import Have, News, Slice
 from scenarios.spans import Spans
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 class StoreError(RuntimeError):
@@ -29,6 +35,8 @@ class Store:
         self._spans = {point: Spans() for point in counts}
         self._journals: dict[Point, Journal] = {}
         for point in points_of(path):
+            if point not in counts:
+                raise ResultsError(f"{path / POINTS / point.file} is of a point that the run does not have")
             for rows in stored(path, point):
                 self._spans[point].add(rows.start, rows.stop)
 
@@ -53,6 +61,18 @@ class Store:
         """What there is of a point, in order."""
         if (self._path / POINTS / point.file).exists():
             yield from stored(self._path, point)
+
+    def times(self, point: Point) -> Floats | None:
+        """The completion times of a point that is finished."""
+        return np.concatenate([rows.completion_s for rows in self.rows(point)]) if self.finished(point) else None
+
+    def measured(self) -> Iterator[tuple[Floats, Floats, Integers]]:
+        """What was measured: completion times, the model's for the same conditions, and drops."""
+        for point in self._counts:
+            if point.engine != "model":
+                for rows in self.rows(point):
+                    if rows.drops is not None:
+                        yield rows.completion_s, rows.predictions_s, rows.drops
 
     def kept(self, news: Iterable[News], engine: str) -> Iterator[News]:
         """Pass news on, and of slices what was not there, once it is on the disk; raises StoreError where it cannot

@@ -59,8 +59,9 @@ def test_both_engines_agree_and_the_same_command_gives_the_same_times(tmp_path: 
     again = run(tmp_path / "two", *wanted, "--engine", "emulation", "--jobs", "1")
     assert_true_to_the_model(again, collectives=44)
     one, two = rows(tmp_path / "one"), rows(tmp_path / "two")
-    for column in ("ring", "paths", "predicted_s", "completion_s"):  # measured times too: to the nanosecond
+    for column in ("ring", "paths", "predicted_s"):
         assert one[column].to_list() == two[column].to_list()
+    assert one.completion_s.to_list() == two.completion_s.to_list()  # to the nanosecond
     assert_tells_what_was_done(tmp_path / "one")
 
 
@@ -78,7 +79,7 @@ def assert_tells_what_was_done(folder: Path) -> None:
     vm = run.provenance["vm"]
     assert vm["kernel"].startswith("Linux 6.") and vm["openvswitch"].startswith("3.")
     for moment in ("before", "after"):
-        assert any("netem" in line and "delay 10us" in line for line in vm[moment]["qdiscs"])
+        assert sum(" netem " in line and " delay " in line for line in vm[moment]["qdiscs"]) >= 8  # the WAN's links
         assert vm[moment]["sysctls"]["net.ipv4.tcp_congestion_control"] == "cubic"
 
 

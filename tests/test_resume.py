@@ -1,0 +1,253 @@
+"""Runs that are cut short and gone on with: nothing that was told is lost, nothing is twice, and the end is the same.
+
+LONGHAUL_KILLS=20 kills as often; a few times are enough from one change to the next.
+"""
+
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+from analysis.results import ResultsError, load, open_run, read_provenance
+from tests.conftest import NOBODY, PROJECT
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
+KEY = ["engine", "setting", "mode", "collective"]
+MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
+EMULATION = ["--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
+
+
+def started(*arguments, cwd, **popen):
+    return subprocess.Popen(
+        [*RUN, *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **popen,
+    )
+
+
+def ended(*arguments, cwd, status=0, **popen):
+    """Run the command to its end; returns what it said."""
+    with started(*arguments, cwd=cwd, **popen) as process:
+        out, said = process.communicate(timeout=600)
+    assert process.returncode == status, said
+    assert "Traceback" not in said, said
+    return out, said
+
+
+def rows(folder):
+    found = load(folder).sort_values(KEY, ignore_index=True)
+    assert not found.duplicated(KEY).any()
+    return found
+
+
+def is_run(folder):
+    try:
+        read_provenance(folder)
+    except ResultsError:
+        return False
+    return True
+
+
+def killed(*arguments, folder, cwd, after_s):
+    """Run the command and kill it and all of its processes with kill -9 so long after its folder was there.
+
+    Returns whether it was killed before it ended, and what it had said.
+    """
+    with started(*arguments, cwd=cwd) as process:
+        until = time.monotonic() + 120
+        while not is_run(folder) and time.monotonic() < until and process.poll() is None:
+            time.sleep(0.005)
+        try:
+            _, said = process.communicate(timeout=after_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, said = process.communicate(timeout=60)
+            return True, said
+        assert process.returncode == 0, said
+        return False, said
+
+
+def assert_told_is_there(said, folder):
+    """Every point that was told to be finished is in the folder, whole."""
+    there = load(folder)
+    settings = {setting["label"]: setting["setting"] for setting in open_run(folder).settings}
+    pattern = r"\[[0-9/]+\] (\w+), (.*), (\w+): ([0-9,]+) of "
+    told = re.findall(pattern, said)
+    for engine, label, mode, count in told:
+        is_its = (there.engine == engine) & (there.setting == settings[label]) & (there["mode"] == mode)
+        assert sorted(there[is_its].collective) == list(range(int(count.replace(",", ""))))
+    return len(told)
+
+
+def assert_kept(before, after):
+    """Every row that was there is still there, and the same."""
+    both = before.merge(after, on=KEY, suffixes=("", "_after"), how="left")
+    assert both.completion_s.equals(both.completion_s_after)
+
+
+def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
+    """Folders of runs that were killed that often in all, each gone on with until it was complete."""
+    dice = random.Random(seed)
+    folders, before = [], pd.DataFrame()
+    done = 0
+    while done < kills or before is not None:
+        new = not folders or before is None
+        if new:
+            folders.append(tmp_path / f"run{len(folders)}")
+        command = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
+        after_s = dice.uniform(0, longest_s) if done < kills else 600
+        was_killed, said = killed(*command, folder=folders[-1], cwd=tmp_path, after_s=after_s)
+        assert_told_is_there(said, folders[-1])
+        after = rows(folders[-1])
+        if not new and before is not None and len(before):
+            assert_kept(before, after)
+        before = after if was_killed else None
+        done += was_killed
+    return folders
+
+
+def test_the_model_killed_at_random_instants_ends_with_the_same_numbers(tmp_path):
+    ended(*MODEL, "--out", "whole", cwd=tmp_path)
+    whole = rows(tmp_path / "whole")
+    assert len(whole) == 8 * 60_000
+    for folder in cut_short(MODEL, kills=KILLS or 6, tmp_path=tmp_path, longest_s=2.5, seed=1):
+        assert rows(folder).equals(whole)
+        assert (folder / "summary.csv").read_bytes() == (tmp_path / "whole/summary.csv").read_bytes()
+        assert not (folder / "points").exists()
+        assert len(read_provenance(folder)["resumed"]) > 0 or KILLS
+
+
+def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_path):
+    ended(*EMULATION, "--out", "whole", cwd=tmp_path)
+    whole = rows(tmp_path / "whole")
+    for folder in cut_short(EMULATION, kills=KILLS or 2, tmp_path=tmp_path, longest_s=25, seed=2):
+        found = rows(folder)
+        for column in set(whole.columns) - {"completion_s"}:
+            assert found[column].to_list() == whole[column].to_list(), column
+        assert found.completion_s.to_list() == pytest.approx(whole.completion_s.to_list(), rel=1e-3)
+        reckoned = found.engine == "model"
+        assert found.completion_s[reckoned].to_list() == whole.completion_s[reckoned].to_list()
+        transfers = open_run(folder).transfers
+        assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
+        assert len(transfers) == 2 * 12 * 7 * 8
+
+
+def test_a_complete_run_is_told_again_and_nothing_is_run(tmp_path):
+    out, _ = ended("--engine", "model", "--json", "--out", "run", cwd=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    again, said = ended("--resume", "run", "--json", cwd=tmp_path)
+    assert json.loads(again) == json.loads(out)
+    assert said == "run.py: run is complete: nothing is left to run\n"
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    """A run that was interrupted."""
+    arguments = ["fig4a", "--engine", "model", "--collectives", "400000", "--jobs", "1", "--out", "run"]
+    with started(*arguments, cwd=tmp_path) as process:
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fig4a", "--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
+        (["--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
+        (["--set", "fabric.wan=five-router"], 'fabric.wan: "five-router" is asked for, and the folder is of "mesh"'),
+        (["fig4b", "--collectives", "400000"], "--resume: name: "),
+        (["--engine", "both"], "--engine: model and emulation is asked for, and the folder is of model"),
+        (["--out", "other"], "--out: is beside --resume"),
+    ],
+)
+def test_another_run_is_refused_and_the_difference_is_named(unfinished, arguments, says):
+    before = {path: path.read_bytes() for path in (unfinished / "run").rglob("*") if path.is_file()}
+    _, said = ended(*arguments, "--resume", "run", cwd=unfinished, status=2)
+    assert says in said
+    assert {path: path.read_bytes() for path in (unfinished / "run").rglob("*") if path.is_file()} == before
+
+
+def test_what_cannot_be_gone_on_with_is_a_sentence(unfinished):
+    def says(status=2):
+        return ended("--resume", "run", cwd=unfinished, status=status)[1]
+
+    (unfinished / "foreign").mkdir()
+    for name in ("foreign", "nowhere"):
+        assert f"--resume: {name} is no run folder" in ended("--resume", name, cwd=unfinished, status=2)[1]
+    (journal, *_) = (unfinished / "run/points").glob("*.rows")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:40] + b"?" + whole[41:] + whole)
+    assert "is damaged at byte 0" in says(status=1)
+    journal.write_bytes(whole)
+    known = (unfinished / "run/provenance.json").read_text()
+    (unfinished / "run/provenance.json").write_text(known.replace('"format": 1', '"format": 9'))
+    assert "is of format 9, which is newer than this version reads: allowed is 1" in says()
+    (unfinished / "run/provenance.json").write_text(known[: len(known) // 2])
+    assert "provenance.json is damaged" in says()
+
+
+def test_two_runs_into_one_folder_are_refused(unfinished):
+    with started("--resume", "run", cwd=unfinished) as first:
+        until = time.monotonic() + 60
+        while (
+            "resumed" not in read_provenance(unfinished / "run") or not read_provenance(unfinished / "run")["resumed"]
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        _, said = ended("--resume", "run", cwd=unfinished, status=2)
+        assert said == "--resume: run is being written to by another run: allowed is one at a time\n"
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+
+
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path):
+    arguments = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB"]
+
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))  # less than the rows of a point
+
+    _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
+    assert said.splitlines()[-2:] == [
+        "run.py: run cannot be written to: File too large",
+        "run.py: what was found is kept; go on with --resume run",
+    ]
+    assert len(rows(tmp_path / "run")) > 0
+    ended("--resume", "run", cwd=tmp_path)
+    ended(*arguments, "--out", "whole", cwd=tmp_path)
+    assert rows(tmp_path / "run").equals(rows(tmp_path / "whole"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_sentence(unfinished):
+    folder = unfinished / "run"
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for parent in [unfinished, *list(unfinished.parents)[:2]]:
+        parent.chmod(0o755)
+    other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    try:
+        _, said = ended("--resume", "run", cwd=unfinished, status=2, **other)
+        assert said == "--resume: run cannot be written to: Permission denied\n"
+        _, said = ended("--engine", "model", "--out", "run/new", cwd=unfinished, status=2, **other)
+        assert said == "--out: run/new cannot be written to: Permission denied\n"
+    finally:
+        for path in [folder, folder / "points"]:
+            path.chmod(0o755)
