@@ -18,7 +18,7 @@ from controller.framework import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_
 from controller.lines import ProtocolError, write_line
 from controller.protocol import RouteRequest, StatusRequest
 from controller.routing import Router
-from controller.service import Service
+from controller.service import Reply, Service
 from controller.switches import SETTLE_S, SwitchError, Switches
 from controller.ways import Ways
 from topologies.fabric import Fabric
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("longhaul.controller")
 
 
 class RouteApp(App):
-    """Routes one fabric and answers on a Unix socket at `socket_path`.
+    """Routes one fabric and answers on a Unix socket at `socket_path`, only who knows the `token` if there is one.
 
     A switch is ready once it has confirmed its standing rules. Routes are changed one request at a time, and only
     while every switch is ready. A change that fails may have been made in part; the next request takes all routes
@@ -40,11 +40,17 @@ class RouteApp(App):
     OFP_VERSIONS = (OFP_VERSION,)
 
     def __init__(
-        self, *args: Any, fabric: Fabric | None = None, socket_path: Path | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        fabric: Fabric | None = None,
+        socket_path: Path | None = None,
+        token: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
             fabric, socket_path = configured()
+        self._token = token
         self._fabric, self._ways, self._switches = fabric, Ways(fabric), Switches(fabric.switches)
         self._ready: set[str] = set()
         self._waiters: list[
@@ -114,17 +120,19 @@ class RouteApp(App):
         for waiter in self._waiters:
             waiter.put(name)
 
-    def _answer(self, line: bytes) -> bytes:
+    def _answer(self, line: bytes) -> Reply:
         """The reply to a request's line; whatever goes wrong, it is one line."""
         try:
-            request = protocol.parse_request(line, self._fabric)
-            reply = self._status(request) if isinstance(request, StatusRequest) else self._route(request)
-        except (ProtocolError, SwitchError) as error:
-            return _error(str(error))
+            request = protocol.parse_request(line, self._fabric, token=self._token)
+            answer = self._status(request) if isinstance(request, StatusRequest) else self._route(request)
+        except ProtocolError as error:
+            return Reply(line=_error(str(error)), refused=str(error))
+        except SwitchError as error:
+            return Reply(line=_error(str(error)))
         except Exception as error:  # a client that waits is told, whatever it was
             _LOG.exception("a request failed")
-            return _error(f"the request failed: {type(error).__name__}: {error}")
-        return write_line({"ok": True, **reply})
+            return Reply(line=_error(f"the request failed: {type(error).__name__}: {error}"))
+        return Reply(line=write_line({"ok": True, **answer}))
 
     def _status(self, request: StatusRequest) -> dict[str, Any]:
         end, news = time.monotonic() + request.wait_s, hub.Queue()
