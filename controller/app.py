@@ -1,58 +1,63 @@
 """The OpenFlow app: keeps the standing rules on every switch, and puts a collective's crossings on their paths.
 
-Thin on purpose: `routing` chooses, `rules` says what to tell the switches and in which order, `switches` tells them,
-`service` has the socket. Here the events and the requests meet.
+Thin on purpose: `routing` chooses, `rules` says what to tell the switches and in which order, `forwarding` has what
+they were told, `switches` tells them, `outages` knows what is down, `service` has the socket. Here the events and the
+requests meet.
 """
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from controller import protocol, rules
+from controller import protocol
 from controller.declaration import configured
-from controller.flows import LAST_GENERATION
+from controller.forwarding import Forwarding, choose
 from controller.framework import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.lines import ProtocolError, write_line
+from controller.outages import Outages
 from controller.protocol import RouteRequest, StatusRequest
-from controller.routing import Router
-from controller.service import Service
-from controller.switches import SETTLE_S, SwitchError, Switches
+from controller.routing import NoPathError
+from controller.service import Reply, Service
+from controller.switches import SwitchError, Switches
 from controller.ways import Ways
 from topologies.fabric import Fabric
-
-DEADLINE_S = 5.0
-"""How long the switches may take to confirm one stage of a change."""
+from topologies.outage import Cables, around
 
 _LOG = logging.getLogger("longhaul.controller")
 
 
 class RouteApp(App):
-    """Routes one fabric and answers on a Unix socket at `socket_path`.
+    """Routes one fabric and answers on a Unix socket at `socket_path`, only who knows the `token` if there is one.
 
     A switch is ready once it has confirmed its standing rules. Routes are changed one request at a time, and only
-    while every switch is ready. A change that fails may have been made in part; the next request takes all routes
-    away first. The socket is closed by `close`; what the switches were told outlives the controller.
+    once every switch has been ready. What goes down later is led around at once, without being asked: the standing
+    rules lead over the first path that is whole, and every crossing of the last request gets a path chosen anew under
+    its conditions. A change that fails may have been made in part; the next one takes all routes away first. The
+    socket is closed by `close`; what the switches were told outlives the controller.
     """
 
     OFP_VERSIONS = (OFP_VERSION,)
 
     def __init__(
-        self, *args: Any, fabric: Fabric | None = None, socket_path: Path | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        fabric: Fabric | None = None,
+        socket_path: Path | None = None,
+        token: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
             fabric, socket_path = configured()
-        self._fabric, self._ways, self._switches = fabric, Ways(fabric), Switches(fabric.switches)
-        self._ready: set[str] = set()
+        self._token, self._fabric = token, fabric
+        self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
+        self._forwarding = Forwarding(fabric, self._switches)
+        self._request: RouteRequest | None = None  # the last one, whose crossings are led around what goes down
         self._waiters: list[
             Any
         ] = []  # a queue for each status request that waits, told of every switch that gets ready
-        self._routes: tuple[rules.Route, ...] = ()
-        self._generation = 0
-        self._in_doubt = False
         self._one_at_a_time = hub.Semaphore(1)
         self._service = Service(
             socket_path,
@@ -81,12 +86,25 @@ class RouteApp(App):
             if name is not None:
                 self._lost(name)
             return
-        self._ready.discard(self._switches.names.get(datapath.id, ""))  # before it can be sent anything but a greeting
+        self._forwarding.ready.discard(
+            self._switches.names.get(datapath.id, "")
+        )  # before it can be sent anything but a greeting
         name = self._switches.joined(datapath)
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
             return
+        self._outages.reported(name, [_state(port) for port in datapath.ports.values()])
         hub.spawn(self._greet, name)  # it waits for confirmations, which come by this thread
+
+    @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN)
+    def port_changed(self, event: Any) -> None:
+        """A port of a switch has gone down or come up."""
+        name = self._switches.names.get(event.msg.datapath.id)
+        if name is not None:
+            deleted = event.msg.reason == event.msg.datapath.ofproto.OFPPR_DELETE
+            number, down = _state(event.msg.desc)
+            self._outages.reported(name, [(number, down or deleted)])
+            hub.spawn(self._lead_around)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN)
     def barrier_passed(self, event: Any) -> None:
@@ -100,31 +118,71 @@ class RouteApp(App):
         self._switches.refused(message.datapath, message.xid, message.type, message.code)
 
     def _lost(self, name: str) -> None:
-        self._ready.discard(name)
+        if name in self._forwarding.ready:
+            self._forwarding.ready.discard(name)
+            self._outages.left(name)
+            hub.spawn(self._lead_around)
         _LOG.warning("the switch %s has disconnected", name)
 
     def _greet(self, name: str) -> None:
         with self._one_at_a_time:
             try:
-                self._switches.send(rules.greeting(self._ways, name, self._routes), deadline_s=DEADLINE_S)
+                self._forwarding.greet(name)
             except SwitchError as error:
                 _LOG.warning("%s", error)
                 return
-            self._ready.add(name)
+            self._outages.came(name)
+            self._catch_up()
         for waiter in self._waiters:
             waiter.put(name)
 
-    def _answer(self, line: bytes) -> bytes:
+    def _lead_around(self) -> None:
+        """Lead everything around what is dead by now, and back onto what is not any more."""
+        with self._one_at_a_time:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        before, dead = self._forwarding.ways.dead, self._outages.dead()
+        if dead == before:
+            return
+        outage, wanted = self._outages.begin(before, dead), self._wanted(dead)
+        paths = {crossing: self._forwarding.path(*crossing) for crossing in wanted}
+        try:
+            self._forwarding.put(Ways(self._fabric, dead), wanted)
+        except SwitchError as error:  # one that has gone meanwhile is told of by an event of its own
+            _LOG.warning("the way around %s is not complete: %s", ", ".join(outage.died) or "nothing", error)
+            return
+        outage.done_ns = time.monotonic_ns()
+        for (src, dst), old in paths.items():
+            if (new := self._forwarding.path(src, dst)) != old:
+                outage.moved.append([src, dst, old, new])
+                names = [self._fabric.paths[index].name for index in (old, new)]
+                _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
+
+    def _wanted(self, dead: Cables) -> dict[tuple[int, int], int]:
+        """The path of every crossing last asked for, under the conditions of then and with these cables dead."""
+        found = {}
+        for crossing in self._request.crossings if self._request is not None else ():
+            assert self._request is not None
+            try:
+                found[crossing] = choose(self._fabric, replace(self._request, crossings=(crossing,)), dead)[0]
+            except NoPathError as error:
+                _LOG.warning("%s", error)
+        return found
+
+    def _answer(self, line: bytes) -> Reply:
         """The reply to a request's line; whatever goes wrong, it is one line."""
         try:
-            request = protocol.parse_request(line, self._fabric)
-            reply = self._status(request) if isinstance(request, StatusRequest) else self._route(request)
-        except (ProtocolError, SwitchError) as error:
-            return _error(str(error))
+            request = protocol.parse_request(line, self._fabric, token=self._token)
+            answer = self._status(request) if isinstance(request, StatusRequest) else self._route(request)
+        except ProtocolError as error:
+            return Reply(line=_error(str(error)), refused=str(error))
+        except (SwitchError, NoPathError) as error:
+            return Reply(line=_error(str(error)))
         except Exception as error:  # a client that waits is told, whatever it was
             _LOG.exception("a request failed")
-            return _error(f"the request failed: {type(error).__name__}: {error}")
-        return write_line({"ok": True, **reply})
+            return Reply(line=_error(f"the request failed: {type(error).__name__}: {error}"))
+        return Reply(line=write_line({"ok": True, **answer}))
 
     def _status(self, request: StatusRequest) -> dict[str, Any]:
         end, news = time.monotonic() + request.wait_s, hub.Queue()
@@ -136,50 +194,44 @@ class RouteApp(App):
             pass
         finally:
             self._waiters.remove(news)
-        routes = [[r.src, r.dst, r.path, r.generation] for r in self._routes]
-        return {"not_ready": self._waiting_for(), "generation": self._generation, "routes": routes}
+        routes = [[r.src, r.dst, r.path, r.generation] for r in self._forwarding.routes]
+        return {
+            "not_ready": self._waiting_for(),
+            "generation": self._forwarding.generation,
+            "routes": routes,
+            "outages": self._outages.told(),
+        }
 
     def _waiting_for(self) -> list[str]:
         """The switches that are not ready, after a look at the connections."""
         for name in self._switches.hang_up():
             self._lost(name)
         missing = self._switches.missing()
-        return [s.name for s in self._fabric.switches if s.name not in self._ready or s.name in missing]
+        return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()
-        paths = _choose(self._fabric, request)
         with self._one_at_a_time:
-            late = self._waiting_for()
+            waiting = self._waiting_for()
+            self._catch_up()
+            late = [name for name in waiting if not self._led_around(name)]
             if late:
                 raise SwitchError(f"the switch {late[0]} is not connected")
-            if self._in_doubt:
-                everywhere = tuple(rules.no_routes(switch.name) for switch in self._fabric.switches)
-                self._switches.send([everywhere], deadline_s=DEADLINE_S)
-                self._routes, self._in_doubt = (), False
-            generation = self._generation % LAST_GENERATION + 1
-            wanted = dict(zip(request.crossings, paths, strict=True))
-            change = rules.change(self._ways, self._routes, wanted, generation=generation)
-            if change.stages:
-                self._generation, self._in_doubt = generation, True
-                self._switches.send(change.stages, deadline_s=DEADLINE_S, settle_s=SETTLE_S)
-                self._routes, self._in_doubt = change.routes, False
-        messages = sum(len(stage) for stage in change.stages)
+            ways = self._forwarding.ways
+            paths = choose(self._fabric, request, ways.dead)
+            messages = self._forwarding.put(ways, dict(zip(request.crossings, paths, strict=True)))
+            self._request = request
         return {"paths": paths, "messages": messages, "took_s": time.monotonic() - started}
 
+    def _led_around(self, name: str) -> bool:
+        """Whether no way leads over a switch any more; one that GPUs hang on cannot be spared."""
+        ways = self._forwarding.ways
+        return ways.switches[name].kind != "leaf" and around(self._fabric, name) <= ways.dead
 
-def _choose(fabric: Fabric, request: RouteRequest) -> list[int]:
-    """The path of every crossing, as its index in `fabric.paths`."""
-    if not request.crossings:
-        return []
-    src, dst = np.array(request.crossings).T
-    rates_bps = np.broadcast_to(np.array(request.rates_bps), (src.size, len(request.rates_bps)))
-    router = Router(fabric, np.array(request.delays_s))
-    if request.best:
-        routes = router.best(rates_bps, src, dst, chunk_bytes=request.chunk_bytes)
-    else:
-        routes = router.fixed(rates_bps, src, dst)
-    return [int(path) for path in routes.path]
+
+def _state(port: Any) -> tuple[int, bool]:
+    """The number of a port, and whether nothing can pass it (OpenFlow's OFPPC_PORT_DOWN and OFPPS_LINK_DOWN)."""
+    return port.port_no, bool(port.config & 1 or port.state & 1)
 
 
 def _error(sentence: str) -> bytes:

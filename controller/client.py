@@ -32,11 +32,12 @@ class RouteReply:
 class Controller:
     """A conversation with the controller whose socket is at `path`; a reply may take `deadline_s`.
 
-    Every method raises ControllerError.
+    `token` is the run's, if the controller was given one. Every method raises ControllerError.
     """
 
-    def __init__(self, path: Path, *, deadline_s: float = 30.0) -> None:
+    def __init__(self, path: Path, *, deadline_s: float = 30.0, token: str | None = None) -> None:
         self._path, self._deadline_s = path, deadline_s
+        self._proof = {} if token is None else {"token": token}
         self._socket: socket.socket | None = None
         self._pending = b""
 
@@ -115,7 +116,7 @@ class Controller:
         return self._socket
 
     def _ask(self, request: dict[str, Any], *, deadline_s: float) -> dict[str, Any]:
-        line = self._exchange(self._connect(), write_line(request), deadline_s)
+        line = self._exchange(self._connect(), write_line(request | self._proof), deadline_s)
         try:
             reply = read_object(line)
         except ProtocolError as error:

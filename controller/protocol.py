@@ -3,6 +3,7 @@
 What comes in is checked field by field, and what is wrong is told in one sentence that carries the value.
 """
 
+import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +14,7 @@ from topologies.fabric import Fabric, FabricSpec
 from topologies.wan import WanSpec
 
 MAX_WAIT_S = 3600.0
+MAX_TOKEN = 256
 _MOST_BYTES, _MOST_BPS, _MOST_S = 1 << 60, 10**18, 1e6
 
 
@@ -46,9 +48,13 @@ def line_limit_bytes(fabric: Fabric) -> int:
     return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches))
 
 
-def parse_request(line: bytes, fabric: Fabric) -> Request:
-    """The request on a line. Raises ProtocolError for anything but a request that this fabric can serve."""
+def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> Request:
+    """The request on a line. Raises ProtocolError for anything but a request that this fabric can serve, and for one
+    without the run's `token` where there is one."""
     message = read_object(line)
+    given = message.pop("token", None)
+    if token is not None and not (isinstance(given, str) and _same(given, token)):
+        raise ProtocolError("the run's token is missing or wrong")
     kind = message.pop("ask", None)
     if kind == "status":
         _only(message, ("wait_s",))
@@ -56,6 +62,11 @@ def parse_request(line: bytes, fabric: Fabric) -> Request:
     if kind == "route":
         return _route_request(message, fabric)
     raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route"')
+
+
+def _same(given: str, token: str) -> bool:
+    """Whether a token is the right one, in a time that does not tell how much of it is."""
+    return len(given) <= MAX_TOKEN and hmac.compare_digest(given.encode(errors="replace"), token.encode())
 
 
 def write_spec(spec: FabricSpec) -> str:

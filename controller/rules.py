@@ -39,12 +39,14 @@ from topologies.wiring import Switch
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A pair of ranks that is on a path other than the fixed one, and the generation that put it there."""
+    """A pair of ranks that is on a path other than the fixed one, the generation that put it there, and the switches
+    it passes."""
 
     src: int
     dst: int
     path: int
     generation: int
+    passed: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,11 @@ def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], 
     before = {(route.src, route.dst): route for route in old}
     stay, fresh = [], []
     for (src, dst), path in wanted.items():
-        current = before.get((src, dst))
-        if current is not None and current.path == path:
+        current, passed = before.get((src, dst)), ways.over(src, dst, path)
+        if current is not None and current.passed == passed:
             stay.append(current)
         elif path != _fixed_path(ways, src, dst):
-            fresh.append(Route(src=src, dst=dst, path=path, generation=generation))
+            fresh.append(Route(src=src, dst=dst, path=path, generation=generation, passed=passed))
     gone = [route for route in old if route not in stay]
     replaced = {(route.src, route.dst) for route in fresh}
     further = [tuple(reversed(installs(ways, route)[1:])) for route in fresh]  # from the destination backwards
@@ -90,6 +92,19 @@ def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], 
     behind = [_removal(ways, route)[1:] for route in gone]
     stages = (tuple(m for ms in further for m in ms), tuple(first), tuple(m for ms in behind for m in ms))
     return Change(stages=tuple(stage for stage in stages if stage), routes=(*stay, *fresh))
+
+
+def detour(old: Ways, new: Ways, switch: str) -> Stage:
+    """What a switch with the standing rules of `old` is told so that it has those of `new`.
+
+    A rule that turns packets round must go, as it would send back what a new rule sends here; any other that has no
+    use any more leads to where nothing comes from.
+    """
+    before, after = standing(old, switch), standing(new, switch)
+    fresh = [Install(switch=switch, rule=rule) for rule in after if rule not in before]
+    turns = {rule.match for rule in before if rule.match.in_port is not None} - {rule.match for rule in after}
+    gone = [rule.match for rule in before if rule.match in turns]
+    return (*fresh, *(Remove(switch=switch, cookie=STANDING_COOKIE, match=match) for match in gone))
 
 
 def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, ...]:
@@ -114,10 +129,9 @@ def no_routes(switch: str) -> Remove:
 def installs(ways: Ways, route: Route) -> tuple[Install, ...]:
     """A route's rules, in the order in which its packets meet them: one for each switch passed."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    passed = ways.over(route.src, route.dst, route.path)
     label = tag(route.generation)
     found = []
-    for place, (switch, peer) in enumerate(zip(passed, (*passed[1:], dst.name), strict=True)):
+    for place, (switch, peer) in enumerate(zip(route.passed, (*route.passed[1:], dst.name), strict=True)):
         match = Match(src=src.ip, dst=dst.ip, eth_dst=label if place else None)
         rewrite = label if place == 0 else dst.mac if peer == dst.name else None
         rule = Rule(
@@ -135,8 +149,7 @@ def _removal(ways: Ways, route: Route) -> tuple[Remove, ...]:
     """What takes a route away, switch by switch from its source on; other routes of its generation stay."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
     pair, cookie = Match(src=src.ip, dst=dst.ip), route_cookie(route.generation)
-    passed = ways.over(route.src, route.dst, route.path)
-    return tuple(Remove(switch=switch, cookie=cookie, match=pair) for switch in passed)
+    return tuple(Remove(switch=switch, cookie=cookie, match=pair) for switch in route.passed)
 
 
 def _fixed_path(ways: Ways, src: int, dst: int) -> int:
@@ -147,9 +160,9 @@ def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
     """To every GPU of the switch's own site; its leaf puts the MAC address back."""
     for gpu in ways.gpus_in(here.site):
         if here.kind == "leaf":
-            peer = gpu.name if gpu.leaf == here.name else ways.spine(gpu)
+            peer = gpu.name if gpu.leaf == here.name else ways.spine(gpu, here.name)
         else:
-            peer = gpu.leaf if here.kind == "spine" else ways.spine(gpu)
+            peer = gpu.leaf if here.kind == "spine" else ways.spine(gpu, here.name)
         yield _standing(Match(dst=gpu.ip), ways.port(here.name, peer), eth_dst=gpu.mac if peer == gpu.name else None)
 
 
@@ -158,7 +171,8 @@ def _outwards_from_leaf(ways: Ways, here: Switch) -> Iterator[Rule]:
         if gpu.leaf == here.name:
             for site, network in enumerate(ways.networks):
                 if ways.joined(gpu.site, site):
-                    yield _standing(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu)))
+                    first = ways.over_wan(ways.fixed(gpu.site, site))[0]
+                    yield _standing(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
 
 
 def _outwards_from_spine(ways: Ways, here: Switch) -> Iterator[Rule]:

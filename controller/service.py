@@ -1,21 +1,39 @@
 """The controller's Unix socket: takes a request a line, has it answered, and knows nothing of what is asked.
 
-The socket is for the user who started the controller (mode 0600). Lines and clients are bounded.
+The socket is for the user who started the controller (mode 0600). Lines, clients, and what a client may get wrong are
+bounded.
 """
 
+import logging
 import os
 import socket
 import stat
+import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from controller.framework import hub
 
 MAX_CLIENTS = 8
-_BACKLOG = 16
+MAX_REFUSED = 100
+"""Requests of one client that may be refused before it is hung up on."""
 
-Answer = Callable[[bytes], bytes]
-"""From a request's line to its reply's; raises nothing."""
+_BACKLOG = 16
+_SEND_S = 10  # for a client to take its reply
+_LOG = logging.getLogger("longhaul.controller")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """The reply's line, and for a request that is none why it was refused, to be logged."""
+
+    line: bytes
+    refused: str | None = None
+
+
+Answer = Callable[[bytes], Reply]
+"""From a request's line to its reply; raises nothing."""
 
 
 class SocketTakenError(OSError):
@@ -26,7 +44,8 @@ class Service:
     """Serves `answer` on the socket at `path`, each client in a thread of the framework's, from `start` to `close`.
 
     A line longer than `limit_bytes` gets `too_long` for an answer, and so does one client too many get `too_many`;
-    both are then hung up on. Raises SocketTakenError where the path is in use or no socket can be there.
+    both are then hung up on, and so is who goes on asking what is refused; each is told of in a line. Raises
+    SocketTakenError where the path is in use or no socket can be there.
     """
 
     def __init__(self, path: Path, answer: Answer, *, limit_bytes: int, too_long: bytes, too_many: bytes) -> None:
@@ -58,6 +77,7 @@ class Service:
             if self._clients >= MAX_CLIENTS:
                 with client:
                     _send(client, self._too_many)
+                _LOG.warning("refused a client: %d are served already", MAX_CLIENTS)
                 continue
             self._clients += 1
             hub.spawn(self._serve, client)
@@ -71,7 +91,9 @@ class Service:
 
     def _converse(self, client: socket.socket) -> None:
         """Answer line by line until the client has gone or oversteps."""
-        pending = bytearray()
+        pending, refused = bytearray(), 0
+        # A client that takes no replies must not hold on to its place; Python's own timeouts would limit reading too.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S, 0))
         while True:
             try:
                 got = client.recv(65536)
@@ -81,12 +103,19 @@ class Service:
                 return
             pending += got
             while (end := pending.find(b"\n")) >= 0 and end <= self._limit_bytes:
-                line = bytes(pending[:end])
+                reply = self._answer(bytes(pending[:end]))
                 del pending[: end + 1]
-                if not _send(client, self._answer(line)):
+                refused += reply.refused is not None
+                if reply.refused is not None and refused == 1:
+                    _LOG.warning("refused a request: %s", reply.refused)
+                if not _send(client, reply.line):
+                    return
+                if refused == MAX_REFUSED:
+                    _LOG.warning("hung up on a client after %d refused requests", refused)
                     return
             if len(pending) > self._limit_bytes:
                 _send(client, self._too_long)
+                _LOG.warning("refused a request: a line is longer than %d bytes", self._limit_bytes)
                 return
 
 

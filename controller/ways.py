@@ -2,7 +2,8 @@
 
 A packet climbs to the spine that its source's place in the site picks and comes down from the spine that its
 destination's place picks; so traffic spreads over the spines, and a GPU's traffic to all border routers (and from
-them) shares one spine. Between the spines lies a candidate path over the WAN. Rules are left to `rules`.
+them) shares one spine. Between the spines lies a candidate path over the WAN. Where a cable of this way is dead, the
+next spine or path that is whole takes its place. Rules are left to `rules`.
 """
 
 from functools import cache
@@ -11,26 +12,25 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 
 from topologies.fabric import Fabric, WanPath
+from topologies.outage import NONE, Cables, cable, spines
 from topologies.wiring import Gpu
 
 _SITE_PREFIX = 24  # bits of a GPU's address that tell its site
 
 
 class Ways:
-    """The ways through one fabric.
+    """The ways through one fabric some of whose cables may be `dead`.
 
-    Raises ValueError where the addresses of two sites share a network, which one rule per site could not tell apart.
+    Where nothing is whole the ways lead over what is dead: there is nothing better to be told. Raises ValueError where
+    the addresses of two sites share a network, which one rule per site could not tell apart.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
+    def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
+        self.fabric, self.dead = fabric, dead
         self.switches = {switch.name: switch for switch in fabric.switches}
         self.networks = _networks(fabric)
         self._ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
-        self._spines = [
-            tuple(switch.name for switch in fabric.switches if switch.kind == "spine" and switch.site == site)
-            for site in range(len(fabric.gpus_per_site))
-        ]
+        self._spines = [spines(fabric, site) for site in range(len(fabric.gpus_per_site))]
         self._first_rank = [sum(fabric.gpus_per_site[:site]) for site in range(len(fabric.gpus_per_site))]
         self.fallback = cache(self._fallback)
 
@@ -38,10 +38,21 @@ class Ways:
         """The number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
         return self._ports[switch, peer]
 
-    def spine(self, gpu: Gpu) -> str:
-        """The spine by which a GPU's traffic to other leaves and sites leaves its own leaf, or comes to it."""
-        spines = self._spines[gpu.site]
-        return spines[(gpu.rank - self._first_rank[gpu.site]) % len(spines)]
+    def spine(self, gpu: Gpu, towards: str) -> str:
+        """The spine by which a GPU's traffic from its leaf to `towards`, or the other way round, passes.
+
+        `towards` is another leaf or a border router of the site.
+        """
+        tier = self._spines[gpu.site]
+        first = (gpu.rank - self._first_rank[gpu.site]) % len(tier)
+        for spine in (*tier[first:], *tier[:first]):
+            if self.alive(gpu.leaf, spine) and self.alive(spine, towards):
+                return spine
+        return tier[first]
+
+    def alive(self, a: str, b: str) -> bool:
+        """Whether the cable between two nodes is not dead."""
+        return cable(a, b) not in self.dead
 
     def gpus_in(self, site: int | None) -> tuple[Gpu, ...]:
         """A site's GPUs in rank order; none where there is no site."""
@@ -55,15 +66,26 @@ class Ways:
     def over(self, src: int, dst: int, path: int) -> tuple[str, ...]:
         """The switches from rank `src`'s leaf to rank `dst`'s, over the candidate path of that index."""
         a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
-        return (a.leaf, self.spine(a), *self.over_wan(self.fabric.paths[path]), self.spine(b), b.leaf)
+        wan = self.over_wan(self.fabric.paths[path])
+        return (a.leaf, self.spine(a, wan[0]), *wan, self.spine(b, wan[-1]), b.leaf)
 
     def joined(self, src_site: int, dst_site: int) -> bool:
         """Whether the WAN has a path from one site to the other."""
         return bool(self.fabric.paths_between.get((src_site, dst_site)))
 
     def fixed(self, src_site: int, dst_site: int) -> WanPath:
-        """The fixed path from one site to another; they must be `joined`."""
-        return self.fabric.paths_between[src_site, dst_site][0]
+        """The fixed path from one site to another, the first that is whole; they must be `joined`."""
+        paths = self.fabric.paths_between[src_site, dst_site]
+        return next((path for path in paths if self._whole(path)), paths[0])
+
+    def _whole(self, path: WanPath) -> bool:
+        routers = self.over_wan(path)
+        ends = ((routers[0], path.src_site), (routers[-1], path.dst_site))
+        return all(self.alive(a, b) for a, b in pairwise(routers)) and all(self._open(*end) for end in ends)
+
+    def _open(self, border_router: str, site: int) -> bool:
+        """Whether a border router has a cable left to a spine of its site."""
+        return any(self.alive(border_router, spine) for spine in self._spines[site])
 
     def _fallback(self, src_site: int, dst_site: int) -> dict[str, str]:
         """The next router towards `dst_site` from every router that a path between the two sites may pass.
@@ -74,7 +96,7 @@ class Ways:
         if not self.joined(src_site, dst_site):
             return {}
         fixed = self.over_wan(self.fixed(src_site, dst_site))
-        hops = dict.fromkeys(self._border_routers(dst_site), 0)
+        hops = {name: 0 for name in self._border_routers(dst_site) if self._open(name, dst_site)}
         hops |= {name: left for left, name in enumerate(reversed(fixed))}
         towards = dict(pairwise(fixed))
         near = set(self._border_routers(src_site))
@@ -94,8 +116,9 @@ class Ways:
         return tuple(name for name, where in names if where == site)
 
     def _into(self, router: str) -> tuple[str, ...]:
-        """The routers with a WAN link to this one."""
-        return tuple(link.src for link in self.fabric.links if link.kind == "wan" and link.dst == router)
+        """The routers with a WAN link to this one that is not dead."""
+        links = [link for link in self.fabric.links if link.kind == "wan" and link.dst == router]
+        return tuple(link.src for link in links if self.alive(link.src, router))
 
 
 def _networks(fabric: Fabric) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from hosts import transport, wire
 from hosts.content import Content
+from hosts.door import Door, Refusals
 
 PORT = 4791  # RoCE's, for those who look at a capture
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000  # another for every ring: no segment of an old ring fits a new one
@@ -36,9 +37,10 @@ class AgentError(Exception):
 
 
 class Agent:
-    """One GPU: its buffer, its listener, and a connection from its predecessor and one to its successor.
+    """One GPU: its buffer, its door, and a connection from its predecessor and one to its successor.
 
     `rank`, `address` and `interface` say who it is; `reply_s` is how long it waits for anything from a neighbour.
+    `token` is the run's: who does not know it does not get in, and is told of to `refusals`.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class Agent:
         content: Content,
         chunk_bytes: int,
         reply_s: float,
+        token: bytes,
+        refusals: Refusals,
     ) -> None:
         self._rank, self._address, self._interface = rank, address, interface
         self._settings, self._limits, self._content = settings, limits, content
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes, self._token, self._reply_s = chunk_bytes, token, reply_s
         self._reply = struct.pack("ll", int(reply_s), int(reply_s % 1 * 1e6))
         # Filled by the kernel in one go: a process that touches its pages one by one pays for each of them in the VM.
         self._memory = mmap.mmap(-1, chunk_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
@@ -66,8 +70,7 @@ class Agent:
         self._route: str | None = None
         transport.set_sysctls(transport.sysctls(settings, limits))
         transport.check_mtu(interface, mtu_bytes=settings.mtu_bytes)
-        self._listener = self._socket(PORT)
-        self._listener.listen(1)
+        self.door = Door(self._socket(PORT), token=token, refusals=refusals)
 
     def obey(self, command: Mapping[str, Any]) -> Mapping[str, object]:
         """Do as a checked command says and return the answer; raises AgentError and OSError."""
@@ -103,17 +106,13 @@ class Agent:
             self._successor.connect((address, PORT))
         except OSError as error:
             raise AgentError(f"cannot connect to GPU {successor} at {address}: {reason(error)}") from None
-        self._successor.sendall(wire.greeting(epoch=epoch, rank=self._rank))
+        self._successor.sendall(wire.greeting(epoch=epoch, rank=self._rank, token=self._token))
 
     def _accept(self, *, epoch: int, predecessor: int) -> None:
-        try:
-            self._predecessor, _ = self._listener.accept()
-        except OSError as error:
-            raise AgentError(f"heard nothing from GPU {predecessor}: {reason(error)}") from None
+        self._predecessor = self.door.admit(epoch=epoch, rank=predecessor, deadline_s=self._reply_s)
+        if self._predecessor is None:
+            raise AgentError(f"heard nothing from GPU {predecessor} within {self._reply_s:g} s")
         self._tune(self._predecessor)
-        greeting = self._predecessor.recv(wire.GREETING_BYTES, socket.MSG_WAITALL)
-        if greeting != wire.greeting(epoch=epoch, rank=predecessor):
-            raise AgentError(f"was greeted with {greeting!r}, not by GPU {predecessor} for ring {epoch}")
         self._predecessor.sendall(_READY)
 
     def _confirm(self) -> Mapping[str, object]:

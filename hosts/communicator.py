@@ -114,6 +114,7 @@ class Communicator:
             "deadline_s": deadline_s,
             "transport": asdict(transport),
             "limits": asdict(limit),
+            "token": os.urandom(wire.TOKEN_BYTES).hex(),  # another for every communicator
         }
         self._nursery = _start_nursery(json.dumps(spec), [theirs.fileno() for _, theirs in pairs])
         for _, theirs in pairs:

@@ -6,34 +6,56 @@ ended. It dies with its parent and they die with it.
 """
 
 import ctypes
-import json
 import os
+import select
 import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from hosts import transport, wire
 from hosts.agent import Agent, AgentError, reason
 from hosts.content import Content
+from hosts.door import Refusals
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _serve(agent: Agent, lines: BinaryIO, control: socket.socket) -> None:
-    """Obey until the communicator goes away or the agent fails, which ends it: then its neighbours fail as well."""
-    while data := lines.readline(wire.MAX_LINE_BYTES + 1):
-        control.sendall(wire.line(agent.obey(wire.command(data))))
+def _serve(agent: Agent, control: socket.socket, refusals: Refusals) -> None:
+    """Obey until the communicator goes away or the agent fails, which ends it: then its neighbours fail as well.
+
+    What is no command is refused and changes nothing; so is whoever comes to the agent's door meanwhile.
+    """
+    poll, lines = select.poll(), wire.Lines()
+    poll.register(control, select.POLLIN)
+    poll.register(agent.door, select.POLLIN)
+    while True:
+        wait_s = agent.door.wait_s()
+        ready = [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000 + 1)]
+        if control.fileno() not in ready:
+            agent.door.look()
+            continue
+        data = control.recv(wire.MAX_LINE_BYTES)
+        if not data:
+            return
+        for line in lines.feed(data):
+            try:
+                command = wire.command(line)
+            except wire.WireError as error:
+                refusals.tell(f"refused a command: {error}")
+                continue
+            control.sendall(wire.line(agent.obey(command)))
 
 
 def _live(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, Any], content: Content) -> None:
     """An agent's whole life, in the process that was forked for it."""
     _enter(gpu["host_pid"])
     _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+    refusals = Refusals(f"GPU {gpu['rank']}")
     agent = Agent(
         rank=gpu["rank"],
         address=gpu["address"],
@@ -43,11 +65,12 @@ def _live(control: socket.socket, spec: Mapping[str, Any], gpu: Mapping[str, Any
         content=content,
         chunk_bytes=spec["chunk_bytes"],
         reply_s=spec["deadline_s"],
+        token=spec["token"],
+        refusals=refusals,
     )
     try:
         control.sendall(wire.line({"pid": os.getpid()}))
-        with control.makefile("rb") as lines:
-            _serve(agent, lines, control)
+        _serve(agent, control, refusals)
     finally:
         agent.abort()
 
@@ -91,7 +114,10 @@ def main() -> None:
     """Fork an agent for every GPU of the specification that stands on stdin, in rank order, and outlive them all."""
     _die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
-    spec = json.loads(sys.stdin.readline())
+    try:
+        spec = wire.spec(sys.stdin.buffer.readline(wire.MAX_SPEC_BYTES + 1))
+    except wire.WireError as error:
+        sys.exit(f"the nursery of the agents refuses what it is to do: {error}")
     transport.lift_memory_limit()
     content = Content(ranks=len(spec["gpus"]), chunk_bytes=spec["chunk_bytes"])
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in spec["gpus"]]

@@ -1,7 +1,8 @@
 """What GPUs and the communicator say to each other, as bytes.
 
-On a control connection goes one JSON object a line. Every command is checked against COMMANDS when it is read, so
-what an agent works with has the right names and types. On a ring connection goes a greeting, and then chunk after
+On a control connection goes one JSON object a line, no longer than MAX_LINE_BYTES. Every command is checked against
+COMMANDS when it is read, and the specification that a nursery is given against its own table, so what an agent works
+with has the right names and types. On a ring connection goes a greeting with the run's token, and then chunk after
 chunk, each with a label behind it.
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_LINE_BYTES = 1 << 16
+MAX_SPEC_BYTES = 1 << 20
+TOKEN_BYTES = 32
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = {
     # Join the ring: connect to the successor, accept the predecessor, see that the window is open, leave.
@@ -38,9 +41,21 @@ _LABEL = struct.Struct("!4sHxxQQ")
 _MAGIC = b"LHch"
 LABEL_BYTES = _LABEL.size
 
-_GREETING = struct.Struct("!4sHxxQ")
+_GREETING = struct.Struct(f"!4sHxxQ{TOKEN_BYTES}s")
 _HELLO = b"LHhi"
 GREETING_BYTES = _GREETING.size
+
+_SPEC: Mapping[str, Mapping[str, Any]] = {
+    "a GPU": {"rank": int, "address": str, "interface": str, "host_pid": int, "control_fd": int},
+    "the transport": {"line_rate": bool, "congestion_control": str, "slow_start_after_idle": bool, "mtu_bytes": int},
+    "the limits": {
+        "window_bytes": int,
+        "initial_segments": int,
+        "receive_buffer_bytes": int,
+        "send_buffer_bytes": int,
+    },
+}
+_SPEC_KEYS = {"gpus": object, "transport": dict, "limits": dict, "chunk_bytes": int, "deadline_s": float, "token": str}
 
 
 class WireError(ValueError):
@@ -55,10 +70,41 @@ def line(message: Mapping[str, object]) -> bytes:
     return data
 
 
-def message(data: bytes) -> dict[str, Any]:
+class Lines:
+    """The lines of a stream that comes in pieces. Of one that is too long only the beginning is kept, for a reader to
+    complain of; it has no end, and so it is no message."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now, or too long; no more than one line is ever kept."""
+        found: list[bytes] = []
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            self._keep(part, found)
+            if not self._skipping:
+                found.append(bytes(self._pending) + b"\n")
+            self._pending.clear()
+            self._skipping = False
+        self._keep(rest, found)
+        return found
+
+    def _keep(self, part: bytes, found: list[bytes]) -> None:
+        if self._skipping:
+            return
+        self._pending += part[: MAX_LINE_BYTES + 1]
+        if len(self._pending) >= MAX_LINE_BYTES:
+            found.append(bytes(self._pending[: MAX_LINE_BYTES + 1]))
+            self._pending.clear()
+            self._skipping = True
+
+
+def message(data: bytes, *, most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """The object that a line holds; raises WireError for anything else."""
-    if len(data) > MAX_LINE_BYTES or not data.endswith(b"\n"):
-        raise WireError(f"a control message of {len(data)} bytes that does not end within {MAX_LINE_BYTES}")
+    if len(data) > most_bytes or not data.endswith(b"\n"):
+        raise WireError(f"a control message of {len(data)} bytes that does not end within {most_bytes}")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -85,6 +131,25 @@ def answer(data: bytes, *, to: str) -> dict[str, Any]:
     return found
 
 
+def spec(data: bytes) -> dict[str, Any]:
+    """The specification of a nursery's agents that a line holds, the token as bytes; raises WireError for another."""
+    found = message(data, most_bytes=MAX_SPEC_BYTES)
+    _check(found, _SPEC_KEYS, "a specification")
+    _check(found["transport"], _SPEC["the transport"], "the transport")
+    _check(found["limits"], _SPEC["the limits"], "the limits")
+    if not isinstance(found["gpus"], list) or not all(isinstance(gpu, dict) for gpu in found["gpus"]):
+        raise WireError(f"the gpus of a specification are {str(found['gpus'])[:60]!r}, no list of objects")
+    for gpu in found["gpus"]:
+        _check(gpu, _SPEC["a GPU"], "a GPU")
+    try:
+        found["token"] = bytes.fromhex(found["token"])
+    except ValueError:
+        found["token"] = b""
+    if len(found["token"]) != TOKEN_BYTES or found["chunk_bytes"] < 1:
+        raise WireError(f"a specification needs {TOKEN_BYTES} bytes of token and chunks of one byte at least")
+    return found
+
+
 def _check(found: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> None:
     if found.keys() != wanted.keys():
         raise WireError(f"{name} has {', '.join(wanted) or 'nothing'} with it, not {', '.join(found) or 'nothing'}")
@@ -104,6 +169,8 @@ def _is(value: object, kind: type) -> bool:
             isinstance(item, dict) and item.keys() == _FAULT.keys() and all(_is(item[k], t) for k, t in _FAULT.items())
             for item in value
         )
+    if kind is float:
+        return isinstance(value, int | float) and value is not True and 0 < value < 1e9  # which NaN is not
     return isinstance(value, kind)
 
 
@@ -125,6 +192,12 @@ def label_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) ->
     return None
 
 
-def greeting(*, epoch: int, rank: int) -> bytes:
-    """The first bytes on a ring connection: the ring it belongs to and the rank that made it."""
-    return _GREETING.pack(_HELLO, rank, epoch)
+def greeting(*, epoch: int, rank: int, token: bytes) -> bytes:
+    """The first bytes on a ring connection: the ring it belongs to, the rank that made it, and the run's token."""
+    return _GREETING.pack(_HELLO, rank, epoch, token)
+
+
+def greeted(data: bytes) -> tuple[bool, int, int, bytes]:
+    """What GREETING_BYTES bytes say: whether they are a greeting at all, then rank, ring and token."""
+    magic, rank, epoch, token = _GREETING.unpack(data)
+    return magic == _HELLO, rank, epoch, token

@@ -7,22 +7,20 @@ chosen as in an experiment on real machines: the ring by the hosts' side, the WA
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from controller.client import Controller, ControllerError
-from controller.protocol import write_spec
+from controller.client import ControllerError
 from controller.routing import Router
 from hosts.communicator import CollectiveError, Communicator
 from hosts.ring import rank_order
 from scenarios import witness
+from scenarios.control import PORT, ControllerProcess
 from scenarios.document import ScenarioError
 from scenarios.ground import VIRTUAL, Ground, put_back
 from scenarios.loader import load_scenario
@@ -36,7 +34,6 @@ from topologies.nodes import NetworkError
 from topologies.shaping import Shaping
 from topologies.tc import DropCounter, Shaper, TcError
 
-PORT = 6653
 _READY_S = 60.0
 
 Floats = npt.NDArray[np.float64]
@@ -93,15 +90,15 @@ class Testbed:
             else:
                 stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            process = stack.enter_context(_controller(self.setting, self.ground.folder))
+            process = stack.enter_context(ControllerProcess(self.setting.fabric, self.ground.folder))
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(start(self.fabric, controller_port=PORT))
             self._tell("the shaping of the links")
             self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
             stack.callback(self._unshape)
             self._tell("the controller and its rules")
-            self._controller = stack.enter_context(Controller(self.ground.folder / "controller.sock"))
-            self._controller.wait_ready(timeout_s=_READY_S, alive=lambda: process.poll() is None)
+            self._controller = stack.enter_context(process.client())
+            self._controller.wait_ready(timeout_s=_READY_S, alive=process.alive)
             self._tell("the agents")
             self._communicator = self._communicate(self.setting.collective.chunk_bytes)
             stack.callback(self._hang_up)
@@ -195,25 +192,6 @@ class Testbed:
         )
         path = dict(zip(crossings, reply.paths, strict=True))
         self._paths = tuple(path.get(edge, -1) for edge in edges)
-
-
-@contextmanager
-def _controller(setting: Scenario, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """The controller's process, for as long as it is needed; its files are in `folder`."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    spec = folder / "fabric.json"
-    spec.write_text(write_spec(setting.fabric))
-    arguments = ["--fabric", str(spec), "--socket", str(folder / "controller.sock"), "--port", str(PORT)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "controller", *arguments],
-        stdout=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C at a prompt is not for it
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def main(arguments: list[str]) -> int:

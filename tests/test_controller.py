@@ -233,6 +233,30 @@ def test_more_clients_than_it_serves_are_told_so(process: Process) -> None:
             client.close()
 
 
+def test_who_does_not_know_the_token_is_told_so_and_no_more(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("5ecret\n")
+    running = process.start(token=tmp_path / "token")
+    assert running.stdout is not None and running.stdout.readline().startswith(b"controller: ")
+    wrong = [{"ask": "status"}, {"ask": "status", "token": "5ecre"}, {"ask": "status", "token": 5}, ROUTE]
+    refused = {"ok": False, "error": "the run's token is missing or wrong"}
+    assert exchange(process.path, b"".join(map(write_line, wrong))) == [refused] * 4
+    with Controller(process.path, token="5ecret") as client:
+        assert client.status()["ok"]
+    running.terminate()
+    _, err = running.communicate(timeout=20)
+    assert err == b"controller: refused a request: the run's token is missing or wrong\n"
+
+
+def test_a_client_that_goes_on_being_refused_is_hung_up_on(process: Process) -> None:
+    running = process.up()
+    assert len(exchange(process.path, b"garbage\n" * 99 + b'{"ask":"status"}\n')) == 100
+    assert len(exchange(process.path, b"garbage\n" * 100)) == 100
+    running.terminate()
+    _, err = running.communicate(timeout=20)
+    told = "controller: refused a request: b'garbage' is no JSON"
+    assert err.decode().splitlines() == [told, told, "controller: hung up on a client after 100 refused requests"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_status_0_and_takes_the_socket_away(process: Process, number: signal.Signals) -> None:
     running = process.up()
@@ -412,11 +436,16 @@ def test_a_switch_that_leaves_in_the_middle_is_named_at_once(fakes: Fakes) -> No
     with pytest.raises(ControllerError, match="says: the switch s1p0 has disconnected"):
         fakes.route(1)
     assert time.monotonic() - begin < 4
-    with pytest.raises(ControllerError, match="says: the switch s1p0 is not connected"):
-        fakes.route(1)
+    fakes.events()
+    assert fakes.route(1) == (1,)  # over the other spine
+    told = {switch for switch, what, cookie, _ in fakes.events() if what == "add" and cookie & 0xFFFFFFFF}
+    assert "s1p1" in told and "s1p0" not in told
     fakes.connect("s1p0")
     fakes.controller.wait_ready(timeout_s=30)
     assert fakes.route(1) == (1,)
+    fakes.switches["s0l1"].close()
+    with pytest.raises(ControllerError, match="says: the switch s0l1 is not connected"):
+        fakes.route(2)
 
 
 def test_a_stranger_among_the_switches_changes_nothing(fakes: Fakes) -> None:
@@ -466,7 +495,8 @@ def check_life(found: dict[str, Any], spec: FabricSpec) -> None:
     assert found["standing_again"] is True
 
     victim = last.name.split(">")[0]
-    assert found["asked_without_switch"].endswith(f"says: the switch {victim} is not connected")
+    assert victim not in found["asked_without_switch"]
+    assert found["routed_without_switch"] == dict.fromkeys([*links_of(found["asked_without_switch"]), *answers], 50)
     assert found["rules_without_controller"] == []
     assert found["reconnected"] is True
     assert found["routed_reconnected"] == dict.fromkeys([*links_of(last.name), *answers], 50)

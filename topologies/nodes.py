@@ -6,12 +6,15 @@ shell from the first command it is given on, and not before. What the nodes are 
 
 import contextlib
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch, RemoteController
+
+_PATIENCE_S = 60  # for a program that takes milliseconds
 
 
 class NetworkError(Exception):
@@ -167,9 +170,17 @@ class PlannedLink(Link):
 
 
 def run_program(command: str | Sequence[str], text: str = "", *, shell: bool = False, check: bool = True) -> None:
-    """Run a program; raises NetworkError with what it says where it fails."""
-    ended = subprocess.run(command, input=text, capture_output=True, text=True, shell=shell, check=False)
+    """Run a program, and never a shell: Mininet, which asks for one, has nothing but words in its commands.
+
+    Raises NetworkError with what it says where it fails, or where it has not ended after a minute.
+    """
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    try:
+        ended = subprocess.run(words, input=text, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise NetworkError(f"{words[0]} has not ended after {_PATIENCE_S} s") from None
     if check and ended.returncode != 0:
-        name = command.split()[0] if isinstance(command, str) else command[0]
         said = (ended.stderr or ended.stdout).strip().splitlines()
-        raise NetworkError(f"{name} failed with status {ended.returncode}: {said[0] if said else 'it said nothing'}")
+        raise NetworkError(
+            f"{words[0]} failed with status {ended.returncode}: {said[0] if said else 'it said nothing'}"
+        )

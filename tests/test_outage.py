@@ -1,0 +1,172 @@
+"""What is dead is led around: by the standing rules, by routes, by path choice and by the controller as it goes."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller import rules
+from controller.outages import Outages
+from controller.routing import NoPathError, Router
+from controller.ways import Ways
+from tests.flowtables import FakeNetwork
+from tests.test_rules import crossing_pairs, fabrics, wan_of, with_standing_rules
+from topologies.conditions import ConditionsSpec, delays_s, sampler
+from topologies.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.outage import NONE, Cables, around, cable, dead_links
+
+FABRIC = build_fabric(FabricSpec())
+
+
+def reachable(fabric: Fabric, dead: Cables, src: str, dst: str, over: set[str]) -> bool:
+    """Whether whole cables lead from one node to another over switches of `over`: a search, knowing no tiers."""
+    seen, frontier = {src}, [src]
+    while frontier:
+        here = frontier.pop()
+        for c in fabric.cables:
+            if here in (c.a, c.b) and cable(c.a, c.b) not in dead:
+                other = c.b if here == c.a else c.a
+                if other == dst:
+                    return True
+                if other in over and other not in seen:
+                    seen.add(other)
+                    frontier.append(other)
+    return False
+
+
+@st.composite
+def deaths(draw: st.DrawFn, fabric: Fabric) -> Cables:
+    """Some cables, and all those of some switches."""
+    cables = [cable(c.a, c.b) for c in fabric.cables]
+    dead = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
+    for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
+        dead |= around(fabric, switch.name)
+    return frozenset(dead)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_link_is_dead_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    dead = data.draw(deaths(fabric))
+    kinds = {switch.name: switch for switch in fabric.switches}
+    found = set(dead_links(fabric, dead))
+    for link in fabric.links:
+        site = next(s.site for s in fabric.switches if s.site is not None and link.src.startswith(f"s{s.site}b")) if (
+            link.kind == "from_br") else next((g.site for g in fabric.gpus if g.name == link.src), None)  # fmt: skip
+        near = {g.leaf for g in fabric.gpus if g.name in (link.src, link.dst)}
+        near |= {name for name, switch in kinds.items() if switch.kind == "spine" and switch.site == site}
+        alive = reachable(fabric, dead, link.src, link.dst, near if link.kind != "wan" else set())
+        assert alive == (link.index not in found), link
+
+
+def whole(fabric: Fabric, dead: Cables, path: WanPath, src: int, dst: int) -> bool:
+    gone = set(dead_links(fabric, dead))
+    up, down = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
+    return not gone & {int(up), int(down), *path.links}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    routes: tuple[rules.Route, ...] = ()
+    for generation in range(1, 4):
+        new = Ways(fabric, data.draw(deaths(fabric)))
+        for switch in fabric.switches:
+            for message in rules.detour(ways, new, switch.name):
+                network.apply(message)
+        pairs = data.draw(st.lists(st.sampled_from(crossing_pairs(fabric)), max_size=3, unique=True))
+        wanted = {}
+        for src, dst in pairs:
+            between = fabric.paths_between[fabric.gpus[src].site, fabric.gpus[dst].site]
+            open_ones = [path for path in between if whole(fabric, new.dead, path, src, dst)]
+            if open_ones:
+                wanted[src, dst] = data.draw(st.sampled_from(open_ones)).index
+        change = rules.change(new, routes, wanted, generation=generation)
+        for stage in change.stages:
+            for message in stage:
+                network.apply(message)
+        routes, ways = change.routes, new
+        check(fabric, network, new, wanted)
+
+
+def check(fabric: Fabric, network: FakeNetwork, ways: Ways, wanted: dict[tuple[int, int], int]) -> None:
+    gone = set(dead_links(fabric, ways.dead))
+    for a in fabric.gpus:
+        for b in fabric.gpus:
+            if a is b:
+                continue
+            if a.site == b.site:
+                if int(fabric.intra_index[a.rank, b.rank]) in gone:
+                    continue
+                path = None
+            elif not ways.joined(a.site, b.site):
+                continue
+            else:
+                index = wanted.get((a.rank, b.rank), ways.fixed(a.site, b.site).index)
+                path = fabric.paths[index]
+                if not whole(fabric, ways.dead, path, a.rank, b.rank):
+                    continue
+            passed = network.walk(network.sent(a.rank, b.rank))
+            for ends in pairwise((a.name, *passed, b.name)):
+                assert cable(*ends) not in ways.dead
+            assert path is None or wan_of(fabric, passed) == path.name
+
+
+def test_the_fixed_path_is_the_first_that_is_whole() -> None:
+    paths = FABRIC.paths_between[0, 1]
+    assert Ways(FABRIC).fixed(0, 1) is paths[0]
+    assert Ways(FABRIC, frozenset({cable("s0b0", "s1b0")})).fixed(0, 1) is paths[1]
+    assert Ways(FABRIC, around(FABRIC, "s0b0")).fixed(0, 1) is paths[2]
+    assert Ways(FABRIC, around(FABRIC, "s0b0") | around(FABRIC, "s0b1")).fixed(0, 1) is paths[0]
+
+
+@pytest.mark.parametrize("dead", [{cable("s0b0", "s1b0")}, around(FABRIC, "s0b0"), around(FABRIC, "s0p0"), NONE])
+def test_a_link_that_is_down_is_never_chosen(dead: Cables) -> None:
+    rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 50)
+    rates[:, list(dead_links(FABRIC, frozenset(dead)))] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    src, dst = np.full(50, 2), np.full(50, 5)
+    best, fixed = router.best(rates, src, dst, chunk_bytes=10**6), router.fixed(rates, src, dst)
+    first = next(p for p in FABRIC.paths_between[0, 1] if whole(FABRIC, frozenset(dead), p, 2, 5))
+    assert set(fixed.path) == {first.index}
+    for routes, is_fixed in ((best, False), (fixed, True)):
+        assert (routes.rate_bps > 0).all()
+        assert all(whole(FABRIC, frozenset(dead), FABRIC.paths[index], 2, 5) for index in routes.path)
+        cost, delay = router.crossings(rates, chunk_bytes=10**6, fixed=is_fixed)
+        assert (cost[:, 2, 5] == routes.delay_s + 8e6 / routes.rate_bps).all()
+        assert (delay[:, 2, 5] == routes.delay_s).all()
+
+
+def test_where_nothing_is_left_the_crossing_is_named() -> None:
+    rates = np.full((1, len(FABRIC.links)), 1e9)
+    rates[:, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    for choose in (router.fixed, lambda *given: router.best(*given, chunk_bytes=1)):
+        with pytest.raises(NoPathError, match="no path leads over the WAN from rank 1 to rank 6"):
+            choose(rates, np.array([1]), np.array([6]))
+    cost, _ = router.crossings(rates, chunk_bytes=1, fixed=True)
+    assert np.isinf(cost[0, 1, 6])
+
+
+def test_a_controller_keeps_account_of_what_is_down() -> None:
+    outages = Outages(FABRIC)
+    assert outages.dead() == NONE
+    port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
+    outages.reported("s0b0", [(port, True), (99, True), (0xFFFFFFFE, True)])
+    link = frozenset({cable("s0b0", "s1b0")})
+    assert outages.dead() == link
+    begun = outages.begin(NONE, link)
+    assert (begun.died, begun.back) == (["s0b0-s1b0"], []) and begun.seen_ns > 0
+    outages.left("s1b1")
+    assert outages.dead() == link | around(FABRIC, "s1b1")
+    outages.came("s1b1")
+    outages.reported("s0b0", [(port, False)])
+    assert outages.dead() == NONE
+    assert outages.begin(link, NONE).back == ["s0b0-s1b0"]
+    assert [outage["died"] for outage in outages.told()] == [["s0b0-s1b0"], []]
