@@ -18,6 +18,7 @@ from matplotlib.patheffects import Normal, Stroke, withStroke
 from analysis.canvas import Picture, canvas, table, without_frame
 from analysis.collective import Collective
 from analysis.layout import Point, positions
+from analysis.points import label_of
 from analysis.style import BANDWIDTH, INK, MODE_STYLES
 
 _CURVE = 0.09  # how far a link's curve leaves the straight line: apart from the link the other way
@@ -45,7 +46,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         bar = figure.colorbar(ScalarMappable(scale, BANDWIDTH), ax=list(grid), shrink=0.7, pad=0.01, aspect=30)
         bar.set_label("available bandwidth (Gbit/s)")
         bar.outline.set_visible(False)
-        label = first.setting["label"].replace(" us", " µs")
+        label = label_of(first.setting)
         figure.suptitle(f"{label}: logical links, ring and WAN paths of collective {first.number}", fontsize="medium")
         figure.supxlabel(
             "Thick: links that the collective uses, in the direction of the arrow. Thin: the other links, each "
@@ -54,7 +55,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             color=INK,
         )
     caption = (
-        f"The fabric under collective {first.number} of {first.setting['label']}, with each mode's ring and WAN paths."
+        f"The fabric under collective {first.number} of {label_of(first.setting)}, with each mode's ring and WAN paths."
     )
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 

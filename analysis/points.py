@@ -184,6 +184,11 @@ def words(key: str, value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def label_of(setting: Setting) -> str:
+    """A setting in words: "8 GPUs, 64 MB, 10 µs"."""
+    return re.sub(r"\bus\b", "µs", str(setting["label"]))
+
+
 def collective_name(setting: Setting) -> str:
     """The collective as it is written: "AllGather"."""
     kind = str(setting["values"].get("collective.kind", "allgather"))

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from analysis import trace
 from analysis.canvas import Picture, canvas, table
 from analysis.collective import Collective, lanes
+from analysis.points import label_of
 from analysis.style import INK, MODE_STYLES, chunk_colour, time_unit
 
 _WIDE = 0.016  # the share of the longest time above which a bar has room for one digit
@@ -33,7 +34,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         for axes in grid[len(collectives) :]:
             axes.set_axis_off()
         _words(figure, first)
-    said = f"collective {first.number} of {first.setting['label']}"
+    said = f"collective {first.number} of {label_of(first.setting)}"
     return Picture(
         name=f"{name}-timeline",
         caption=f"Timeline of {said}: each bar is a chunk on its way over a ring edge.",
@@ -44,7 +45,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
 
 
 def _words(figure: Figure, first: Collective) -> None:
-    figure.suptitle(f"{first.setting['label'].replace(' us', ' µs')}: collective {first.number}", fontsize="medium")
+    figure.suptitle(f"{label_of(first.setting)}: collective {first.number}", fontsize="medium")
     figure.supxlabel(
         "A bar: a chunk on its way, from the first byte sent to the last received. Its number and shade: the rank it "
         "began at.\nGrey rows cross the WAN. Right: the rate of the edge's slowest link; the slowest edge in bold.",
