@@ -5,8 +5,6 @@ What is drawn, and with which data, is for the modules of the single figures.
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +15,10 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from analysis.durable import replaced
 from analysis.style import SETTINGS
 
 _PNG_DPI = 200
@@ -42,7 +42,10 @@ class Picture:
         """The figure as the text of an SVG file."""
         text = io.StringIO()
         with mpl.rc_context(dict(SETTINGS)):
-            self.figure.savefig(text, format="svg", metadata={"Date": None, "Title": self.caption})
+            # What savefig does, but for a first pass that draws nothing.
+            FigureCanvasSVG(self.figure).print_svg(  # type: ignore[no-untyped-call]
+                text, metadata={"Date": None, "Title": self.caption}
+            )
         self.figure.set_layout_engine("none")  # everything is in its place now, for the PNG too
         return text.getvalue()
 
@@ -50,10 +53,11 @@ class Picture:
         """Write the files of the picture into a folder, each whole or not at all; raises OSError."""
         svg, png = self.svg, io.BytesIO()
         with mpl.rc_context(dict(SETTINGS)):
-            self.figure.savefig(png, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+            self.figure.set_dpi(_PNG_DPI)
+            FigureCanvasAgg(self.figure).print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
         contents = {".svg": svg.encode(), ".png": png.getvalue(), ".csv": self.data.encode()}
         contents |= {ending: text.encode() for ending, text in self.more.items()}
-        return [replace(folder / f"{self.name}{ending}", content) for ending, content in contents.items()]
+        return [written(folder / f"{self.name}{ending}", content) for ending, content in contents.items()]
 
 
 @contextmanager
@@ -80,21 +84,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def replace(path: Path, content: bytes) -> Path:
-    """Put a file in the place of the one of that name, if there is one, at once; raises OSError."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(handle, 0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def written(path: Path, content: bytes) -> Path:
+    """Put a file in the place of the one of that name, if there is one, whole or not at all; raises OSError."""
+    with replaced(path) as temporary:
+        temporary.write_bytes(content)
     return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.canvas import Picture, replace
+from analysis.canvas import Picture, written
 from analysis.certificate import agreement
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims
 from analysis.downloads import downloads, rule
@@ -43,7 +43,7 @@ def write(directory: str | Path) -> Path:
     for picture in with_progress(jobs, "report"):
         picture.write(folder)
         pictures.append(picture)
-    return replace(path / REPORT, report(run, pictures).encode())
+    return written(path / REPORT, report(run, pictures).encode())
 
 
 def report(run: Run, pictures: Sequence[Picture]) -> str:

@@ -93,9 +93,9 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
         failed |= _engine(engine, settings, folder, store)
     results, certified = _found(run, store.times), certificate(store.measured())
     folder.complete_with(store, results, failed)
-    if results:
-        folder.draw(run.scenario, results)
     folder.end()
+    if results:
+        folder.report()
     _tell(run, folder, results, certified)
     for why in failed.values():
         print(f"run.py: failed twice: {why}", file=sys.stderr)
