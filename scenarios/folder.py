@@ -117,12 +117,24 @@ class RunFolder:
         if self.complete:
             shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
 
-    def report(self) -> None:
-        """Draw the figures of what is stored and write the report; raises OSError."""
+    def report(self) -> str | None:
+        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible."""
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
+        from analysis.points import FigureError
         from analysis.report import write
 
-        write(self.path)
+        try:
+            write(self.path)
+        except (FigureError, format.ResultsError) as error:
+            return f"there is no report: {error}"
+        except OSError as error:
+            return f"{self.path / format.REPORT} could not be written: {error.strerror or error}"
+        return None
+
+    @property
+    def reported(self) -> bool:
+        """Whether there is a report."""
+        return (self.path / format.REPORT).exists()
 
     def discard(self) -> bool:
         """Take the folder away if nothing was found and nothing was there before; returns whether it is gone."""

@@ -28,7 +28,7 @@ def run(*arguments, cwd, status=0):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == status, done.stderr
@@ -300,3 +300,22 @@ def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_and_takes_nothing_of_the_run_with_it(tmp_path):
+    """A run whose page lacks its figures is complete; going on with it writes what lacks."""
+    run("--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
+    folder = tmp_path / "there"
+    page = folder / "report.html"
+    text = page.read_text()
+    page.unlink()
+    run("--resume", "there", cwd=tmp_path)
+    assert page.read_text() == text
+    page.unlink()
+    for path in (folder / "figures").iterdir():
+        path.unlink()
+    (folder / "figures").rmdir()
+    (folder / "figures").write_text("in the way")
+    done = run("--resume", "there", cwd=tmp_path)
+    assert "report.html could not be written" in done.stderr
+    assert "base" in done.stdout
