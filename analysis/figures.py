@@ -1,111 +1,110 @@
-"""Figures in the paper's form: the total time of many collectives, one bar for each mode, against what was varied.
+"""Figures of a stored run: ``python -m analysis.figures DIR`` draws them into its folder ``figures``.
 
-Draws what it is given and reckons nothing; beside each picture lies a CSV of the very numbers that are drawn.
+Decides which figures a run makes and sees to it that they are written; how each looks is for the modules of the single
+figures. Drawing again puts the same files in the place of the old ones and leaves everything else alone.
 """
 
-import csv
-import io
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from analysis import certificate, distribution, fabric_picture, timeline, totals
+from analysis.canvas import Picture
+from analysis.collective import collectives_of
+from analysis.points import FigureError, checked, groups_of, points_of
+from analysis.results import ResultsError, Run, open_run
 
-from analysis.style import MODE_STYLES, SETTINGS
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses."""
 
-_SIZE_INCHES = (5.2, 3.2)
-_PNG_DPI = 200
+_QUIET_S = 2.0  # what takes longer says how far it is
 
-
-@dataclass(frozen=True, kw_only=True)
-class Total:
-    """A total completion time in seconds with the ends of its 95 % confidence interval (NaN: it cannot be had)."""
-
-    total_s: float
-    low_s: float
-    high_s: float
+Job = Callable[[], Iterable[Picture]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TotalsFigure:
-    """Totals of every mode against what was varied.
+def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
+    """Draw the figures of the run in a folder and return the files written; the old ones are replaced, one by one.
 
-    `x_values[i]` (numbers, named `x_column` with their unit in the CSV) is shown as `x_ticks[i]` and belongs to
-    `totals[mode][i]`.
+    The timeline and the fabric are those of one collective of one setting. Drawing that takes longer than two seconds
+    says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
+    FigureError where there is nothing to draw in it, OSError where a file cannot be written.
     """
-
-    title: str
-    x_label: str
-    x_column: str
-    x_values: tuple[float | int, ...]
-    x_ticks: tuple[str, ...]
-    totals: Mapping[str, tuple[Total, ...]]
-    collectives: int
+    path = Path(directory)
+    run = open_run(path)
+    folder = path / "figures"
+    jobs = jobs_of(run, setting=setting, collective=collective)
+    folder.mkdir(exist_ok=True)
+    return [file for picture in with_progress(jobs, "figures") for file in picture.write(folder)]
 
 
-def write_totals(figure: TotalsFigure, stem: Path) -> tuple[Path, Path, Path]:
-    """Write `stem`.svg, `stem`.png and `stem`.csv, the same bytes for the same figure, and return their paths.
-
-    Raises FileExistsError where one of them exists, before any is written, and OSError where one cannot be.
-    """
-    paths = (stem.with_name(f"{stem.name}.svg"), stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.csv"))
-    for path in paths:
-        if path.exists():
-            raise FileExistsError(f"{path} exists already")
-    with mpl.rc_context(dict(SETTINGS)):
-        drawn = _drawn(figure)
-        drawn.savefig(paths[0], metadata={"Date": None})
-        drawn.savefig(paths[1], dpi=_PNG_DPI, metadata={"Software": None})
-    paths[2].write_text(_table(figure), encoding="utf-8")
-    return paths
-
-
-def _drawn(figure: TotalsFigure) -> Figure:
-    drawn = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    FigureCanvasAgg(drawn)
-    axes = drawn.subplots()
-    width = 0.8 / len(figure.totals)
-    for place, (mode, totals) in enumerate(figure.totals.items()):
-        style = MODE_STYLES[mode]
-        left = (place - (len(figure.totals) - 1) / 2) * width
-        axes.bar(
-            [x + left for x in range(len(totals))],
-            [total.total_s for total in totals],
-            width,
-            yerr=_error_bars(totals),
-            error_kw={"capsize": 2, "elinewidth": 0.8, "capthick": 0.8},
-            label=style.label,
-            color=style.colour,
-            hatch=style.hatch,
-            edgecolor="black",
-            linewidth=0.6,
-        )
-    axes.set_xticks(range(len(figure.x_ticks)), figure.x_ticks)
-    axes.set_xlabel(figure.x_label)
-    axes.set_ylabel(f"total time of {figure.collectives:,}\nAllGathers (s)")
-    axes.yaxis.set_major_formatter("{x:,.10g}")
-    axes.set_title(figure.title, fontsize="medium")
-    axes.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.22))
-    return drawn
+def jobs_of(run: Run, *, setting: int = 0, collective: int = 0) -> list[Job]:
+    """What is to be drawn of a run, in the order in which a reader wants it; errors as of `draw`."""
+    points = points_of(checked(run))
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
+    groups = groups_of(run.settings)
+    if not 0 <= setting < len(run.settings):
+        raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(run.settings) - 1}")
+    jobs: list[Job] = [partial(_one, totals.picture, name, group, points) for group in groups]
+    jobs += [partial(distribution.pictures, name, group, points) for group in groups]
+    jobs.append(partial(_one, certificate.picture, name, run.settings, points))
+    shown = collectives_of(run, points, setting=setting, number=collective)
+    if shown:
+        jobs += [partial(_one, one, name, shown) for one in (timeline.picture, fabric_picture.picture)]
+    elif (setting, collective) != (0, 0):
+        raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
+    return jobs
 
 
-def _error_bars(totals: Sequence[Total]) -> list[list[float]]:
-    # Times that do not vary may have ends that miss the total by a rounding error, to either side.
-    below = [max(0.0, total.total_s - total.low_s) for total in totals]
-    above = [max(0.0, total.high_s - total.total_s) for total in totals]
-    return [below, above]
+def _one(draws: Callable[..., Picture | None], *arguments: object) -> Iterator[Picture]:
+    picture = draws(*arguments)
+    if picture is not None:
+        yield picture
 
 
-def _table(figure: TotalsFigure) -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([figure.x_column, "mode", "collectives", "total_s", "total_low_s", "total_high_s"])
-    for place, x in enumerate(figure.x_values):
-        for mode, totals in figure.totals.items():
-            total = totals[place]
-            ends = ["" if math.isnan(end) else end for end in (total.low_s, total.high_s)]
-            table.writerow([x, mode, figure.collectives, total.total_s, *ends])
-    return text.getvalue()
+def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
+    """The pictures of these jobs, with a line on stderr every two seconds."""
+    said = time.monotonic()
+    for done, job in enumerate(jobs):
+        if time.monotonic() - said > _QUIET_S:
+            said = time.monotonic()
+            print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
+        yield from job()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit status; messages go to stderr."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
+    parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
+    parser.add_argument("--setting", type=int, default=0, metavar="N", help="of the timeline and the fabric (0)")
+    parser.add_argument("--collective", type=int, default=0, metavar="K", help="of the timeline and the fabric (0)")
+    options = parser.parse_args(arguments)
+    return said(
+        lambda: draw(options.directory, setting=options.setting, collective=options.collective), "analysis.figures"
+    )
+
+
+def said(work: Callable[[], Sequence[Path]], name: str) -> int:
+    """Do the work, print the files it wrote, or say in one sentence why not; returns the exit status."""
+    try:
+        for path in work():
+            print(path)
+    except ResultsError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except FigureError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"{name}: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,8 @@ Statistic = Callable[[Floats], Floats]  # of how often each block counts, [any, 
 
 _RESAMPLES = 2000
 _ENOUGH_BLOCKS = 30  # percentiles of resamples of fewer blocks are too narrow, of two by far
+_STAYS_A_BLOCK = 10  # temporal correlation has died away within a block: its ends are e^-10 like each other
+_TRACE_BLOCKS = 20  # a trace may hang together over any time, so its blocks are as long as leaves this many
 _MAX_BLOCKS = 1000  # longer series have longer blocks: the interval is the same to a few per cent, and cheap
 
 
@@ -41,6 +43,19 @@ class Summary:
     collectives: int
     mean_s: Interval
     total_s: Interval
+
+
+def block_length(*, reembed_every: int, sampler: str, mean_stay: float, collectives: int) -> int:
+    """How many collectives in a row hang together, and are resampled together for intervals.
+
+    Those that share a ring always do; with the sampler markov those that share conditions too, and a trace is cut
+    into as few blocks as an interval can be had from.
+    """
+    if sampler == "markov":
+        return reembed_every * math.ceil(_STAYS_A_BLOCK * mean_stay / reembed_every)
+    if sampler == "trace":
+        return max(reembed_every, collectives // _TRACE_BLOCKS)
+    return reembed_every
 
 
 def summarise(completion_s: Floats, *, block: int, seed: int, confidence: float = 0.95) -> Summary:

@@ -99,7 +99,7 @@ class RunFolder:
         tables.write_table(self.path / format.CONDITIONS, tables.CONDITIONS, _conditions(settings))
 
     def complete_with(self, store: Store, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
-        """Write the tables, the summary and the figures; the run is complete unless points failed. Raises OSError."""
+        """Write the tables and the summary; the run is complete unless points failed. Raises OSError."""
         points = [point for point in store.points if store.begun(point)]
         measured = [point for point in points if point.engine != "model"]
         self._table(format.COLLECTIVES, format.collectives_of(self.path, self._settings, points))
@@ -117,17 +117,24 @@ class RunFolder:
         if self.complete:
             shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
 
-    def draw(self, scenario: Scenario, results: Sequence[SettingResult]) -> None:
-        """Draw the figures of what was found; raises OSError."""
+    def report(self) -> str | None:
+        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible."""
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
-        from analysis.figures import write_totals
-        from scenarios.plots import figures_of
+        from analysis.points import FigureError
+        from analysis.report import write
 
-        figures = self.path / format.FIGURES
-        shutil.rmtree(figures, ignore_errors=True)
-        figures.mkdir()
-        for name, figure in figures_of(scenario, results).items():
-            write_totals(figure, figures / name)
+        try:
+            write(self.path)
+        except (FigureError, format.ResultsError) as error:
+            return f"there is no report: {error}"
+        except OSError as error:
+            return f"{self.path / format.REPORT} could not be written: {error.strerror or error}"
+        return None
+
+    @property
+    def reported(self) -> bool:
+        """Whether there is a report."""
+        return (self.path / format.REPORT).exists()
 
     def discard(self) -> bool:
         """Take the folder away if nothing was found and nothing was there before; returns whether it is gone."""

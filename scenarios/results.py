@@ -3,7 +3,6 @@
 The times of one setting are held at a time, not those of the whole run.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.claims import Found, claims
-from analysis.metrics import Interval, Summary, gain, summarise
+from analysis.metrics import Interval, Summary, block_length, gain, summarise
 from analysis.results import Point
 from scenarios.spec import Scenario
 
 Times = Callable[[Point], npt.NDArray[np.float64] | None]
 """The completion times of a point in order, None where it is not finished."""
-
-_STAYS_A_BLOCK = 10  # temporal correlation has died away within a block: its ends are e^-10 like each other
-_TRACE_BLOCKS = 20  # a trace may hang together over any time, so its blocks are as long as leaves this many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +49,13 @@ def results_of(times: Times, engine: str, settings: Sequence[Scenario]) -> Itera
 
 
 def block(setting: Scenario) -> int:
-    """How many collectives in a row hang together, and are resampled together for intervals.
-
-    Those that share a ring always do; with the sampler markov those that share conditions too, and a trace is cut
-    into as few blocks as an interval can be had from.
-    """
-    every, conditions = setting.collective.reembed_every, setting.conditions
-    if conditions.sampler == "markov":
-        return every * math.ceil(_STAYS_A_BLOCK * conditions.mean_stay / every)
-    if conditions.sampler == "trace":
-        return max(every, setting.collective.count // _TRACE_BLOCKS)
-    return every
+    """How many collectives in a row of this setting are resampled together for intervals."""
+    return block_length(
+        reembed_every=setting.collective.reembed_every,
+        sampler=setting.conditions.sampler,
+        mean_stay=setting.conditions.mean_stay,
+        collectives=setting.collective.count,
+    )
 
 
 def _result(

@@ -68,6 +68,10 @@ def tell_again(folder: RunFolder, run: Run) -> int:
     try:
         kept = Kept(folder.path)
         print(f"run.py: {folder.path} is complete: nothing is left to run", file=sys.stderr)
+        if not folder.reported:
+            why = folder.report()
+            if why:
+                print(f"run.py: {why}", file=sys.stderr)
         _tell(run, folder, _found(run, kept.times), certificate(kept.measured()))
     finally:
         folder.place.close()
@@ -93,13 +97,13 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
         failed |= _engine(engine, settings, folder, store)
     results, certified = _found(run, store.times), certificate(store.measured())
     folder.complete_with(store, results, failed)
-    if results:
-        folder.draw(run.scenario, results)
-    folder.end()
+    folder.end()  # what is drawn below can be drawn again
+    wrong = [f"failed twice: {why}" for why in failed.values()]
+    wrong += [why for why in [folder.report() if results else None] if why]
     _tell(run, folder, results, certified)
-    for why in failed.values():
-        print(f"run.py: failed twice: {why}", file=sys.stderr)
-    return FAILED if failed else DONE
+    for why in wrong:
+        print(f"run.py: {why}", file=sys.stderr)
+    return FAILED if wrong else DONE
 
 
 def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, store: Store) -> Mapping[Point, str]:

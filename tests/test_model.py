@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.claims import claims
-from analysis.figures import Total, TotalsFigure, write_totals
 from analysis.metrics import Interval, gain
-from analysis.style import MODE_STYLES
 from analysis.timing import completion_s
 from scenarios.loader import Override, load_scenario
 from scenarios.model import Model
@@ -128,41 +125,6 @@ def test_an_interval_that_cannot_be_had_leaves_claims_open():
     nothing = Interval(value=0.3, low=math.nan, high=math.nan)
     open_ = claims({m: np.ones(3) for m in MODES}, lambda a, b: nothing)
     assert (open_.order_holds, open_.joint_holds) == (None, None)
-
-
-def figure(**changes):
-    totals = {mode: (Total(total_s=i + 1.0, low_s=i + 0.9, high_s=i + 1.2),) * 2 for i, mode in enumerate(MODES)}
-    plain = TotalsFigure(
-        title="t",
-        x_label="x",
-        x_column="chunk_bytes",
-        x_values=(1, 2),
-        x_ticks=("1", "2"),
-        totals=totals,
-        collectives=5,
-    )
-    return replace(plain, **changes)
-
-
-def test_a_figure_is_the_same_bytes_every_time_and_never_written_over(tmp_path):
-    first, again = (write_totals(figure(), tmp_path / name) for name in ("a", "b"))
-    assert [path.suffix for path in first] == [".svg", ".png", ".csv"]
-    for one, other in zip(first, again, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    assert b"<dc:date>" not in first[0].read_bytes()
-    with pytest.raises(FileExistsError):
-        write_totals(figure(), tmp_path / "a")
-
-
-def test_a_mode_is_told_apart_in_grey_and_without_colour():
-    assert set(MODE_STYLES) == set(MODES)
-    for attribute in ("colour", "hatch", "marker", "label"):
-        assert len({getattr(style, attribute) for style in MODE_STYLES.values()}) == len(MODES)
-    grey = [
-        0.299 * int(c[1:3], 16) + 0.587 * int(c[3:5], 16) + 0.114 * int(c[5:], 16)
-        for c in (style.colour for style in MODE_STYLES.values())
-    ]
-    assert grey == sorted(grey)
 
 
 def doubled(task):

@@ -28,7 +28,7 @@ def run(*arguments, cwd, status=0):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == status, done.stderr
@@ -46,9 +46,12 @@ def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(tmp_path):
     assert "base > " in done.stdout
     assert str(folder.relative_to(tmp_path)) in done.stdout
     files = {"scenario.toml", "provenance.json", "settings.json", "collectives.parquet", "summary.csv", "log.txt"}
-    assert {path.name for path in folder.iterdir()} == files | {"figures"}
-    assert {path.name for path in (folder / "figures").iterdir()} == {"paper.svg", "paper.png", "paper.csv"}
-    assert len(done.stderr.splitlines()) == 4  # one plain line for each finished point
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "report.html"}
+    figures = {path.stem for path in (folder / "figures").iterdir()}
+    assert figures == {"paper", "paper-cdf", "paper-timeline", "paper-fabric"}
+    lines = done.stderr.splitlines()  # one plain line for each finished point, and of drawing where that takes long
+    assert sum(line.startswith("[") for line in lines) == 4
+    assert all(line.startswith(("[", "report: ")) for line in lines)
 
 
 def test_json_is_one_object_and_all_there_is_on_stdout(tmp_path):
@@ -118,7 +121,8 @@ def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results
 
 def test_several_axes_make_a_figure_for_each_value_of_the_shorter(tmp_path):
     run("--gpus", "4,6", "--chunk", "8MB,9MB,10MB", "--collectives", 3, "--out", "there", cwd=tmp_path)
-    assert sorted(path.stem for path in (tmp_path / "there/figures").glob("*.svg")) == ["paper-4", "paper-6"]
+    totals = {path.stem for path in (tmp_path / "there/figures").glob("paper-?.svg")}
+    assert totals == {"paper-4", "paper-6"}
 
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
@@ -296,3 +300,22 @@ def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_and_takes_nothing_of_the_run_with_it(tmp_path):
+    """A run whose page lacks its figures is complete; going on with it writes what lacks."""
+    run("--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
+    folder = tmp_path / "there"
+    page = folder / "report.html"
+    text = page.read_text()
+    page.unlink()
+    run("--resume", "there", cwd=tmp_path)
+    assert page.read_text() == text
+    page.unlink()
+    for path in (folder / "figures").iterdir():
+        path.unlink()
+    (folder / "figures").rmdir()
+    (folder / "figures").write_text("in the way")
+    done = run("--resume", "there", cwd=tmp_path)
+    assert "report.html could not be written" in done.stderr
+    assert "base" in done.stdout
