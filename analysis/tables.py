@@ -35,6 +35,7 @@ _ROW = (
     ("reembedded", pa.bool_()),
     ("rerouted", pa.bool_()),
     ("drops", pa.int64()),
+    ("late", pa.bool_()),
 )
 TRANSFERS = pa.schema(
     [
@@ -80,6 +81,7 @@ def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table
         "reembedded": _truths(rows.reembedded),
         "rerouted": _truths(rows.rerouted),
         "drops": _array(np.zeros(count, dtype=np.int64) if rows.drops is None else rows.drops, pa.int64()),
+        "late": _truths(np.zeros(count, dtype=np.bool_) if rows.late is None else rows.late),
     }
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 

@@ -31,7 +31,7 @@ def as_json(run: str, results: Sequence[SettingResult], certificate: Certificate
     points = [_point(result, point) for result in results for point in result.points]
     answer: dict[str, Any] = {"run": run, "points": points}
     if certificate is not None:
-        answer["fidelity"] = asdict(certificate)
+        answer["fidelity"] = {name: value for name, value in asdict(certificate).items() if value is not None}
     return json.dumps(answer, allow_nan=False)
 
 
@@ -64,7 +64,17 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
         "wan_delay_s": setting.conditions.wan_delay_s,
         "collectives": setting.collective.count,
         "seed": setting.run.seed,
+        **_clock(setting),
     }
+
+
+def _clock(setting: Scenario) -> dict[str, Any]:
+    """What is measured on the wall clock says so, and what was carried."""
+    if not setting.run.is_real:
+        return {}
+    scale = setting.run.scale
+    carried_bytes = scale.chunk_bytes(setting.collective.chunk_bytes)
+    return {"clock": "wall", "rate_scale": str(scale), "carried_chunk_bytes": carried_bytes}
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
@@ -74,7 +84,8 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     """
     rows = [_point(result, point) | _ends(result, point) for result in results for point in result.points]
     text = io.StringIO()
-    table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
+    table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()

@@ -16,6 +16,7 @@ from topologies import conditions
 from topologies.conditions import SAMPLERS
 from topologies.errors import Mistake, SpecError
 from topologies.fabric import Fabric, build_fabric
+from topologies.scale import EVERYTHING, ScaleError
 
 MAX_SETTINGS = 1000
 """Most settings that the axes of [sweep] may span together."""
@@ -41,6 +42,7 @@ def together(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistak
     yield from mistakes
     if _complete(values, "run"):
         yield from _beyond_embedding(fabrics, values["run.modes"])
+        yield from _beyond_scale(values)
 
 
 @contextmanager
@@ -81,3 +83,16 @@ def _beyond_embedding(fabrics: Sequence[Fabric], modes: Sequence[str]) -> Iterat
     if embedding and largest > MAX_GPUS_PER_SITE:
         text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
         yield Mistake("fabric.gpus", f"{text} {MAX_GPUS_PER_SITE} at most")
+
+
+def _beyond_scale(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Virtual time needs no scale, and would not show it; on the wall clock a chunk must keep a byte at least."""
+    scale = values["run.rate_scale"]
+    if values["run.clock"] == "virtual" and scale != EVERYTHING:
+        yield Mistake("run.rate_scale", f"{scale} is for the wall clock: allowed with the virtual clock is 1")
+    for chunk_bytes in values.get("sweep.collective.chunk", (values.get("collective.chunk", scale.divisor),)):
+        try:
+            scale.chunk_bytes(chunk_bytes)
+        except ScaleError as error:
+            yield Mistake("run.rate_scale", str(error))
+            return

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from scenarios import progress
 from scenarios.answer import plan_as_json
+from scenarios.capacity import check_capacity
 from scenarios.document import ScenarioError
 from scenarios.emulation import Emulation, check, emulated
 from scenarios.loader import resolved
-from scenarios.model import Model
+from scenarios.model import Model, as_reckoned
 from scenarios.options import BAD_USAGE, Asked, asked
 from scenarios.place import FolderError, Place
 from scenarios.spec import Scenario
@@ -40,10 +41,12 @@ def run(arguments: Sequence[str]) -> int:
         for engine, settings in parts:
             if isinstance(engine, Emulation):
                 check(settings, jobs=engine.jobs)
+                check_capacity(settings)
         place = _place(wanted)
-    except CannotRunError as error:
-        print(f"run.py: {error} (or reckon alone: --engine model)", file=sys.stderr)
-        return CANNOT
+    except VMError as error:
+        alone = " (or reckon alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        print(f"run.py: {error}{alone}", file=sys.stderr)
+        return error.status
     except (ScenarioError, FolderError, ValueError) as error:
         prefix = f"{option}: " if isinstance(error, FolderError) else ""
         print(f"{prefix}{error}", file=sys.stderr)
@@ -53,11 +56,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _prompt(wanted: Asked) -> int:
     """Have a prompt; return the exit status."""
-    from scenarios.prompt.launch import DEFAULT_SCALE, launch
+    from scenarios.prompt.launch import launch
 
     out = None if wanted.out is None else Path(wanted.out)
     try:
-        return launch(wanted.scenario, out=out, scale=wanted.rate_scale or DEFAULT_SCALE)
+        return launch(wanted.scenario, out=out, scale=wanted.scenario.run.scale)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
@@ -97,7 +100,7 @@ def _begin(wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequ
 def _parts(wanted: Asked) -> list["Part"]:
     """The engines that are asked for, each with the settings it is for."""
     settings = wanted.scenario.settings()
-    model: Part = (Model(jobs=wanted.jobs), settings)
+    model: Part = (Model(jobs=wanted.jobs), tuple(as_reckoned(setting) for setting in settings))
     emulation: Part = (Emulation(jobs=wanted.jobs), tuple(emulated(setting) for setting in settings))
     return [{"model": model, "emulation": emulation}[name] for name in wanted.engines]
 

@@ -8,6 +8,7 @@ from scenarios.keys import KEYS
 from scenarios.progress import label
 from scenarios.spec import Scenario, values_of
 from topologies.fabric import Fabric, build_fabric
+from topologies.scale import RateScale
 
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 _OWN_COLUMNS = ("fabric.gpus", "collective.chunk", "conditions.wan_delay", "run.seed")
@@ -53,7 +54,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value) if isinstance(value, Path) else KEYS["fabric.wan"].write(value)
+    return str(value) if isinstance(value, Path | RateScale) else KEYS["fabric.wan"].write(value)
 
 
 def _fabric(fabric: Fabric) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hosts.transport import MAX_BUFFER_BYTES, limits
 from hosts.wire import LABEL_BYTES
 from scenarios import vm
 from scenarios.engine import Failed, Have, News, nothing
-from scenarios.point import EmulationError, Task, memory_bytes, run_point
+from scenarios.point import EmulationError, Task, carried_chunk_bytes, ground, memory_bytes, run_point
 from scenarios.spec import Scenario
 from scenarios.workers import TRIES
 from topologies.units import format_size
@@ -74,7 +74,7 @@ def check(settings: Sequence[Scenario], *, jobs: int) -> None:
     """Raise ValueError for a setting whose chunks no socket can queue, vm.CannotRunError where there can be no VM, or
     not that many at a time."""
     for setting in settings:
-        chunk_bytes = setting.collective.chunk_bytes
+        chunk_bytes = carried_chunk_bytes(setting)
         try:
             limits(setting.transport, ranks=setting.gpus, message_bytes=chunk_bytes + LABEL_BYTES)
         except ValueError:
@@ -82,7 +82,9 @@ def check(settings: Sequence[Scenario], *, jobs: int) -> None:
                 f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues all "
                 f"but one of their chunks at once: allowed is {MOST_QUEUED_BYTES // (setting.gpus - 1) // 10**6} MB"
             ) from None
-    vm.check(memory_bytes=max(memory_bytes(setting) for setting in settings))
+    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
+    if in_vm:
+        vm.check(memory_bytes=max(memory_bytes(setting) for setting in in_vm))
 
 
 class _Work:

@@ -16,8 +16,10 @@ from scenarios.document import Given, did_you_mean, shown
 from scenarios.plan import MODES
 from topologies import units
 from topologies.conditions import SAMPLERS
+from topologies.scale import RateScale, ScaleError
 from topologies.wan import WAN_PRESETS, WanSpec
 
+CLOCKS = ("virtual", "wall")
 MAX_COLLECTIVES = 10_000_000
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
@@ -124,6 +126,15 @@ def _unique(items: tuple[Any, ...]) -> None:
         raise Wrong(f"{shown(twice) if isinstance(twice, str) else twice} is listed twice: each may be listed once")
 
 
+def _rate_scale(given: Given) -> RateScale:
+    if not isinstance(given.value, str | int) or isinstance(given.value, bool):
+        raise Wrong(f'{shown(given.value)} is {_kind(given.value)}: allowed is text such as "1/1000"')
+    try:
+        return RateScale.parse(str(given.value))
+    except ScaleError as error:
+        raise Wrong(str(error)) from None
+
+
 def _wan(given: Given) -> WanSpec:
     value = given.value
     if isinstance(value, str):
@@ -221,6 +232,8 @@ KEYS: Mapping[str, Key] = MappingProxyType(
         "collective.emulated": Key(20, _whole(least=1, most=MAX_COLLECTIVES)),
         "run.modes": Key(list(MODES), _modes, list),
         "run.seed": Key(1, _whole(least=0, most=MAX_SEED)),
+        "run.clock": Key("virtual", _one_of(*CLOCKS)),
+        "run.rate_scale": Key("1", _rate_scale, str),
         "transport.line_rate": Key(True, _truth),
         "transport.congestion_control": Key("cubic", _one_of("cubic", "reno", "bbr", "dctcp")),
         "transport.slow_start_after_idle": Key(False, _truth),

@@ -7,7 +7,7 @@ size of batches and the order of modes change nothing but the time it takes.
 import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +24,7 @@ from scenarios.spec import Scenario
 from scenarios.workers import Lost, over_tasks
 from topologies.conditions import ConditionsSpec, Sampler, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.scale import EVERYTHING
 
 BATCH = 5000
 """Collectives reckoned at once: enough to make numpy's overhead small, few enough for progress to be seen."""
@@ -31,6 +32,11 @@ BATCH = 5000
 _CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, and memory stays within bounds
 
 Floats = npt.NDArray[np.float64]
+
+
+def as_reckoned(setting: Scenario) -> Scenario:
+    """A setting as the model reckons it, whatever clock the emulation goes by: whole and unscaled."""
+    return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from scenarios.document import ScenarioError, did_you_mean, scenario_names, show
 from scenarios.loader import Override, assignment, load_scenario, scenario_of
 from scenarios.place import FolderError
 from scenarios.spec import Scenario
-from topologies.scale import RateScale, ScaleError
 
 BAD_USAGE = 2
 MAX_JOBS = 256
+PROMPT_SCALE = "1/1000"
+"""The rate scale of a prompt unless another is asked for."""
 DEFAULT = "paper"
 ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
 """What may be asked for, and the engines that are then run."""
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="how many at every point")
     add("--seed", metavar="S", help="of everything random")
+    add("--clock", metavar="CLOCK", help="of the emulation: virtual (default), or wall, which is real time")
     add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
     add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
@@ -61,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
-    add("--rate-scale", metavar="1/N", help="in real time: rates and chunks are divided by N (default 1/1000)")
+    add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (--cli: 1000)")
     add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
     return parser
 
@@ -85,7 +87,6 @@ class Asked:
     dry_run: bool
     json: bool
     cli: bool
-    rate_scale: RateScale | None
 
 
 def asked(arguments: Sequence[str]) -> Asked:
@@ -101,8 +102,7 @@ def asked(arguments: Sequence[str]) -> Asked:
     jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
     if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
-    rate_scale, complaints = _rate_scale(options)
-    mistakes += complaints
+    mistakes += _about_prompt(options)
     scenario, engines = None, ENGINES[options.engine or "both"]
     try:
         if options.resume is not None:
@@ -115,6 +115,11 @@ def asked(arguments: Sequence[str]) -> Asked:
         mistakes.append(f"--out: {error}")
     except ScenarioError as error:
         mistakes += error.mistakes
+    else:
+        if scenario.run.is_real and (options.jobs is None or options.cli):
+            jobs = 1
+        if scenario.run.is_real and jobs != 1:
+            mistakes.append(f"--jobs: {shown(jobs)} is not allowed: on the wall clock points run one at a time")
     if mistakes:
         raise ScenarioError(mistakes)
     assert isinstance(jobs, int) and scenario is not None
@@ -127,22 +132,18 @@ def asked(arguments: Sequence[str]) -> Asked:
         dry_run=options.dry_run,
         json=options.json,
         cli=options.cli,
-        rate_scale=rate_scale,
     )
 
 
-def _rate_scale(options: argparse.Namespace) -> tuple[RateScale | None, list[str]]:
-    """The scale that is asked for, and what is wrong with the options about real time."""
-    beside = {"--json": options.json, "--dry-run": options.dry_run, "--resume": options.resume is not None}
-    mistakes = [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on and options.cli]
-    if options.rate_scale is None:
-        return None, mistakes
+def _about_prompt(options: argparse.Namespace) -> list[str]:
+    """What is beside --cli and does not go with a prompt."""
     if not options.cli:
-        return None, [*mistakes, "--rate-scale: rates are carried whole in virtual time: allowed is beside --cli"]
-    try:
-        return RateScale.parse(options.rate_scale), mistakes
-    except ScaleError as error:
-        return None, [*mistakes, f"--rate-scale: {error}"]
+        return []
+    beside = {"--json": options.json, "--dry-run": options.dry_run, "--resume": options.resume is not None}
+    mistakes = [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on]
+    if options.clock == "virtual":
+        mistakes.append("--clock: virtual is beside --cli, and a prompt is in real time: allowed is wall")
+    return mistakes
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence[Override]) -> tuple[Scenario, tuple[str, ...]]:
@@ -177,15 +178,19 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
             several = len(values) > 1
             where = f"--{option.replace('_', '-')}"
             overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
+    if options.cli:
+        overrides += [Override("run.clock", "wall", "--cli"), Override("run.rate_scale", PROMPT_SCALE, "--cli")]
     # Who says how many wants that many in either engine.
     for option, key in (
         ("collectives", "collective.count"),
         ("collectives", "collective.emulated"),
         ("seed", "run.seed"),
+        ("clock", "run.clock"),
+        ("rate_scale", "run.rate_scale"),
     ):
         text = getattr(options, option)
         if text is not None:
-            overrides.append(Override(key, _integer_or_text(text), f"--{option}"))
+            overrides.append(Override(key, _integer_or_text(text), f"--{option.replace('_', '-')}"))
     return overrides
 
 

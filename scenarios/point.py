@@ -1,11 +1,9 @@
 """One point of the emulation: its VM, what the VM says line by line, and what is expected of it by the plan."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,16 +11,15 @@ import numpy as np
 from analysis.rows import Rows
 from analysis.timing import completion_s
 from hosts.collectives import timed
-from scenarios import vm
+from scenarios import launch, native, vm
 from scenarios.engine import Seen, Slice
+from scenarios.ground import VIRTUAL, Ground
 from scenarios.loader import resolved
 from scenarios.plan import MODES, Decisions, decide
 from scenarios.progress import label
 from scenarios.spec import Scenario
 from topologies.conditions import delays_s, sampler
 from topologies.fabric import build_fabric
-
-ROOT = Path(__file__).resolve().parent.parent
 
 _MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
@@ -48,7 +45,23 @@ class Task:
 
 def memory_bytes(setting: Scenario) -> int:
     """The memory of a VM that can run a setting."""
-    return _MEMORY_BYTES + _COPIES * setting.gpus * setting.collective.chunk_bytes
+    return _MEMORY_BYTES + _COPIES * setting.gpus * carried_chunk_bytes(setting)
+
+
+def carried_chunk_bytes(setting: Scenario) -> int:
+    """The bytes that the emulation carries for a chunk."""
+    return setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
+
+
+@cache
+def _own_kernel() -> bool:
+    """Whether this machine's own kernel carries experiments on the wall clock; asked once."""
+    return not native.lacking()
+
+
+def ground(setting: Scenario) -> Ground:
+    """What the testbed of a setting stands on: the VM, or in real time this machine's own kernel where it serves."""
+    return Ground.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
 
 
 def run_point(
@@ -63,13 +76,12 @@ def run_point(
     reader = Reader(task, put)
     arguments = [resolved(setting), task.mode, str(setting.collective.count)]
     try:
-        status = vm.run(
-            [sys.executable, "-m", "scenarios.testbed", *arguments],
+        status = launch.testbed(
+            arguments,
             memory_bytes=memory_bytes(setting),
-            directory=ROOT,
-            environment=_environment(),
             stdout=reader,
             stderr=words,
+            ground=ground(setting),
             on_start=on_start,
         )
     except vm.CannotRunError:
@@ -80,21 +92,13 @@ def run_point(
         raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last()}")
 
 
-def _environment() -> dict[str, str]:
-    """What the testbed's programs see: nothing of the caller's that could change what they do."""
-    # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
-    own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
-    named = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LONGHAUL_KERNEL") if name in os.environ}
-    return own | named | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
-
-
 class Reader:
     """Takes a VM's output in, line by line, and passes a slice on for each collective; what differs from the plan
     is an EmulationError."""
 
     def __init__(self, task: Task, put: Callable[[Slice | Seen], None]) -> None:
         self._task, self._put = task, put
-        self._plan = _plan(task)
+        self._plan = plan(task)
         self._predicted_s = completion_s(self._plan.edge_alpha_s, self._plan.edge_beta_s)
         self._unread = b""
         self.done = 0
@@ -128,6 +132,7 @@ class Reader:
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
+            late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
             transfers=_transfers(row),
         )
         self._put(Slice(setting=self._task.place, mode=self._task.mode, rows=rows))
@@ -160,7 +165,7 @@ class _Words:
         return next((line for line in reversed(lines) if line), "it said nothing")
 
 
-def _plan(task: Task) -> Decisions:
+def plan(task: Task) -> Decisions:
     setting = task.setting
     fabric = build_fabric(setting.fabric)
     return decide(

@@ -42,7 +42,16 @@ class _Running:
 def label(setting: Scenario) -> str:
     """A setting in words: "8 GPUs, 64 MB, 10 us"."""
     chunk, delay = format_size(setting.collective.chunk_bytes), format_delay(setting.conditions.wan_delay_s)
-    return f"{setting.gpus} GPUs, {chunk}, {delay}"
+    return f"{setting.gpus} GPUs, {chunk}, {delay}{_clock(setting)}"
+
+
+def _clock(setting: Scenario) -> str:
+    """How a setting on the wall clock differs from what it stands for."""
+    if not setting.run.is_real:
+        return ""
+    scale = setting.run.scale
+    carried = format_size(scale.chunk_bytes(setting.collective.chunk_bytes))
+    return ", wall clock" if scale.divisor == 1 else f", wall clock at {scale} of the rates with {carried}"
 
 
 class Progress:

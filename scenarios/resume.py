@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results import SCENARIO, Point, ResultsError, load, read_provenance
+from scenarios.certificate import Measured
 from scenarios.document import ScenarioError, shown
 from scenarios.keys import KEYS
 from scenarios.loader import scenario_of
 from scenarios.spec import Scenario, values_of
 
-_NUMBERS = ["engine", "setting", "mode", "collective", "completion_s", "predicted_s", "drops"]
+_NUMBERS = ["engine", "setting", "mode", "collective", "completion_s", "predicted_s", "drops", "late"]
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,9 @@ class Kept:
         found: npt.NDArray[np.float64] = frame.completion_s[is_its].to_numpy()
         return found if found.size else None
 
-    def measured(self) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-        """What was measured: completion times, the model's for the same conditions, and drops."""
+    def measured(self) -> Iterator[Measured]:
+        """What was measured, for a certificate."""
         rows = self._frame[self._frame.engine != "model"]
         if len(rows):
-            yield rows.completion_s.to_numpy(), rows.predicted_s.to_numpy(), rows.drops.to_numpy()
+            times = rows.completion_s.to_numpy(), rows.predicted_s.to_numpy()
+            yield *times, rows.drops.to_numpy(), rows.late.to_numpy()

@@ -72,7 +72,7 @@ def tell_again(folder: RunFolder, run: Run) -> int:
             why = folder.report()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _tell(run, folder, _found(run, kept.times), certificate(kept.measured()))
+        _tell(run, folder, _found(run, kept.times), certificate(kept.measured(), is_real=run.scenario.run.is_real))
     finally:
         folder.place.close()
     return DONE
@@ -95,7 +95,8 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
         if isinstance(engine, Emulation):
             folder.write_conditions(settings)
         failed |= _engine(engine, settings, folder, store)
-    results, certified = _found(run, store.times), certificate(store.measured())
+    results = _found(run, store.times)
+    certified = certificate(store.measured(), is_real=run.scenario.run.is_real)
     folder.complete_with(store, results, failed)
     folder.end()  # what is drawn below can be drawn again
     wrong = [f"failed twice: {why}" for why in failed.values()]

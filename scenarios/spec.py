@@ -12,6 +12,7 @@ from typing import Any
 from hosts.transport import Transport
 from topologies.conditions import ConditionsSpec
 from topologies.fabric import FabricSpec, even_split
+from topologies.scale import EVERYTHING, RateScale
 
 SWEPT = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
 """The keys that a sweep may vary: those that tell one point of the results from another."""
@@ -33,10 +34,17 @@ class CollectiveSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What is compared, and the seed of everything random."""
+    """What is compared, and the seed of everything random; the clock and the rate scale of the emulation."""
 
     modes: tuple[str, ...]
     seed: int
+    clock: str = "virtual"
+    scale: RateScale = EVERYTHING
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the emulation runs in real time."""
+        return self.clock == "wall"
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,12 @@ def assembled(values: Mapping[str, Any]) -> Scenario:
             reembed_every=values["collective.reembed_every"],
             emulated=values["collective.emulated"],
         ),
-        run=RunSpec(modes=values["run.modes"], seed=values["run.seed"]),
+        run=RunSpec(
+            modes=values["run.modes"],
+            seed=values["run.seed"],
+            clock=values["run.clock"],
+            scale=values["run.rate_scale"],
+        ),
         transport=Transport(
             line_rate=values["transport.line_rate"],
             congestion_control=values["transport.congestion_control"],
@@ -168,6 +181,8 @@ def values_of(scenario: Scenario) -> dict[str, Any]:
         "collective.emulated": collective.emulated,
         "run.modes": scenario.run.modes,
         "run.seed": scenario.run.seed,
+        "run.clock": scenario.run.clock,
+        "run.rate_scale": scenario.run.scale,
         "transport.line_rate": scenario.transport.line_rate,
         "transport.congestion_control": scenario.transport.congestion_control,
         "transport.slow_start_after_idle": scenario.transport.slow_start_after_idle,

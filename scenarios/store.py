@@ -12,11 +12,11 @@ import numpy.typing as npt
 from analysis.journal import Journal
 from analysis.results import POINTS, Point, ResultsError, points_of, stored
 from analysis.rows import Rows, packed
+from scenarios.certificate import Measured
 from scenarios.engine import Have, News, Slice
 from scenarios.spans import Spans
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 class StoreError(RuntimeError):
@@ -66,13 +66,14 @@ class Store:
         """The completion times of a point that is finished."""
         return np.concatenate([rows.completion_s for rows in self.rows(point)]) if self.finished(point) else None
 
-    def measured(self) -> Iterator[tuple[Floats, Floats, Integers]]:
-        """What was measured: completion times, the model's for the same conditions, and drops."""
+    def measured(self) -> Iterator[Measured]:
+        """What was measured, for a certificate."""
         for point in self._counts:
             if point.engine != "model":
                 for rows in self.rows(point):
                     if rows.drops is not None:
-                        yield rows.completion_s, rows.predictions_s, rows.drops
+                        late = np.zeros(len(rows), dtype=np.bool_) if rows.late is None else rows.late
+                        yield rows.completion_s, rows.predictions_s, rows.drops, late
 
     def kept(self, news: Iterable[News], engine: str) -> Iterator[News]:
         """Pass news on, and of slices what was not there, once it is on the disk; raises StoreError where it cannot

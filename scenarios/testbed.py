@@ -1,29 +1,34 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
-``python -m scenarios.testbed SCENARIO MODE COUNT`` runs the first collectives of a scenario without a sweep (the text
-of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`), and one before the first
-and after the last of what the VM is like (`witness`); it is for the VM alone, as root. What is chosen on the way is
-chosen as in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller.
+``python -m scenarios.testbed SCENARIO MODE COUNT [GROUND]`` runs the first collectives of a scenario without a sweep
+(the text of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`), and one before
+the first and after the last of what the machine is like (`witness`); it runs as root, in the VM or on the ground
+(`Ground`) that is named. What is chosen on the way is chosen as in an experiment on real machines: the ring by the
+hosts' side, the WAN paths by the controller.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from controller.client import ControllerError
 from controller.routing import Router
+from hosts.capacity import carried_bps
 from hosts.communicator import CollectiveError, Communicator
+from hosts.lateness import Watch
 from hosts.ring import rank_order
 from scenarios import witness
 from scenarios.control import PORT, ControllerProcess
 from scenarios.document import ScenarioError
-from scenarios.ground import VIRTUAL, Ground, put_back
+from scenarios.ground import CAPACITY, VIRTUAL, Ground
+from scenarios.interrupt import guarded
 from scenarios.loader import load_scenario
+from scenarios.own import put_back
 from scenarios.plan import MODES, Mode, choose_rings
 from scenarios.spec import Scenario
 from scenarios.vm import VMError, openvswitch
@@ -57,6 +62,7 @@ class Row:
     reembedded: bool
     rerouted: bool
     drops: int
+    late: bool
     start_ns: tuple[int, ...]
     arrived_ns: tuple[tuple[int, ...], ...]
 
@@ -104,6 +110,7 @@ class Testbed:
             stack.callback(self._hang_up)
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
+            self._watch = stack.enter_context(Watch()) if self.ground.is_real else None
             self._stack = stack.pop_all()
         return self
 
@@ -147,7 +154,9 @@ class Testbed:
                 self._embed(mode, rates_bps)
             if mode.reroutes or reembeds or collective == 0:
                 self._route(mode, rates_bps)
+            self._late()
             result = self._communicator.allgather()
+            late = self._late()
             if result.faults:
                 fault = result.faults[0]
                 raise CollectiveError(
@@ -162,9 +171,22 @@ class Testbed:
                 reembedded=reembeds,
                 rerouted=mode.reroutes,
                 drops=sum(self._drops.drops().values()),
+                late=late,
                 start_ns=tuple(at - zero_ns for at in result.start_ns),
                 arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
             )
+
+    def carried_bps(self) -> float:
+        """What the hosts can send each other in all while no link is shaped; OSError where they cannot connect."""
+        self._shaper.close()
+        try:
+            return carried_bps(self.fabric, self.network.host_pids)
+        finally:
+            self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
+
+    def _late(self) -> bool:
+        """Whether timers were later, since this was asked last, than the shaping allows for; never in virtual time."""
+        return self._watch is not None and self._watch.worst_s() > self.ground.late_s
 
     def _embed(self, mode: Mode, rates_bps: Floats) -> None:
         """Choose the ring as the hosts do, and make its connections where it is another one."""
@@ -195,22 +217,29 @@ class Testbed:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one point and print its rows; return an exit status."""
-    text, mode, count = arguments
-    VIRTUAL.folder.mkdir(mode=0o700, exist_ok=True)
-    scenario = VIRTUAL.folder / "scenario.toml"
-    scenario.write_text(text)
+    """Run one point and print its rows, or with the mode "capacity" what can be carried; return an exit status."""
+    text, mode, count = arguments[:3]
+    ground = Ground.parse(arguments[3]) if arguments[3:] else VIRTUAL
     try:
-        with Testbed(load_scenario(str(scenario))) as testbed:
-            print(json.dumps({"before": testbed.seen()}), flush=True)
-            for row in testbed.run(MODES[mode], count=int(count)):
-                print(json.dumps(asdict(row)), flush=True)
-            print(json.dumps({"after": testbed.seen()}), flush=True)
+        with ground.files() as folder:
+            scenario = folder / "scenario.toml"
+            scenario.write_text(text)
+            with Testbed(load_scenario(str(scenario)), ground=replace(ground, folder=folder)) as testbed:
+                if mode == CAPACITY:
+                    print(json.dumps({"carried_bps": testbed.carried_bps()}), flush=True)
+                    return 0
+                print(json.dumps({"before": testbed.seen()}), flush=True)
+                for row in testbed.run(MODES[mode], count=int(count)):
+                    print(json.dumps(asdict(row)), flush=True)
+                print(json.dumps({"after": testbed.seen()}), flush=True)
     except Failure as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"the network does not carry what it should: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 
 from analysis.results import load, open_run
-from analysis.rows import Rows
-from scenarios.certificate import certificate
+from scenarios.certificate import Measured, certificate
 from scenarios.emulation import emulated
 from scenarios.loader import Override, load_scenario
 from scenarios.point import EmulationError, Reader, Task, memory_bytes
@@ -205,11 +204,8 @@ def test_larger_chunks_get_larger_vms() -> None:
 
 
 def test_the_certificate_is_what_its_words_say() -> None:
-    def part(measured_s: float, predicted_s: float, drops: int) -> Rows:
-        none = np.zeros((1, 8), dtype=np.int16)
-        flags = np.zeros(1, dtype=np.bool_)
-        found = {"completion_s": np.array([measured_s]), "predicted_s": np.array([predicted_s])}
-        return Rows(start=0, ring=none, paths=none, reembedded=flags, rerouted=flags, drops=np.array([drops]), **found)
+    def part(measured_s: float, predicted_s: float, drops: int, late: bool = False) -> Measured:
+        return np.array([measured_s]), np.array([predicted_s]), np.array([drops]), np.array([late])
 
     assert certificate([]) is None
     found = certificate([part(1.01, 1.0, 0), part(2.0, 2.0, 3), part(2.94, 3.0, 0)])
@@ -219,3 +215,9 @@ def test_the_certificate_is_what_its_words_say() -> None:
     assert "\nWARNING: 3 packets lost" in str(found)
     clean = certificate([part(1.0, 1.0, 0)])
     assert str(clean).startswith("certificate: 1 collective measured, ") and "WARNING" not in str(clean)
+    assert clean is not None and clean.late is None
+    real = certificate([part(1.0, 1.0, 0, late=True), part(1.0, 1.0, 0), part(1.0, 1.0, 0, late=True)], is_real=True)
+    assert real is not None and real.late == 2
+    assert "this machine was too slow for 2 collectives" in real.warning
+    punctual = certificate([part(1.0, 1.0, 0)], is_real=True)
+    assert punctual is not None and (punctual.late, punctual.warning) == (0, "")

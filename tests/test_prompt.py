@@ -276,7 +276,7 @@ def test_commands_may_come_from_a_file(vm: VM) -> None:
         (("--cli", "--json"), "--json is beside --cli"),
         (("--cli", "--rate-scale", "2/3"), '--rate-scale: "2/3" is no rate scale: allowed is 1/N'),
         (("--cli", "--gpus", "7"), "--gpus"),
-        (("--rate-scale", "1/1000"), "--rate-scale: rates are carried whole in virtual time"),
+        (("--rate-scale", "1/1000"), "--rate-scale: 1/1000 is for the wall clock: allowed with the virtual clock is 1"),
     ],
 )
 def test_what_the_command_refuses(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class FabricNet(Mininet):
         places = [("self", [port.interface for switch in self.fabric.switches for port in switch.ports])]
         places += [(str(host.pid), [intf.name for intf in host.intfList()]) for host in self.hosts]
         for process, interfaces in places:
-            with _inside(process), contextlib.closing(RtNetlink()) as netlink:
+            with inside(process), contextlib.closing(RtNetlink()) as netlink:
                 for interface in interfaces:
                     netlink.set_segment_bytes(interface, _SEGMENT_BYTES)
 
@@ -172,7 +172,7 @@ class FabricNet(Mininet):
 
 
 @contextlib.contextmanager
-def _inside(process: str) -> Iterator[None]:
+def inside(process: str) -> Iterator[None]:
     """Have this thread in the network namespace of a process for the time of the context."""
     with Path("/proc/thread-self/ns/net").open("rb") as home, Path(f"/proc/{process}/ns/net").open("rb") as there:
         _enter(there.fileno())

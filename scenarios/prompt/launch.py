@@ -21,7 +21,6 @@ from scenarios.spec import Scenario
 from scenarios.vm import terminal
 from topologies.scale import RateScale
 
-DEFAULT_SCALE = RateScale(1000)
 """100 Gbit/s are 100 Mbit/s, which one core of any machine carries over several switches."""
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
