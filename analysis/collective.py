@@ -36,13 +36,18 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """The chunk that began at rank `chunk` goes from `src` to `dst`: seconds from the collective's start."""
+    """The chunk that began at rank `chunk` goes from `src` to `dst`: seconds from the collective's start.
+
+    At `start_s` the sender hands it to its transport, where it may wait for the chunk before it; at `leaves_s` its
+    first bit is on the way, and at `end_s` the receiver has it whole.
+    """
 
     step: int
     src: int
     dst: int
     chunk: int
     start_s: float
+    leaves_s: float
     end_s: float
 
 
@@ -71,7 +76,7 @@ class Collective:
     def moves_over(self, edge: Edge) -> list[Move]:
         """The moves over an edge, in the order in which they begin."""
         moves = (move for move in self.moves if move.src == edge.src)
-        return sorted(moves, key=lambda move: (move.start_s, move.step))
+        return sorted(moves, key=lambda move: (move.leaves_s, move.step))
 
     def via(self, edge: Edge) -> str:
         """The nodes of an edge in order: "g3>s0b1>s1b0>g4"."""
@@ -94,8 +99,8 @@ def collectives_of(run: Run, points: Points, *, setting: int, number: int) -> li
             rows = None if point is None else point.rows[point.rows["collective"] == number]
             if rows is not None and len(rows):
                 row = rows.iloc[0]
-                moves = _measured_moves(run, setting, mode, number) if engine == "emulation" else ()
-                one = _collective(run.settings[setting], mode, row, moves, conditions)
+                table = _transfers(run, setting, mode, number) if engine == "emulation" else None
+                one = _collective(run.settings[setting], mode, row, table, conditions)
                 found += [] if one is None else [one]
                 break
     return found
@@ -112,12 +117,13 @@ def _conditions(run: Run, setting: int, number: int) -> tuple[Floats, Floats] | 
 
 
 def _collective(
-    setting: Setting, mode: str, row: Any, moves: tuple[Move, ...], conditions: tuple[Floats, Floats]
+    setting: Setting, mode: str, row: Any, transfers: Any, conditions: tuple[Floats, Floats]
 ) -> Collective | None:
     rates_bps, delays_s = conditions
     ring, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
     edges = _edges(setting["fabric"], ring, paths, rates_bps, delays_s)
-    predicted_s, measured = float(row["predicted_s"]), bool(moves)
+    predicted_s, measured = float(row["predicted_s"]), transfers is not None
+    moves = measured_moves(edges, transfers) if measured else ()
     if not measured:
         moves = predicted_moves(edges, chunk_bytes=int(row["chunk_bytes"]))
         # What was drawn again is held against what is stored: if it is something else, nothing is drawn of it.
@@ -154,14 +160,31 @@ def _edges(
     return tuple(edges)
 
 
-def _measured_moves(run: Run, setting: int, mode: str, number: int) -> tuple[Move, ...]:
+def _transfers(run: Run, setting: int, mode: str, number: int) -> Any:
+    """The rows of a collective's transfers, None where there are none."""
     table = run.transfers
     if not len(table):
-        return ()
+        return None
     here = table[(table["setting"] == setting) & (table["mode"] == mode) & (table["collective"] == number)]
-    columns = [here[name].tolist() for name in ("step", "src", "dst", "chunk", "start_s", "end_s")]
+    return here.sort_values(["step", "src"]) if len(here) else None
+
+
+def measured_moves(edges: Sequence[Edge], transfers: Any) -> tuple[Move, ...]:
+    """The moves of these rows of transfers, step by step.
+
+    An edge carries one chunk after the other, so a chunk leaves once the one before it has: when that arrived, less
+    the time that bits are on the way.
+    """
+    delay_s = {edge.src: edge.delay_s for edge in edges}
+    free_s: dict[int, float] = {}
+    moves = []
     names = ("step", "src", "dst", "chunk", "start_s", "end_s")
-    return tuple(Move(**dict(zip(names, values, strict=True))) for values in sorted(zip(*columns, strict=True)))
+    for step, src, dst, chunk, start_s, end_s in zip(*(transfers[name].tolist() for name in names), strict=True):
+        leaves_s = min(end_s, max(start_s, free_s.get(src, 0.0)))
+        free_s[src] = end_s - delay_s[src]
+        times = {"start_s": start_s, "leaves_s": leaves_s, "end_s": end_s}
+        moves.append(Move(step=step, src=src, dst=dst, chunk=chunk, **times))
+    return tuple(moves)
 
 
 def predicted_moves(edges: Sequence[Edge], *, chunk_bytes: int) -> tuple[Move, ...]:
@@ -176,20 +199,20 @@ def predicted_moves(edges: Sequence[Edge], *, chunk_bytes: int) -> tuple[Move, .
             sent[place] = start_s + 8 * chunk_bytes / edge.rate_bps
             arrived[place] = sent[place] + edge.delay_s
             chunk = edges[(place - step + 1) % n].src
-            move = Move(step=step, src=edge.src, dst=edge.dst, chunk=chunk, start_s=start_s, end_s=arrived[place])
-            moves.append(move)
+            times = {"start_s": start_s, "leaves_s": start_s, "end_s": arrived[place]}
+            moves.append(Move(step=step, src=edge.src, dst=edge.dst, chunk=chunk, **times))
     return tuple(moves)
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:
-    """For each of these moves, which begin one after the other, the first lane that is free when it begins.
+    """For each of these moves, which leave one after the other, the first lane that is free when it leaves.
 
-    A move may begin that share of its length before its lane is free.
+    A move may leave that share of its length before its lane is free.
     """
     free: list[float] = []
     chosen = []
     for move in moves:
-        least = move.start_s + touching * (move.end_s - move.start_s)
+        least = move.leaves_s + touching * (move.end_s - move.leaves_s)
         lane = next((lane for lane, until_s in enumerate(free) if until_s <= least), len(free))
         free[lane : lane + 1] = [move.end_s]
         chosen.append(lane)

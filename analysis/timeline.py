@@ -47,8 +47,9 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
 def _words(figure: Figure, first: Collective) -> None:
     figure.suptitle(f"{label_of(first.setting)}: collective {first.number}", fontsize="medium")
     figure.supxlabel(
-        "A bar: a chunk on its way, from the first byte sent to the last received. Its number and shade: the rank it "
-        "began at.\nGrey rows cross the WAN. Right: the rate of the edge's slowest link; the slowest edge in bold.",
+        "A bar: a chunk on its way over a ring edge, from the first bit sent to the last received. "
+        "Its number and shade: the rank it began at.\nGrey rows cross the WAN. "
+        "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: when all is done.",
         fontsize=7.5,
         color=INK,
     )
@@ -64,7 +65,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         places = lanes(moves, touching=_TOUCHING)
         height = 0.8 / (max(places) + 1)
         for move, lane in zip(moves, places, strict=True):
-            box = (move.start_s / scale, row - 0.4 + lane * height, (move.end_s - move.start_s) / scale, height)
+            box = (move.leaves_s / scale, row - 0.4 + lane * height, (move.end_s - move.leaves_s) / scale, height)
             room = box[2] * scale / longest_s > _WIDE * len(str(move.chunk)) and height > 0.3
             _bar(axes, box, chunk_colour(move.chunk, len(one.edges)), str(move.chunk) if room else "")
         weight = "bold" if edge.rate_bps == slowest else "normal"
@@ -93,7 +94,7 @@ def _bar(axes: Axes, box: tuple[float, float, float, float], colour: str, text: 
 
 def _data(collectives: Sequence[Collective]) -> str:
     columns = ["setting", "label", "mode", "collective", "measured", "step", "chunk", "src", "dst", "via"]
-    columns += ["rate_bps", "start_s", "end_s"]
+    columns += ["rate_bps", "delay_s", "start_s", "leaves_s", "end_s"]
     rows = []
     for one in collectives:
         edge_from = {edge.src: edge for edge in one.edges}
@@ -101,5 +102,17 @@ def _data(collectives: Sequence[Collective]) -> str:
         for move in one.moves:
             edge = edge_from[move.src]
             names = [one.gpu(move.src), one.gpu(move.dst), one.via(edge)]
-            rows.append([*which, move.step, move.chunk, *names, int(edge.rate_bps), move.start_s, move.end_s])
+            rows.append(
+                [
+                    *which,
+                    move.step,
+                    move.chunk,
+                    *names,
+                    int(edge.rate_bps),
+                    edge.delay_s,
+                    move.start_s,
+                    move.leaves_s,
+                    move.end_s,
+                ]
+            )
     return table(columns, rows)

@@ -53,7 +53,7 @@ def _meta(pid: int, tid: int, name: str, key: str, value: object) -> dict[str, A
 
 
 def _transfer(pid: int, tid: int, one: Collective, edge: Edge, move: Move) -> dict[str, Any]:
-    start_us, end_us = round(move.start_s * 1e6, _PLACES), round(move.end_s * 1e6, _PLACES)
+    start_us, end_us = round(move.leaves_s * 1e6, _PLACES), round(move.end_s * 1e6, _PLACES)
     return {
         "ph": "X",
         "pid": pid,
@@ -64,6 +64,7 @@ def _transfer(pid: int, tid: int, one: Collective, edge: Edge, move: Move) -> di
         "cat": "wan" if edge.crosses else "site",
         "args": {
             "step": move.step,
+            "handed_over_us": round(move.start_s * 1e6, _PLACES),
             "from": one.gpu(move.src),
             "to": one.gpu(move.dst),
             "via": one.via(edge),

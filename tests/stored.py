@@ -178,9 +178,10 @@ def _transfers(place: int, mode: str, plan: Decisions) -> list[dict[str, Any]]:
         edge = {rank: (plan.edge_alpha_s[k, i], plan.edge_beta_s[k, i]) for i, rank in enumerate(ring)}
         for move in ring_allgather(ring):
             alpha, beta = edge[move.src]
-            start = max(free[move.src], arrived[move.chunk, move.src])
-            free[move.src] = start + beta
-            arrived[move.chunk, move.dst] = start + beta + alpha
+            handed = arrived[move.chunk, move.src]  # to the transport, where it waits for the chunk before it
+            leaves = max(free[move.src], handed)
+            free[move.src] = leaves + beta
+            arrived[move.chunk, move.dst] = leaves + beta + alpha
             which = {"engine": "emulation", "setting": place, "mode": mode, "collective": k}
-            found.append(which | asdict(move) | {"start_s": start, "end_s": start + beta + alpha})
+            found.append(which | asdict(move) | {"start_s": handed, "end_s": leaves + beta + alpha})
     return found

@@ -157,7 +157,10 @@ def test_a_timeline_of_a_measured_collective_is_what_was_measured(both):
         for r in data(both, "paper-timeline")
     }
     assert drawn == {(r["mode"], r.step, r.src, r.dst, r.chunk): (r.start_s, r.end_s) for _, r in stored.iterrows()}
-    assert {row["measured"] for row in data(both, "paper-timeline")} == {"True"}
+    for row in data(both, "paper-timeline"):
+        assert row["measured"] == "True"
+        on_the_way_s = 8 * 1_000_000 / float(row["rate_bps"]) + float(row["delay_s"])
+        assert float(row["end_s"]) - float(row["leaves_s"]) == pytest.approx(on_the_way_s)
 
 
 def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of_the_path(modelled):
@@ -253,8 +256,8 @@ def test_no_two_nodes_of_a_fabric_stand_on_each_other_nor_between_two_others_of_
 
 
 def test_moves_share_a_lane_only_one_after_the_other():
-    def move(start_s, end_s):
-        return Move(step=1, src=0, dst=1, chunk=0, start_s=start_s, end_s=end_s)
+    def move(leaves_s, end_s):
+        return Move(step=1, src=0, dst=1, chunk=0, start_s=0, leaves_s=leaves_s, end_s=end_s)
 
     moves = [move(0, 3), move(1, 4), move(3, 5), move(3.95, 8)]
     assert lanes(moves) == [0, 1, 0, 2]

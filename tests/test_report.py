@@ -7,13 +7,17 @@ import html.parser
 import io
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from analysis import downloads, report
+from analysis.journal import Journal
+from analysis.rows import Rows, packed
 from tests import browser
 from tests.stored import write_run
 
@@ -157,6 +161,30 @@ def test_drops_are_said_at_once(tmp_path):
     page = Elements(report.write(folder).read_text())
     assert "Packets were dropped" in page.words
     assert "packets dropped" in "".join((folder / "figures" / "paper-certificate.svg").read_text())
+
+
+def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
+    """As power failing leaves it: journals in place of tables, one mode further than the other."""
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=40, engines=("model",))
+    stored = pq.read_table(folder / "collectives.parquet").to_pandas()
+    (folder / "collectives.parquet").unlink()
+    (folder / "points").mkdir()
+    for mode, count in (("base", 40), ("joint", 25)):
+        rows = stored[stored["mode"] == mode].head(count)
+        arrays = {name: np.array(rows[name].to_list()) for name in ("completion_s", "reembedded", "rerouted")}
+        lists = {name: np.array(rows[name].to_list(), dtype=np.int16) for name in ("ring", "paths")}
+        with closing(Journal(folder / "points" / f"model-0000-{mode}.rows")) as journal:
+            journal.append(packed(Rows(start=0, **arrays, **lists)))
+    provenance = json.loads((folder / "provenance.json").read_text())
+    (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
+    page = Elements(report.write(folder).read_text())
+    assert "This run is not finished" in page.words
+    assert len(links(page)["model-0-joint.csv"].splitlines()) == 26
+    with (folder / "figures" / "paper.csv").open() as file:
+        drawn = {row["mode"]: row for row in csv.DictReader(file)}
+    assert {row["collectives"] for row in drawn.values()} == {"25"}  # what both have
+    base = stored[(stored["mode"] == "base") & (stored.collective < 25)].completion_s.sum()
+    assert float(drawn["base"]["total_s"]) == pytest.approx(base)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
