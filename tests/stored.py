@@ -1,24 +1,24 @@
 """Run folders made for tests, without a VM: the model's numbers, and in place of measured ones the model's off by a
-known share."""
+known share. Written as run.py writes them."""
 
 import json
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from analysis import results, tables
+from analysis.journal import Journal
+from analysis.results import Point
+from analysis.rows import Rows, packed
 from analysis.timing import completion_s
 from hosts.collectives import ring_allgather
+from scenarios.described import described
 from scenarios.loader import Override, load_scenario, resolved
 from scenarios.plan import MODES, Decisions, decide
-from scenarios.progress import label
-from scenarios.spec import Scenario, values_of
+from scenarios.spec import Scenario
 from topologies.conditions import delays_s, sampler
-from topologies.fabric import Fabric, build_fabric
+from topologies.fabric import build_fabric
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""
@@ -32,44 +32,51 @@ def write_run(
     modelled: int = 200,
     emulated: int = 12,
     engines: tuple[str, ...] = ("model", "emulation"),
+    drops: int = 0,
+    finished: bool = True,
 ) -> Path:
-    """A finished run of that scenario with that many collectives a point in each engine."""
+    """A run of that scenario with that many collectives a point in each engine, its tables written if it is finished;
+    every measured collective has lost `drops` packets."""
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
-    directory.mkdir(parents=True)
-    rows, transfers, conditions, settings = [], [], [], []
+    settings, counts = described(chosen), {"model": modelled, "emulation": emulated}
+    (directory / "points").mkdir(parents=True)
+    points = []
     for place, setting in enumerate(chosen.settings()):
-        fabric = build_fabric(setting.fabric)
-        settings.append(_described(place, setting, fabric, [axis.key for axis in chosen.sweep]))
-        if "emulation" in engines:
-            conditions.append(_conditions(place, setting, fabric, emulated))
         for engine in engines:
-            count = modelled if engine == "model" else emulated
             for mode in setting.run.modes:
-                plan = _plan(setting, fabric, mode, count)
-                rows.append(_rows(engine, place, setting, mode, plan))
-                if engine == "emulation":
-                    transfers += _transfers(place, mode, plan)
-    _write(directory / "collectives.parquet", pd.concat(rows))
-    if conditions:
-        _write(directory / "conditions.parquet", pd.concat(conditions))
-        _write(directory / "transfers.parquet", pd.DataFrame(transfers))
+                points.append(Point(engine, place, mode))
+                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops)
+                append(directory, points[-1], rows)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
-    (directory / "provenance.json").write_text(json.dumps(_provenance(chosen)))
+    (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, finished)))
+    measured = [point for point in points if point.engine == "emulation"]
+    if measured:
+        conditions = [_conditions(place, setting, emulated) for place, setting in enumerate(chosen.settings())]
+        tables.write_table(directory / "conditions.parquet", tables.CONDITIONS, conditions)
+    if finished:
+        schema = results.collectives_schema(settings)
+        parts = results.collectives_of(directory, settings, points)
+        tables.write_table(directory / "collectives.parquet", schema, parts)
+        if measured:
+            parts = results.transfers_of(directory, settings, measured)
+            tables.write_table(directory / "transfers.parquet", tables.TRANSFERS, parts)
     return directory
 
 
-def _write(path: Path, table: pd.DataFrame) -> None:
-    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path)
+def append(directory: Path, point: Point, rows: Rows) -> None:
+    """Have the journal of a point hold these rows too."""
+    with Journal(directory / "points" / point.file) as journal:
+        journal.append(packed(rows))
 
 
-def _provenance(scenario: Scenario) -> dict[str, Any]:
+def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
     return {
         "format": 1,
         "name": scenario.name,
         "started": "2026-01-02T03:04:05+00:00",
-        "ended": "2026-01-02T03:05:06+00:00",
+        "ended": "2026-01-02T03:05:06+00:00" if finished else None,
         "command": ["scenarios/run.py", scenario.name],
         "seed": scenario.run.seed,
         "git": {"commit": "0" * 40, "dirty": False},
@@ -79,60 +86,14 @@ def _provenance(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return str(value) if isinstance(value, Path) else value
-
-
-def _described(place: int, setting: Scenario, fabric: Fabric, swept: list[str]) -> dict[str, Any]:
-    values = {key: _plain(value) for key, value in values_of(setting).items()}
-    names = fabric.border_routers
-    return {
-        "setting": place,
-        "label": label(setting),
-        "swept": {key: values[key] for key in swept},
-        "values": values,
-        "columns": {},
-        "fabric": {
-            "gpus": [{"rank": g.rank, "name": g.name, "site": g.site, "leaf": g.leaf} for g in fabric.gpus],
-            "border_routers": [{"name": n, "site": s} for n, s in zip(names, fabric.br_sites, strict=True)],
-            "transit": [switch.name for switch in fabric.switches if switch.kind == "transit"],
-            "links": [
-                {"index": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS[link.kind]}
-                for link in fabric.links
-            ],
-            "paths": [
-                {
-                    "index": path.index,
-                    "links": list(path.links),
-                    "src_br": names[path.src_br],
-                    "dst_br": names[path.dst_br],
-                }
-                for path in fabric.paths
-            ],
-        },
-    }
-
-
-_KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
-
-
-def _conditions(place: int, setting: Scenario, fabric: Fabric, count: int) -> pd.DataFrame:
+def _conditions(place: int, setting: Scenario, count: int) -> Any:
+    fabric = build_fabric(setting.fabric)
     rates_bps = sampler(fabric, setting.conditions, seed=setting.run.seed).rates_bps(0, count)
-    links = len(fabric.links)
-    return pd.DataFrame(
-        {
-            "setting": place,
-            "collective": np.repeat(np.arange(count), links),
-            "link": np.tile(np.arange(links), count),
-            "rate_bps": rates_bps.ravel().astype(np.int64),
-            "delay_s": np.tile(delays_s(fabric, setting.conditions), count),
-        }
-    )
+    return tables.conditions_table(place, 0, rates_bps, delays_s(fabric, setting.conditions))
 
 
-def _plan(setting: Scenario, fabric: Fabric, mode: str, count: int) -> Decisions:
+def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
+    fabric = build_fabric(setting.fabric)
     return decide(
         fabric,
         sampler(fabric, setting.conditions, seed=setting.run.seed),
@@ -145,32 +106,27 @@ def _plan(setting: Scenario, fabric: Fabric, mode: str, count: int) -> Decisions
     )
 
 
-def _rows(engine: str, place: int, setting: Scenario, mode: str, plan: Decisions) -> pd.DataFrame:
+def _rows(engine: str, place: int, plan: Decisions, drops: int) -> Rows:
     predicted = completion_s(plan.edge_alpha_s, plan.edge_beta_s)
-    off = 1 + OFF * np.random.default_rng(place).random(len(predicted)) if engine == "emulation" else 1
-    return pd.DataFrame(
-        {
-            "engine": engine,
-            "setting": place,
-            "mode": mode,
-            "gpus": setting.gpus,
-            "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site)),
-            "chunk_bytes": setting.collective.chunk_bytes,
-            "wan_delay_s": setting.conditions.wan_delay_s,
-            "seed": setting.run.seed,
-            "collective": np.arange(len(predicted)),
-            "completion_s": predicted * off,
-            "predicted_s": predicted,
-            "ring": list(plan.ring.astype(np.int16)),
-            "paths": list(plan.path.astype(np.int16)),
-            "reembedded": plan.reembedded,
-            "rerouted": plan.rerouted,
-            "drops": 0,
-        }
+    chosen: dict[str, Any] = {
+        "start": 0,
+        "ring": plan.ring.astype(np.int16),
+        "paths": plan.path.astype(np.int16),
+        "reembedded": plan.reembedded,
+        "rerouted": plan.rerouted,
+    }
+    if engine == "model":
+        return Rows(completion_s=predicted, **chosen)
+    return Rows(
+        completion_s=predicted * (1 + OFF * np.random.default_rng(place).random(len(predicted))),
+        predicted_s=predicted,
+        drops=np.full(len(predicted), drops),
+        transfers=_transfers(plan),
+        **chosen,
     )
 
 
-def _transfers(place: int, mode: str, plan: Decisions) -> list[dict[str, Any]]:
+def _transfers(plan: Decisions) -> np.ndarray:
     """The transfers of every collective, one after the other as the definition of the ring AllGather has them."""
     found = []
     for k, ring in enumerate(plan.ring.tolist()):
@@ -182,6 +138,6 @@ def _transfers(place: int, mode: str, plan: Decisions) -> list[dict[str, Any]]:
             leaves = max(free[move.src], handed)
             free[move.src] = leaves + beta
             arrived[move.chunk, move.dst] = leaves + beta + alpha
-            which = {"engine": "emulation", "setting": place, "mode": mode, "collective": k}
-            found.append(which | asdict(move) | {"start_s": handed, "end_s": leaves + beta + alpha})
-    return found
+            times = [round(handed * 1e9), round((leaves + beta + alpha) * 1e9)]
+            found.append([k, move.step, move.src, move.dst, move.chunk, *times])
+    return np.array(found, dtype=np.int64)

@@ -7,19 +7,17 @@ import html.parser
 import io
 import json
 import re
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from analysis import downloads, report
-from analysis.journal import Journal
-from analysis.rows import Rows, packed
+from analysis.results import Point, stored
 from tests import browser
-from tests.stored import write_run
+from tests.stored import append, write_run
 
 SIZES = [(1400, 900), (390, 844)]
 
@@ -151,40 +149,25 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
 
 
 def test_drops_are_said_at_once(tmp_path):
-    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4)
-    table = pq.read_table(folder / "collectives.parquet")
-    drops = pq.read_table(folder / "collectives.parquet").to_pandas().assign(drops=1).drops
-    place = table.column_names.index("drops")
-    pq.write_table(
-        table.set_column(place, table.schema.field("drops"), [drops.to_list()]), folder / "collectives.parquet"
-    )
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, drops=1)
     page = Elements(report.write(folder).read_text())
     assert "Packets were dropped" in page.words
-    assert "packets dropped" in "".join((folder / "figures" / "paper-certificate.svg").read_text())
+    assert "packets dropped" in (folder / "figures" / "paper-certificate.svg").read_text()
 
 
 def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
-    """As power failing leaves it: journals in place of tables, one mode further than the other."""
-    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=40, engines=("model",))
-    stored = pq.read_table(folder / "collectives.parquet").to_pandas()
-    (folder / "collectives.parquet").unlink()
-    (folder / "points").mkdir()
-    for mode, count in (("base", 40), ("joint", 25)):
-        rows = stored[stored["mode"] == mode].head(count)
-        arrays = {name: np.array(rows[name].to_list()) for name in ("completion_s", "reembedded", "rerouted")}
-        lists = {name: np.array(rows[name].to_list(), dtype=np.int16) for name in ("ring", "paths")}
-        with closing(Journal(folder / "points" / f"model-0000-{mode}.rows")) as journal:
-            journal.append(packed(Rows(start=0, **arrays, **lists)))
-    provenance = json.loads((folder / "provenance.json").read_text())
-    (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
+    """As power failing leaves it: journals in place of tables, one mode further than the others."""
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=25, engines=("model",), finished=False)
+    (rows,) = stored(folder, Point("model", 0, "base"))
+    append(folder, Point("model", 0, "base"), replace(rows, start=25))
     page = Elements(report.write(folder).read_text())
     assert "This run is not finished" in page.words
-    assert len(links(page)["model-0-joint.csv"].splitlines()) == 26
+    assert {len(links(page)[f"model-0-{mode}.csv"].splitlines()) for mode in ("ccl", "wan", "joint")} == {26}
+    assert len(links(page)["model-0-base.csv"].splitlines()) == 51
     with (folder / "figures" / "paper.csv").open() as file:
         drawn = {row["mode"]: row for row in csv.DictReader(file)}
-    assert {row["collectives"] for row in drawn.values()} == {"25"}  # what both have
-    base = stored[(stored["mode"] == "base") & (stored.collective < 25)].completion_s.sum()
-    assert float(drawn["base"]["total_s"]) == pytest.approx(base)
+    assert {row["collectives"] for row in drawn.values()} == {"25"}  # what all have
+    assert float(drawn["base"]["total_s"]) == pytest.approx(rows.completion_s.sum())
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
