@@ -17,16 +17,20 @@ from analysis.canvas import Picture, canvas, table
 from analysis.points import Point, Points, Setting
 from analysis.style import FAINT, INK, MODE_STYLES, time_unit
 
+_MARKS = (("drops", "packets dropped", "#D00000", 60), ("late", "machine too slow", FAINT, 95))
+"""What is ringed: the column that tells it, in words, the colour and the size of the ring."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1, and
-    the packets dropped anywhere."""
+    """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1, the
+    packets dropped anywhere, and for how many the machine was too slow (on a wall clock)."""
 
     collectives: int
     median_ratio: float
     p99_abs_error: float
     drops: int
+    late: int
 
     def __str__(self) -> str:
         return (
@@ -46,6 +50,7 @@ def agreement(points: Points) -> Agreement | None:
         median_ratio=float(np.median(ratios)),
         p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
         drops=sum(int(point.rows["drops"].sum()) for point in measured),
+        late=sum(int(point.rows["late"].sum()) for point in measured),
     )
 
 
@@ -96,10 +101,11 @@ def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> No
         y = (point.completion_s / point.predicted_s - 1) * 100 if off else point.completion_s / one
         look: Mapping[str, Any] = {"marker": style.marker, "s": 16, "linewidth": 0.5, "edgecolor": INK}
         axes.scatter(x, y, color=style.colour, label=style.label, zorder=2, alpha=0.85, **look)
-        lost = point.rows["drops"].to_numpy() > 0
-        if lost.any():
-            ring: Mapping[str, Any] = {"facecolor": "none", "edgecolor": "#D00000", "s": 60, "linewidth": 1.2}
-            axes.scatter(x[lost], y[lost], label="packets dropped", zorder=3, **ring)
+        for column, words, colour, size in _MARKS:
+            marked = point.rows[column].to_numpy() > 0
+            if marked.any():
+                ring: Mapping[str, Any] = {"facecolor": "none", "edgecolor": colour, "s": size, "linewidth": 1.2}
+                axes.scatter(x[marked], y[marked], label=words, zorder=3, **ring)
 
 
 def _write_out_ticks(axis: Axis) -> None:

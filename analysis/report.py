@@ -102,10 +102,14 @@ def _facts(points: Points) -> Markup:
     shown = element(
         "div", *(element("div", element("b", v), element("span", k)) for k, v in facts.items()), class_="facts"
     )
-    if not found.drops:
-        return shown
-    words = "Packets were dropped: a fabric for collectives loses none, so these times are not to be trusted."
-    return joined([shown, element("p", words, class_="warning")])
+    warnings = []
+    if found.drops:
+        warnings.append(
+            "Packets were dropped: a fabric for collectives loses none, so these times are not to be trusted."
+        )
+    if found.late:
+        warnings.append(f"The machine was too slow for {found.late:,} of these collectives: see the column late.")
+    return joined([shown, *(element("p", words, class_="warning") for words in warnings)])
 
 
 def _figures(pictures: Sequence[Picture]) -> Iterator[Markup]:

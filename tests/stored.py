@@ -33,10 +33,11 @@ def write_run(
     emulated: int = 12,
     engines: tuple[str, ...] = ("model", "emulation"),
     drops: int = 0,
+    late: bool = False,
     finished: bool = True,
 ) -> Path:
     """A run of that scenario with that many collectives a point in each engine, its tables written if it is finished;
-    every measured collective has lost `drops` packets."""
+    every measured collective has lost `drops` packets, and found the machine too slow if `late`."""
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
     settings, counts = described(chosen), {"model": modelled, "emulation": emulated}
@@ -46,7 +47,7 @@ def write_run(
         for engine in engines:
             for mode in setting.run.modes:
                 points.append(Point(engine, place, mode))
-                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops)
+                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops, late)
                 append(directory, points[-1], rows)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
@@ -106,7 +107,7 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     )
 
 
-def _rows(engine: str, place: int, plan: Decisions, drops: int) -> Rows:
+def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool) -> Rows:
     predicted = completion_s(plan.edge_alpha_s, plan.edge_beta_s)
     chosen: dict[str, Any] = {
         "start": 0,
@@ -121,6 +122,7 @@ def _rows(engine: str, place: int, plan: Decisions, drops: int) -> Rows:
         completion_s=predicted * (1 + OFF * np.random.default_rng(place).random(len(predicted))),
         predicted_s=predicted,
         drops=np.full(len(predicted), drops),
+        late=np.full(len(predicted), late),
         transfers=_transfers(plan),
         **chosen,
     )

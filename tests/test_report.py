@@ -148,11 +148,16 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
     assert "paper-fabric" in page.words.partition("are also: ")[2]
 
 
-def test_drops_are_said_at_once(tmp_path):
-    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, drops=1)
+def test_drops_and_a_machine_too_slow_are_said_at_once(tmp_path, page):
+    assert "Packets were dropped" not in page.words
+    assert "too slow" not in page.words
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, drops=1, late=True)
     page = Elements(report.write(folder).read_text())
     assert "Packets were dropped" in page.words
-    assert "packets dropped" in (folder / "figures" / "paper-certificate.svg").read_text()
+    assert "too slow for 16 of these" in page.words
+    svg = (folder / "figures" / "paper-certificate.svg").read_text()
+    assert "packets dropped" in svg
+    assert "machine too slow" in svg
 
 
 def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
