@@ -179,7 +179,7 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
             where = f"--{option.replace('_', '-')}"
             overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
     if options.cli:
-        overrides += [Override("run.clock", "wall", "--cli"), Override("run.rate_scale", PROMPT_SCALE, "--cli")]
+        overrides.append(Override("run.rate_scale", PROMPT_SCALE, "--cli"))
     # Who says how many wants that many in either engine.
     for option, key in (
         ("collectives", "collective.count"),
@@ -191,6 +191,8 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
         text = getattr(options, option)
         if text is not None:
             overrides.append(Override(key, _integer_or_text(text), f"--{option.replace('_', '-')}"))
+    if options.cli:
+        overrides.append(Override("run.clock", "wall", "--cli"))
     return overrides
 
 
