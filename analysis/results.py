@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, POINTS = "scenario.toml", "provenance.json", "settings.json", "points"
 COLLECTIVES, TRANSFERS, CONDITIONS = "collectives.parquet", "transfers.parquet", "conditions.parquet"
+FAULTS, STRUCK = "faults.parquet", "faults.struck"
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
 _GROUP = 200_000  # rows that are held at a time
@@ -57,6 +58,7 @@ class Run:
     collectives: "pd.DataFrame"
     transfers: "pd.DataFrame"
     conditions: "pd.DataFrame"
+    faults: "pd.DataFrame"
     scenario_text: str
     complete: bool
 
@@ -89,6 +91,7 @@ def open_run(directory: str | Path) -> Run:
         collectives=_frame(_collectives(path, settings, provenance, None)),
         transfers=_frame(transfers),
         conditions=_frame(conditions),
+        faults=_frame(_faults(path) if not complete else _table(path / FAULTS, tables.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
@@ -129,6 +132,29 @@ def points_of(path: Path) -> Iterator[Point]:
         engine, setting, mode = file.stem.split("-", 2)
         if setting.isdigit():
             yield Point(engine, int(setting), mode)
+
+
+def struck_of(path: Path) -> list[dict[str, Any]]:
+    """What became of the faults of an unfinished run, each once, as last told; raises ResultsError where it is
+    damaged."""
+    journal, found = path / POINTS / STRUCK, {}
+    try:
+        for _, data in records(journal) if journal.exists() else ():
+            record = json.loads(data)
+            found[tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))] = record
+    except OSError as error:
+        raise ResultsError(f"{journal} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{error if isinstance(error, JournalError) else f'{journal} is damaged'}") from None
+    return list(found.values())
+
+
+def _faults(path: Path) -> pa.Table:
+    struck = struck_of(path)
+    try:
+        return tables.faults_table(struck)
+    except (pa.ArrowException, KeyError, TypeError, ValueError):
+        raise ResultsError(f"{path / POINTS / STRUCK} is damaged") from None
 
 
 def stored(path: Path, point: Point) -> Iterator[Rows]:

@@ -32,9 +32,10 @@ class Rows:
     """The collectives start .. start+K-1 of one point.
 
     `completion_s`, [K], is measured, and `predicted_s` the model's for the same conditions; where times are reckoned
-    `predicted_s` is None, as are `drops`, [K], `late`, [K] (on a wall clock the machine was too slow), and `transfers`,
-    [any, 7], the columns of TRANSFER. `ring` and `paths`, [K, n], are the ranks in ring order and the index of the WAN
-    path of each ring edge, -1 within a site.
+    `predicted_s` is None, as are `drops`, [K], `late`, [K] (on a wall clock the machine was too slow), `undisturbed`,
+    [K] (no fault struck in the middle, so the model can speak of it), and `transfers`, [any, 7], the columns of
+    TRANSFER. `ring` and `paths`, [K, n], are the ranks in ring order and the index of the WAN path of each ring edge,
+    -1 within a site.
     `reembedded` and `rerouted`, [K], tell where the ring and the paths were chosen anew.
     """
 
@@ -47,6 +48,7 @@ class Rows:
     predicted_s: Floats | None = None
     drops: npt.NDArray[np.int64] | None = None
     late: npt.NDArray[np.bool_] | None = None
+    undisturbed: npt.NDArray[np.bool_] | None = None
     transfers: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

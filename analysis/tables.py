@@ -3,7 +3,8 @@
 Knows Parquet (pyarrow) and the columns; where the files lie and what a run is, is for `results`.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,20 @@ _ROW = (
     ("rerouted", pa.bool_()),
     ("drops", pa.int64()),
     ("late", pa.bool_()),
+    ("undisturbed", pa.bool_()),
+)
+FAULTS = pa.schema(
+    [
+        *_POINT[:3],
+        ("fault", pa.int32()),
+        ("at_collective", pa.int64()),
+        ("what", pa.string()),
+        ("detected_s", pa.float64()),
+        ("recovered_s", pa.float64()),
+        ("collectives_lost", pa.int64()),
+        ("bytes_again", pa.int64()),
+        ("outcome", pa.string()),
+    ]
 )
 TRANSFERS = pa.schema(
     [
@@ -82,6 +97,7 @@ def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table
         "rerouted": _truths(rows.rerouted),
         "drops": _array(np.zeros(count, dtype=np.int64) if rows.drops is None else rows.drops, pa.int64()),
         "late": _truths(np.zeros(count, dtype=np.bool_) if rows.late is None else rows.late),
+        "undisturbed": _truths(np.ones(count, dtype=np.bool_) if rows.undisturbed is None else rows.undisturbed),
     }
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -120,6 +136,15 @@ def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     columns += [_array(found[:, place], pa.int32()) for place in range(5)]
     columns += [_array(found[:, place] / 1e9, pa.float64()) for place in (5, 6)]
     return pa.Table.from_arrays(columns, schema=TRANSFERS)
+
+
+def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """What became of faults as a table; numbers that never were are NaN."""
+    columns = {
+        field.name: [math.nan if record[field.name] is None else record[field.name] for record in records]
+        for field in FAULTS
+    }
+    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in FAULTS}, schema=FAULTS)
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:

@@ -144,6 +144,7 @@ class RouteApp(App):
     def _catch_up(self) -> None:
         before, dead = self._forwarding.ways.dead, self._outages.dead()
         if dead == before:
+            self._outages.nothing_new()
             return
         outage, wanted = self._outages.begin(before, dead), self._wanted(dead)
         paths = {crossing: self._forwarding.path(*crossing) for crossing in wanted}

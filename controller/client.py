@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from controller.lines import ProtocolError, read_object, write_line
 
 _LOOK_AGAIN_S = 0.02
 _SLACK_S = 1.0  # for a reply to arrive that was due now
+_MOST_BYTES = 1 << 20  # of a reply, which has a few lines for every switch at most
 
 
 class ControllerError(RuntimeError):
@@ -53,8 +54,10 @@ class Controller:
             self._socket.close()
         self._socket, self._pending = None, b""
 
-    def wait_ready(self, *, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> None:
-        """Return once the controller runs and every switch has its standing rules.
+    def wait_ready(
+        self, *, timeout_s: float, alive: Callable[[], bool] = lambda: True, without: Collection[str] = ()
+    ) -> None:
+        """Return once the controller runs and every switch but those `without` has its standing rules.
 
         `alive` tells whether its process still is; if not, there is nothing to wait for.
         """
@@ -70,8 +73,8 @@ class Controller:
                 time.sleep(_LOOK_AGAIN_S)
         wait_s = max(0.0, end - time.monotonic())
         reply = self._ask({"ask": "status", "wait_s": wait_s}, deadline_s=wait_s + _SLACK_S)
-        if reply["not_ready"]:
-            late = ", ".join(reply["not_ready"])
+        late = ", ".join(name for name in reply["not_ready"] if name not in without)
+        if late:
             raise ControllerError(f"after {timeout_s:g} s the controller at {self._path} still waits for {late}")
 
     def route(
@@ -138,6 +141,9 @@ class Controller:
                 if not got:
                     raise ConnectionResetError
                 self._pending += got
+                if len(self._pending) > _MOST_BYTES:
+                    trouble = f"answers with more than {_MOST_BYTES} bytes"
+                    raise ConnectionAbortedError
         except OSError as error:
             if isinstance(error, TimeoutError):
                 trouble = f"has not answered within {deadline_s:g} s"

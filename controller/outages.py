@@ -73,6 +73,10 @@ class Outages:
         self._told.append(outage)
         return outage
 
+    def nothing_new(self) -> None:
+        """Note that what has been heard so far changes nothing."""
+        self._heard_ns = 0
+
     def told(self) -> list[dict[str, Any]]:
         """The last outages, as a status tells them."""
         return [asdict(outage) for outage in self._told]

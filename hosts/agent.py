@@ -80,6 +80,7 @@ class Agent:
             "confirm": self._confirm,
             "touch": self._touch,
             "abort": self.abort,
+            "again": self._again,
             "allgather": self._allgather,
         }
         arguments = {key: value for key, value in command.items() if key != "do"}
@@ -141,6 +142,11 @@ class Agent:
         self._predecessor.sendall(_READY)
         if self._successor.recv(1) != _READY:
             raise AgentError("heard nothing back from its successor")
+
+    def _again(self) -> Mapping[str, object]:
+        if self._successor is None:
+            raise AgentError("is in no ring")
+        return {"bytes": transport.retransmitted_bytes(self._successor)}
 
     def _allgather(
         self, *, collective: int, start_ns: int, arrivals: Sequence[int], flip: Sequence[int]

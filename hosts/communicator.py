@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,11 @@ _GRACE_S = 5.0  # beyond the agents' own deadline
 
 
 class CollectiveError(Exception):
-    """A ring or a collective that failed: a sentence that names the rank."""
+    """A ring or a collective that failed: a sentence that names the rank; `seen_ns` is when it was noticed."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.seen_ns = agent.now_ns()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +158,10 @@ class Communicator:
         for transfer in ring_allgather(ring):
             self._arrivals[transfer.dst].append(transfer.chunk)
 
-    def allgather(self, *, flip: Flip | None = None) -> AllGather:
+    def allgather(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> AllGather:
         """Run an AllGather over the ring, begun by all ranks at one instant; `flip` damages it on the way.
+
+        `on_start` is told the instant (CLOCK_MONOTONIC, ns) shortly before.
 
         Raises ValueError without a ring, CollectiveError when an agent dies or does not get through in time.
         """
@@ -172,6 +178,7 @@ class Communicator:
             damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
             order = {"collective": self._collective, "start_ns": start_ns, "arrivals": arrivals, "flip": damage}
             self._tell(rank, "allgather", **order)
+        on_start(start_ns)
         answers = self._answers("allgather", self._ranks)
         return AllGather(
             collective=self._collective,
@@ -181,6 +188,10 @@ class Communicator:
                 Fault(rank=rank, **fault) for rank, answer in enumerate(answers) for fault in answer["faults"]
             ),
         )
+
+    def bytes_again(self) -> int:
+        """The bytes that TCP has sent again between the GPUs since the ring was made; raises CollectiveError."""
+        return sum(int(answer["bytes"]) for answer in self._all("again"))
 
     def close(self) -> None:
         """End the agents and their parent, and wait until they have; may be called again."""
@@ -257,7 +268,7 @@ class Communicator:
     def _blame(self, do: str, silent: set[int], failed: Mapping[int, str]) -> str:
         """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""
         collective = f"collective {self._collective}"
-        what = {"start": "the agents' start", "touch": collective, "allgather": collective}.get(
+        what = {"start": "the agents' start", "touch": collective, "allgather": collective, "again": collective}.get(
             do, f"ring {self.epoch}"
         )
         dead = sorted(rank for rank, text in failed.items() if not text)

@@ -133,6 +133,13 @@ def windows(connection: socket.socket) -> tuple[int, int]:
     return segment_bytes * segments, struct.unpack_from("=I", info, 228)[0]
 
 
+def retransmitted_bytes(connection: socket.socket) -> int:
+    """The payload bytes that this end has sent more than once (TCP_INFO)."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    found: int = struct.unpack_from("=Q", info, 208)[0]
+    return found
+
+
 def check_mtu(interface: str, *, mtu_bytes: int) -> None:
     """Raise OSError unless an interface has this MTU."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:

@@ -22,6 +22,8 @@ COMMANDS: Mapping[str, Mapping[str, Any]] = {
     "confirm": {},
     "touch": {},
     "abort": {},
+    # Tell how many bytes TCP has sent again to the successor since the ring was made.
+    "again": {},
     # Take part in a collective: the chunks that will arrive, by the rank they begin at; `flip` is a byte to damage.
     "allgather": {"collective": int, "start_ns": int, "arrivals": list, "flip": list},
 }
@@ -33,6 +35,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "confirm": {"congestion_window_bytes": int, "announced_window_bytes": int},
     "touch": {},
     "abort": {},
+    "again": {"bytes": int},
     "allgather": {"start_ns": int, "arrived_ns": list, "faults": tuple},
 }
 _FAULT = {"step": int, "chunk": int, "text": str}

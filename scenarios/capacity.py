@@ -13,7 +13,7 @@ import numpy as np
 from scenarios import launch, vm
 from scenarios.ground import CAPACITY
 from scenarios.loader import resolved
-from scenarios.point import Task, ground, memory_bytes, plan
+from scenarios.point import ground, memory_bytes
 from scenarios.spec import Scenario
 from topologies.scale import RateScale
 
@@ -32,7 +32,7 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
     carried_bps = measured_bps(max(real, key=lambda setting: setting.gpus))  # whose network has the most to do
     for setting in real:
         for mode in setting.run.modes:
-            edges_s = plan(Task(0, setting, mode)).edge_beta_s
+            edges_s = planned(setting, mode).edge_beta_s
             check(demand_bps(edges_s, chunk_bytes=setting.collective.chunk_bytes), carried_bps, setting.run.scale)
 
 

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from hosts.ring import MAX_GPUS_PER_SITE
+from scenarios import faults
 from scenarios.keys import KEYS
 from scenarios.plan import MODES
 from scenarios.spec import SWEPT, conditions_spec, fabric_spec
@@ -40,6 +41,9 @@ def together(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistak
             for fabric in fabrics:
                 mistakes += _beyond_trace(fabric, values)
     yield from mistakes
+    if "fault" in values and "collective.count" in values:
+        for fabric in fabrics:
+            yield from faults.check(values["fault"], fabric, count=values["collective.count"])
     if _complete(values, "run"):
         yield from _beyond_embedding(fabrics, values["run.modes"])
         yield from _beyond_scale(values)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scenarios.faults import Fault
 from scenarios.keys import KEYS
 from scenarios.progress import label
 from scenarios.spec import Scenario, values_of
@@ -54,6 +55,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Fault):
+        return value.written()
     return str(value) if isinstance(value, Path | RateScale) else KEYS["fabric.wan"].write(value)
 
 

@@ -131,8 +131,8 @@ def unknown(key: str, known: Iterable[str]) -> str:
     table, _, name = key.partition(".")
     if not name or table not in TABLES:
         kind = "key" if table in TABLES else "table"
-        allowed = ("name", *(f"[{table}]" for table in TABLES))
-        nearest = did_you_mean(table, TABLES) or did_you_mean(key, keys)
+        allowed = ("name", *(f"[{table}]" for table in TABLES), "[[fault]]")
+        nearest = did_you_mean(table, (*TABLES, "fault")) or did_you_mean(key, keys)
         return f"is no {kind} of a scenario, allowed: {', '.join(allowed)}{nearest}"
     names = [other.removeprefix(f"{table}.") for other in keys if other.startswith(f"{table}.")]
     return f"is no key of [{table}], allowed: {', '.join(names)}{did_you_mean(name, names) or did_you_mean(key, keys)}"

@@ -39,7 +39,16 @@ class Seen:
     facts: Mapping[str, Any]
 
 
-News = Slice | Failed | Seen
+@dataclass(frozen=True, kw_only=True)
+class Struck:
+    """What became of a fault (`trial.Account`, but for None where a number never was)."""
+
+    setting: int
+    mode: str
+    account: Mapping[str, Any]
+
+
+News = Slice | Failed | Seen | Struck
 Have = Callable[[int, str, int, int], bool]
 """Whether the collectives start .. stop-1 of a mode at a setting are there already: (setting, mode, start, stop)."""
 

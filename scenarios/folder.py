@@ -14,10 +14,11 @@ import pyarrow as pa
 from analysis import results as format
 from analysis import tables
 from analysis.durable import settle, write_text
+from analysis.journal import Journal
 from analysis.results import Point
 from scenarios.answer import summary_csv
 from scenarios.described import described
-from scenarios.engine import Seen
+from scenarios.engine import Seen, Struck
 from scenarios.loader import resolved
 from scenarios.place import Place
 from scenarios.provenance import circumstances, now, provenance
@@ -89,6 +90,13 @@ class RunFolder:
         if seen.moment == "after":
             self._remember()
 
+    def struck(self, engine: str, item: Struck) -> None:
+        """Keep what became of a fault; raises OSError."""
+        record = {"engine": engine, "setting": item.setting, "mode": item.mode, **item.account}
+        with Journal(self.path / format.POINTS / format.STRUCK) as journal:
+            journal.append(json.dumps(record).encode())
+        self.log(f"fault: {item.mode}, {item.account['what']}: {item.account['outcome']}")
+
     def log(self, line: str) -> None:
         """Add a line to the log."""
         with (self.path / format.LOG).open("a", encoding="utf-8") as file:
@@ -105,6 +113,9 @@ class RunFolder:
         self._table(format.COLLECTIVES, format.collectives_of(self.path, self._settings, points))
         if measured:
             self._table(format.TRANSFERS, format.transfers_of(self.path, self._settings, measured))
+        struck = format.struck_of(self.path)
+        if struck:
+            tables.write_table(self.path / format.FAULTS, tables.FAULTS, [tables.faults_table(struck)])
         if results:
             write_text(self.path / format.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from scenarios import faults
 from scenarios.document import Given, did_you_mean, shown
 from scenarios.plan import MODES
 from topologies import units
@@ -237,6 +238,7 @@ KEYS: Mapping[str, Key] = MappingProxyType(
         "transport.line_rate": Key(True, _truth),
         "transport.congestion_control": Key("cubic", _one_of("cubic", "reno", "bbr", "dctcp")),
         "transport.slow_start_after_idle": Key(False, _truth),
+        "fault": Key([], faults.read, lambda value: [fault.written() for fault in value]),
     }
 )
 """Every key of a scenario but those of [sweep], in the order in which they are written."""

@@ -24,12 +24,12 @@ def testbed(
     ground: Ground = VIRTUAL,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Run ``python -m scenarios.testbed`` with these arguments on this ground and return its exit status.
+    """Run ``python -m scenarios.inside`` with these arguments on this ground and return its exit status.
 
     `memory_bytes` is for its VM, where it has one. `on_start` is handed a function that ends it from any other
     thread. Raises vm.VMError, and vm.CannotRunError where this machine cannot run the VM.
     """
-    command = [sys.executable, "-m", "scenarios.testbed", *arguments]
+    command = [sys.executable, "-m", "scenarios.inside", *arguments]
     if ground != VIRTUAL:
         command.append(str(ground))
     if not ground.own_openvswitch:

@@ -12,6 +12,7 @@ from typing import Any
 
 from scenarios import checks, document
 from scenarios.document import Given, ScenarioError
+from scenarios.faults import FaultError
 from scenarios.keys import KEYS, Wrong, read_axis
 from scenarios.spec import SWEPT, Scenario, assembled, values_of
 from topologies.conditions import SAMPLERS
@@ -130,6 +131,8 @@ def _read(given: Mapping[str, Given]) -> tuple[dict[str, Any], list[Mistake]]:
                 values[key] = KEYS[key].read(given[key]) if key in KEYS else read_axis(swept, given[key])
         except Wrong as wrong:
             mistakes.append(Mistake(key, str(wrong)))
+        except FaultError as error:
+            mistakes += error.mistakes
     return values, mistakes
 
 
@@ -142,6 +145,6 @@ def resolved(scenario: Scenario) -> str:
         swept = key.removeprefix("sweep.")
         if key != swept:
             document_values[key] = [KEYS[swept].write(item) for item in value]
-        elif f"sweep.{key}" not in values and sampler in KEYS[key].samplers:
+        elif f"sweep.{key}" not in values and sampler in KEYS[key].samplers and (key != "fault" or value):
             document_values[key] = KEYS[key].write(value)
     return document.written(document_values)

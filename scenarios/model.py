@@ -16,6 +16,7 @@ import numpy.typing as npt
 from analysis.rows import Rows, packed, unpacked
 from analysis.timing import completion_s
 from scenarios.engine import Failed, Have, News, Slice, nothing
+from scenarios.expected import damaged
 from scenarios.loader import resolved, scenario_of
 from scenarios.parcels import bundled, unbundled
 from scenarios.plan import MODES, decide
@@ -99,7 +100,8 @@ def reckoned(task: bytes) -> bytes:
     said = json.loads(task)
     setting, start, stop = _scenario(said["scenario"]), said["start"], said["stop"]
     fabric = _fabric(setting.fabric)
-    conditions = _Remembering(_sampler(setting.fabric, setting.conditions, setting.run.seed))
+    drawn = _sampler(setting.fabric, setting.conditions, setting.run.seed)
+    conditions = _Remembering(damaged(drawn, fabric, setting.faults))
     found = {}
     for mode in said["modes"]:
         decisions = decide(

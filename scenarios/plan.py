@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from controller.routing import Router
+from controller.routing import NoPathError, Router
 from hosts.ring import best_rings, rank_order
 from topologies.conditions import Sampler
 from topologies.fabric import Fabric
@@ -137,4 +137,7 @@ def _edges(
         else:
             routes = router.fixed(rates_bps, src, dst)
         path[here, place], alpha_s[here, place], rate_bps[here, place] = routes.path, routes.delay_s, routes.rate_bps
+    if (rate_bps <= 0).any():
+        at = tuple(np.argwhere(rate_bps <= 0)[0])
+        raise NoPathError(f"no way leads from rank {ring[at]} to rank {after[at]}")
     return path, alpha_s, rate_bps

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from analysis.rows import Rows
-from analysis.timing import completion_s
 from hosts.collectives import timed
 from scenarios import launch, native, vm
-from scenarios.engine import Seen, Slice
+from scenarios.engine import News, Seen, Slice, Struck
+from scenarios.expected import Expectations
 from scenarios.ground import VIRTUAL, Ground
 from scenarios.loader import resolved
-from scenarios.plan import MODES, Decisions, decide
 from scenarios.progress import label
 from scenarios.spec import Scenario
-from topologies.conditions import delays_s, sampler
-from topologies.fabric import build_fabric
+from scenarios.watchdog import Watchdog, patience_s
 
 _MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
@@ -65,7 +63,7 @@ def ground(setting: Scenario) -> Ground:
 
 
 def run_point(
-    task: Task, put: Callable[[Slice | Seen], None], on_start: Callable[[Callable[[], None]], None] | None = None
+    task: Task, put: Callable[[News], None], on_start: Callable[[Callable[[], None]], None] | None = None
 ) -> None:
     """Run one point in a VM, from its first collective on, and return when it is over.
 
@@ -73,33 +71,43 @@ def run_point(
     its end, vm.CannotRunError where this machine cannot run its VM.
     """
     setting, words = task.setting, _Words()
-    reader = Reader(task, put)
     arguments = [resolved(setting), task.mode, str(setting.collective.count)]
-    try:
-        status = launch.testbed(
-            arguments,
-            memory_bytes=memory_bytes(setting),
-            stdout=reader,
-            stderr=words,
-            ground=ground(setting),
-            on_start=on_start,
-        )
-    except vm.CannotRunError:
-        raise
-    except vm.VMError as error:
-        raise EmulationError(f"{task.name}: {error}") from None
+    with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
+        reader = Reader(task, put, watchdog.heard)
+
+        def started(stop: Callable[[], None]) -> None:
+            watchdog.guard(stop)
+            if on_start is not None:
+                on_start(stop)
+
+        try:
+            status = launch.testbed(
+                arguments,
+                memory_bytes=memory_bytes(setting),
+                stdout=reader,
+                stderr=words,
+                ground=ground(setting),
+                on_start=started,
+            )
+        except vm.VMError as error:
+            if isinstance(error, vm.CannotRunError):
+                raise
+            raise EmulationError(f"{task.name}: {watchdog.sentence() if watchdog.stuck else error}") from None
+    if watchdog.stuck is not None:
+        raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
         raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last()}")
 
 
 class Reader:
-    """Takes a VM's output in, line by line, and passes a slice on for each collective; what differs from the plan
-    is an EmulationError."""
+    """Takes a VM's output in, line by line, and passes news on of each collective, fault and look at the machine; what
+    differs from the plan is an EmulationError. `heard` is told of every line, and what it says comes next."""
 
-    def __init__(self, task: Task, put: Callable[[Slice | Seen], None]) -> None:
-        self._task, self._put = task, put
-        self._plan = plan(task)
-        self._predicted_s = completion_s(self._plan.edge_alpha_s, self._plan.edge_beta_s)
+    def __init__(
+        self, task: Task, put: Callable[[News], None], heard: Callable[[str | None], object] = lambda _: None
+    ) -> None:
+        self._task, self._put, self._heard = task, put, heard
+        self._expected = Expectations(task.setting, task.mode)
         self._unread = b""
         self.done = 0
 
@@ -107,9 +115,12 @@ class Reader:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             said = json.loads(line)
+            self._heard(said.get("doing"))
             if "collective" in said:
                 self._take(said)
-            else:
+            elif "fault" in said:
+                self._put(Struck(setting=self._task.place, mode=self._task.mode, account=said["fault"]))
+            elif "doing" not in said:
                 ((moment, facts),) = said.items()
                 self._put(Seen(setting=self._task.place, mode=self._task.mode, moment=moment, facts=facts))
 
@@ -117,22 +128,24 @@ class Reader:
         """There is nothing to flush: a line is passed on when it is whole."""
 
     def _take(self, row: dict[str, Any]) -> None:
-        k = row["collective"]
-        for name in ("ring", "path"):
-            planned = getattr(self._plan, name)[k].tolist()
-            if row[name] != planned:
+        k, faults = row["collective"], row.get("faults", ())
+        expected = self._expected.of(k, faults)
+        chosen = not any(self._task.setting.faults[place].kind == "controller killed" for place in faults)
+        for name, planned in (("ring", expected.ring.tolist()), ("path", expected.path.tolist())):
+            if chosen and row[name] != planned:
                 where = f"{self._task.name}, collective {k}"
                 raise EmulationError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
         rows = Rows(
             start=k,
             completion_s=np.array([row["completion_s"]], dtype=np.float64),
-            predicted_s=self._predicted_s[k : k + 1],
-            ring=self._plan.ring[k : k + 1],
-            paths=self._plan.path[k : k + 1],
+            predicted_s=np.array([expected.predicted_s]),
+            ring=np.array([row["ring"]], dtype=np.int16),
+            paths=np.array([row["path"]], dtype=np.int16),
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
             late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
+            undisturbed=np.array([row.get("undisturbed", True)]),
             transfers=_transfers(row),
         )
         self._put(Slice(setting=self._task.place, mode=self._task.mode, rows=rows))
@@ -163,18 +176,3 @@ class _Words:
         """The last line that says something."""
         lines = [line.strip() for line in self._data.decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "it said nothing")
-
-
-def plan(task: Task) -> Decisions:
-    setting = task.setting
-    fabric = build_fabric(setting.fabric)
-    return decide(
-        fabric,
-        sampler(fabric, setting.conditions, seed=setting.run.seed),
-        delays_s=delays_s(fabric, setting.conditions),
-        mode=MODES[task.mode],
-        chunk_bytes=setting.collective.chunk_bytes,
-        reembed_every=setting.collective.reembed_every,
-        start=0,
-        count=setting.collective.count,
-    )

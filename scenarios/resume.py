@@ -16,7 +16,7 @@ from scenarios.keys import KEYS
 from scenarios.loader import scenario_of
 from scenarios.spec import Scenario, values_of
 
-_NUMBERS = ["engine", "setting", "mode", "collective", "completion_s", "predicted_s", "drops", "late"]
+_NUMBERS = ["engine", "setting", "mode", "collective", "completion_s", "predicted_s", "drops", "late", "undisturbed"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Kept:
         return found if found.size else None
 
     def measured(self) -> Iterator[Measured]:
-        """What was measured, for a certificate."""
-        rows = self._frame[self._frame.engine != "model"]
+        """What was measured undisturbed, for a certificate."""
+        rows = self._frame[(self._frame.engine != "model") & self._frame.undisturbed]
         if len(rows):
             times = rows.completion_s.to_numpy(), rows.predicted_s.to_numpy()
             yield *times, rows.drops.to_numpy(), rows.late.to_numpy()

@@ -10,7 +10,7 @@ from scenarios import progress
 from scenarios.answer import as_json, as_text
 from scenarios.certificate import Certificate, certificate
 from scenarios.emulation import Emulation
-from scenarios.engine import Engine, Failed, Seen, Slice
+from scenarios.engine import Engine, Failed, Seen, Slice, Struck
 from scenarios.folder import RunFolder
 from scenarios.results import SettingResult, Times, results_of
 from scenarios.resume import Kept
@@ -121,6 +121,8 @@ def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, sto
                 folder.log(f"failed: {item.why}")
             elif isinstance(item, Seen):
                 folder.saw(item)
+            elif isinstance(item, Struck):
+                folder.struck(engine.name, item)
             elif store.finished(point):
                 folder.log(f"finished: {engine.name}, {progress.label(settings[item.setting])}, {item.mode}")
     return failed

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hosts.transport import Transport
+from scenarios.faults import Fault
 from topologies.conditions import ConditionsSpec
 from topologies.fabric import FabricSpec, even_split
 from topologies.scale import EVERYTHING, RateScale
@@ -66,6 +67,7 @@ class Scenario:
     run: RunSpec
     transport: Transport
     sweep: tuple[Axis, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -120,6 +122,7 @@ def assembled(values: Mapping[str, Any]) -> Scenario:
             slow_start_after_idle=values["transport.slow_start_after_idle"],
         ),
         sweep=tuple(Axis(key, axis) for key, axis in axes.items()),
+        faults=values["fault"],
     )
 
 
@@ -186,4 +189,5 @@ def values_of(scenario: Scenario) -> dict[str, Any]:
         "transport.line_rate": scenario.transport.line_rate,
         "transport.congestion_control": scenario.transport.congestion_control,
         "transport.slow_start_after_idle": scenario.transport.slow_start_after_idle,
+        "fault": scenario.faults,
     } | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}

@@ -67,13 +67,14 @@ class Store:
         return np.concatenate([rows.completion_s for rows in self.rows(point)]) if self.finished(point) else None
 
     def measured(self) -> Iterator[Measured]:
-        """What was measured, for a certificate."""
+        """What was measured undisturbed, for a certificate."""
         for point in self._counts:
             if point.engine != "model":
                 for rows in self.rows(point):
                     if rows.drops is not None:
                         late = np.zeros(len(rows), dtype=np.bool_) if rows.late is None else rows.late
-                        yield rows.completion_s, rows.predictions_s, rows.drops, late
+                        whole = np.ones(len(rows), dtype=np.bool_) if rows.undisturbed is None else rows.undisturbed
+                        yield rows.completion_s[whole], rows.predictions_s[whole], rows.drops[whole], late[whole]
 
     def kept(self, news: Iterable[News], engine: str) -> Iterator[News]:
         """Pass news on, and of slices what was not there, once it is on the disk; raises StoreError where it cannot

@@ -1,17 +1,14 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
-``python -m scenarios.testbed SCENARIO MODE COUNT [GROUND]`` runs the first collectives of a scenario without a sweep
-(the text of its TOML file) in one mode and prints a line of JSON for each as soon as it is over (`Row`), and one before
-the first and after the last of what the machine is like (`witness`); it runs as root, in the VM or on the ground
-(`Ground`) that is named. What is chosen on the way is chosen as in an experiment on real machines: the ring by the
-hosts' side, the WAN paths by the controller.
+For the VM or another ground (`Ground`), as root; `inside` is what is run there. What is chosen on the way is chosen as
+in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller. What to do about faults
+is `trial`'s.
 """
 
-import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +22,10 @@ from hosts.ring import rank_order
 from scenarios import witness
 from scenarios.control import PORT, ControllerProcess
 from scenarios.document import ScenarioError
-from scenarios.ground import CAPACITY, VIRTUAL, Ground
-from scenarios.interrupt import guarded
-from scenarios.loader import load_scenario
+from scenarios.faults import Fault, known, slowed
+from scenarios.ground import VIRTUAL, Ground
 from scenarios.own import put_back
-from scenarios.plan import MODES, Mode, choose_rings
+from scenarios.plan import Mode, choose_rings
 from scenarios.spec import Scenario
 from scenarios.vm import VMError, openvswitch
 from topologies.conditions import delays_s, sampler
@@ -51,6 +47,8 @@ class Row:
 
     `completion_s` is from the first beginning to the last end over all ranks. `ring` is in the order of the ring, and
     `path` the index in `Fabric.paths` for each of its edges, -1 within a site. `drops` counts packets lost anywhere.
+    `attempts` is how often it was begun, `faults` are those in force when its ring and paths were chosen (their places
+    in the scenario, from 0), and `undisturbed` tells that nothing else happened to it: the model can speak of it.
     Since the first beginning, in ns: `start_ns[rank]` when each rank began, `arrived_ns[rank][step - 1]` when it had
     received the chunk of each step whole.
     """
@@ -65,6 +63,13 @@ class Row:
     late: bool
     start_ns: tuple[int, ...]
     arrived_ns: tuple[tuple[int, ...], ...]
+    attempts: int = 1
+    faults: tuple[int, ...] = ()
+    undisturbed: bool = True
+
+
+class WrongDataError(CollectiveError):
+    """A collective that delivered wrong bytes, which no repetition makes good."""
 
 
 class Testbed:
@@ -82,9 +87,10 @@ class Testbed:
         self._conditions = sampler(self.fabric, setting.conditions, seed=setting.run.seed)
         self._delays_s: Floats = delays_s(self.fabric, setting.conditions)
         self._router = Router(self.fabric, self._delays_s)
-        self._crossings: tuple[tuple[int, int], ...] = ()
+        self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing that was last asked for
         self._paths: tuple[int, ...] = ()
         self._ring: tuple[int, ...] = ()
+        self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
@@ -96,15 +102,15 @@ class Testbed:
             else:
                 stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            process = stack.enter_context(ControllerProcess(self.setting.fabric, self.ground.folder))
+            self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.ground.folder))
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(start(self.fabric, controller_port=PORT))
             self._tell("the shaping of the links")
             self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
             stack.callback(self._unshape)
             self._tell("the controller and its rules")
-            self._controller = stack.enter_context(process.client())
-            self._controller.wait_ready(timeout_s=_READY_S, alive=process.alive)
+            self._controller = stack.enter_context(self.controller.client())
+            self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive)
             self._tell("the agents")
             self._communicator = self._communicate(self.setting.collective.chunk_bytes)
             stack.callback(self._hang_up)
@@ -144,37 +150,114 @@ class Testbed:
         return witness.seen(self.network.host_pids[0])
 
     def run(self, mode: Mode, *, count: int) -> Iterator[Row]:
-        """Run the first `count` collectives of the setting in one mode, in order."""
-        for collective in range(count):
-            rates_bps = self._conditions.rates_bps(collective, 1)[0]
-            self._shaper.change(self.ground.scale.rates_bps(rates_bps))
-            due = collective % self.setting.collective.reembed_every == 0
-            reembeds = mode.reembeds and due
-            if reembeds or not self._ring:
-                self._embed(mode, rates_bps)
-            if mode.reroutes or reembeds or collective == 0:
-                self._route(mode, rates_bps)
-            self._late()
-            result = self._communicator.allgather()
-            late = self._late()
-            if result.faults:
-                fault = result.faults[0]
-                raise CollectiveError(
-                    f"collective {collective} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
-                )
-            zero_ns = min(result.start_ns)
-            yield Row(
-                collective=collective,
-                completion_s=result.completion_s,
-                ring=self._ring,
-                path=self._paths,
-                reembedded=reembeds,
-                rerouted=mode.reroutes,
-                drops=sum(self._drops.drops().values()),
-                late=late,
-                start_ns=tuple(at - zero_ns for at in result.start_ns),
-                arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
+        """Run the first `count` collectives of the setting in one mode, in order; whatever fails ends it."""
+        for number in range(count):
+            yield self.collective(mode, number)
+
+    def collective(
+        self,
+        mode: Mode,
+        number: int,
+        *,
+        in_force: Collection[Fault] = (),
+        afresh: bool = False,
+        on_start: Callable[[int], object] = lambda _: None,
+    ) -> Row:
+        """Run the collective of this number, after all before it.
+
+        `in_force` are the faults that those who choose rings and paths know of; `afresh` has paths chosen even where
+        the mode would not. Without a living controller no path is chosen, and forwarding stays as it is. `on_start` is
+        told when the collective begins (CLOCK_MONOTONIC, ns), shortly before.
+        """
+        rates_bps = self._conditions.rates_bps(number, 1)[0]
+        self._tell(f"collective {number}: the shaping of the links")
+        self._shaper.change(self.ground.scale.rates_bps(slowed(rates_bps, in_force, self.fabric)))
+        rates_bps = known(rates_bps, in_force, self.fabric)
+        reembeds = mode.reembeds and number % self.setting.collective.reembed_every == 0
+        self._tell(f"collective {number}: the ring")
+        if reembeds or not self._ring:
+            self._embed(mode, rates_bps)
+        else:
+            self.join()
+        routed = self.controller.alive() and (mode.reroutes or reembeds or number == 0 or afresh)
+        if routed:
+            self._tell(f"collective {number}: the controller's paths")
+            self._route(mode, rates_bps)
+        self._paths = self._along()
+        self._tell(f"collective {number}: the AllGather")
+        self._late()
+        result = self._communicator.allgather(on_start=on_start)
+        late = self._late()
+        if result.faults:
+            fault = result.faults[0]
+            raise WrongDataError(
+                f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
             )
+        zero_ns = min(result.start_ns)
+        return Row(
+            collective=number,
+            completion_s=result.completion_s,
+            ring=self._ring,
+            path=self._paths,
+            reembedded=reembeds,
+            rerouted=mode.reroutes and routed,
+            drops=sum(self._drops.drops().values()),
+            late=late,
+            start_ns=tuple(at - zero_ns for at in result.start_ns),
+            arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
+        )
+
+    def join(self) -> None:
+        """Make the connections of the ring, unless they are there."""
+        if self._joined != self._ring:
+            self._communicator.build_ring(self._ring)
+            self._joined = self._ring
+
+    def part(self) -> None:
+        """Have new connections made before the next collective."""
+        self._joined = ()
+
+    def renew(self) -> None:
+        """Start all agents anew, and make the ring that there was, if there was one; raises CollectiveError."""
+        self._hang_up()
+        self.part()
+        self._tell("new agents")
+        chunk_bytes, epoch = self.setting.collective.chunk_bytes, self._communicator.epoch
+        self._communicator = self._communicate(chunk_bytes, epoch=epoch)
+        if self._ring:
+            self.join()
+
+    def restart_controller(self, *, without: Collection[str] = ()) -> None:
+        """Start a new controller in place of one that has ended; return once every switch but those `without` knows it.
+
+        Raises ControllerError where it does not come up.
+        """
+        self._tell("a new controller")
+        self._controller.close()
+        self.controller.start()
+        self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
+
+    def agent_pid(self, rank: int) -> int:
+        """The process of an agent."""
+        return int(self._communicator.agent_pids[rank])
+
+    def bytes_again(self) -> int:
+        """The bytes that TCP has sent again since the ring was made."""
+        return self._communicator.bytes_again()
+
+    def outages(self) -> list[dict[str, Any]]:
+        """What the controller says has been down (`controller.outages.Outage`); raises ControllerError."""
+        found: list[dict[str, Any]] = self._controller.status()["outages"]
+        return found
+
+    def shape(self, number: int, in_force: Collection[Fault]) -> None:
+        """Shape the links for a collective that is under way, with other faults."""
+        rates_bps = slowed(self._conditions.rates_bps(number, 1)[0], in_force, self.fabric)
+        self._shaper.change(self.ground.scale.rates_bps(rates_bps))
+
+    def lose(self, interface: str, share: float) -> None:
+        """Have a switch's port lose this share of what it sends."""
+        self._shaper.lose(interface, share)
 
     def carried_bps(self) -> float:
         """What the hosts can send each other in all while no link is shaped; OSError where they cannot connect."""
@@ -192,54 +275,37 @@ class Testbed:
         """Choose the ring as the hosts do, and make its connections where it is another one."""
         chunk_bytes = self.setting.collective.chunk_bytes
         if mode.reembeds:
-            chosen = choose_rings(self._router, rates_bps[None], chunk_bytes=chunk_bytes, reroutes=mode.reroutes)[0]
+            try:
+                (chosen,) = choose_rings(self._router, rates_bps[None], chunk_bytes=chunk_bytes, reroutes=mode.reroutes)
+            except ValueError as error:  # so much is down that there is none
+                raise CollectiveError(f"no ring can be chosen: {error}") from None
         else:
             chosen = rank_order(self.fabric.gpus_per_site, self.fabric.site_cycle)
-        ring = tuple(int(rank) for rank in chosen)
-        if ring != self._ring:
-            self._communicator.build_ring(ring)
-            self._ring = ring
+        self._ring = tuple(int(rank) for rank in chosen)
+        self.join()
 
     def _route(self, mode: Mode, rates_bps: Floats) -> None:
         """Have the controller choose and install the paths of the ring's crossings."""
-        site = [gpu.site for gpu in self.fabric.gpus]
-        edges = list(zip(self._ring, [*self._ring[1:], self._ring[0]], strict=True))
-        crossings = [(src, dst) for src, dst in edges if site[src] != site[dst]]
+        crossings = self._crossings()
         reply = self._controller.route(
             crossings=crossings,
-            rates_bps=rates_bps.tolist(),
+            rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what is down the controller knows by itself
             delays_s=self._delays_s.tolist(),
             chunk_bytes=self.setting.collective.chunk_bytes,
             best=mode.reroutes,
         )
-        path = dict(zip(crossings, reply.paths, strict=True))
-        self._paths = tuple(path.get(edge, -1) for edge in edges)
+        self._asked = dict(zip(crossings, reply.paths, strict=True))
+        self._paths = self._along()
 
+    def _edges(self) -> list[tuple[int, int]]:
+        return list(zip(self._ring, [*self._ring[1:], self._ring[0]], strict=True))
 
-def main(arguments: list[str]) -> int:
-    """Run one point and print its rows, or with the mode "capacity" what can be carried; return an exit status."""
-    text, mode, count = arguments[:3]
-    ground = Ground.parse(arguments[3]) if arguments[3:] else VIRTUAL
-    try:
-        with ground.files() as folder:
-            scenario = folder / "scenario.toml"
-            scenario.write_text(text)
-            with Testbed(load_scenario(str(scenario)), ground=replace(ground, folder=folder)) as testbed:
-                if mode == CAPACITY:
-                    print(json.dumps({"carried_bps": testbed.carried_bps()}), flush=True)
-                    return 0
-                print(json.dumps({"before": testbed.seen()}), flush=True)
-                for row in testbed.run(MODES[mode], count=int(count)):
-                    print(json.dumps(asdict(row)), flush=True)
-                print(json.dumps({"after": testbed.seen()}), flush=True)
-    except Failure as error:
-        print(error, file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"the network does not carry what it should: {error.strerror or error}", file=sys.stderr)
-        return 1
-    return 0
+    def _crossings(self) -> list[tuple[int, int]]:
+        site = [gpu.site for gpu in self.fabric.gpus]
+        return [(src, dst) for src, dst in self._edges() if site[src] != site[dst]]
 
-
-if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(sys.argv[1:])))
+    def _along(self) -> tuple[int, ...]:
+        """The path of every edge of the ring, as last told; of a crossing that was never asked for, the fixed one."""
+        gpus, between = self.fabric.gpus, self.fabric.paths_between
+        fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
+        return tuple((fixed | self._asked).get(edge, -1) if edge in fixed else -1 for edge in self._edges())

@@ -109,6 +109,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "confirm": {},
     "touch": {},
     "abort": {},
+    "again": {},
     "allgather": {"collective": 7, "start_ns": 10**9, "arrivals": [3, 2, 1], "flip": []},
 }
 json_values = st.recursive(

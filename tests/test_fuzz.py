@@ -166,10 +166,11 @@ COMMANDS: list[dict[str, Any]] = [
     {"do": "confirm"},
     {"do": "touch"},
     {"do": "abort"},
+    {"do": "again"},
     {"do": "allgather", "collective": 7, "start_ns": 10**9, "arrivals": [3, 2, 1], "flip": []},
 ]
 ANSWERS: list[dict[str, Any]] = [
-    {"pid": 5}, {}, {"error": "is ill"}, {"congestion_window_bytes": 1, "announced_window_bytes": 2},
+    {"pid": 5}, {}, {"error": "is ill"}, {"congestion_window_bytes": 1, "announced_window_bytes": 2}, {"bytes": 5},
     {"start_ns": 1, "arrived_ns": [2], "faults": [{"step": 1, "chunk": 2, "text": "byte 3 is wrong"}]},
 ]  # fmt: skip
 REQUESTS: list[dict[str, Any]] = [

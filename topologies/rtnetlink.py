@@ -45,13 +45,14 @@ class HtbRate:
 
 @dataclass(frozen=True, kw_only=True)
 class NetemDelay:
-    """A delay for the netem MINOR+1: that hangs under the class 1:`minor` of the interface with this index, and how
-    many packets it may hold."""
+    """A delay for the netem MINOR+1: that hangs under the class 1:`minor` of the interface with this index, how many
+    packets it may hold, and the share of them that it loses, from 0 to 1."""
 
     interface: int
     minor: int
     delay_ns: int
     limit: int
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +232,7 @@ def _htb_body(wanted: HtbRate) -> bytes:
 
 
 def _netem_body(wanted: NetemDelay) -> bytes:
-    options = _NETEM_QOPT.pack(0, wanted.limit, 0, 0, 0, 0)
+    options = _NETEM_QOPT.pack(0, wanted.limit, round(wanted.loss * 0xFFFFFFFF), 0, 0, 0)
     options += _attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", wanted.delay_ns))
     handle = (wanted.minor + 1) * _FIRST_HANDLE
     message = _TCMSG.pack(0, wanted.interface, handle, _FIRST_HANDLE + wanted.minor, 0)

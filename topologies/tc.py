@@ -82,6 +82,25 @@ class Shaper:
         if sentence:
             raise TcError(sentence)
 
+    def lose(self, interface: str, share: float) -> None:
+        """Have a port lose this share of what it sends, from 0 to 1; a large segment is lost as a whole.
+
+        What waits in a netem stays. Raises TcError.
+        """
+        own = [lane for lane in self.shaping.lanes if lane.interface == interface]
+        bare = [lane for lane in own if lane.key not in self.shaping.delays_ns]
+        kind = f"{'netem' if share else 'pfifo'} limit {QUEUE_PACKETS}"
+        lines = [
+            f"qdisc replace dev {lane.interface} parent 1:{lane.minor:x} handle {lane.minor + 1:x}: {kind}\n"
+            for lane in bare
+        ]
+        if not own:
+            place = f"dev {interface} root handle 1:"
+            loss = f"qdisc replace {place} netem limit {QUEUE_PACKETS} loss {share * 100:.9g}%\n"
+            lines.append(loss if share else f"qdisc del dev {interface} root\n")
+        _tc("".join(lines))
+        self._delay({lane.key: share for lane in own if share or lane not in bare})
+
     def close(self) -> None:
         """Take the shaping away, as far as its ports are still there."""
         with contextlib.suppress(TcError):
@@ -100,12 +119,21 @@ class Shaper:
             if qdisc.interface in self._ports and qdisc.kind != "noqueue":
                 raise TcError(f"port {self._ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
-    def _delay(self) -> None:
-        """Give every netem its delay, which tc itself cannot say so exactly."""
+    def _delay(self, losses: Mapping[ClassKey, float] | None = None) -> None:
+        """Give every netem its delay, which tc itself cannot say so exactly; or these, with what they lose."""
+        known = self.shaping.delays_ns
         delays = [
-            NetemDelay(interface=self._index[name], minor=minor, delay_ns=ns, limit=QUEUE_PACKETS)
-            for (name, minor), ns in self.shaping.delays_ns.items()
+            NetemDelay(
+                interface=self._index[key[0]],
+                minor=key[1],
+                delay_ns=known.get(key, 0),
+                limit=QUEUE_PACKETS,
+                loss=0.0 if losses is None else losses[key],
+            )
+            for key in (known if losses is None else losses)
         ]
+        if not delays:
+            return
         try:
             self._netlink.change_delays(delays)
         except OSError as error:

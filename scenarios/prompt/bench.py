@@ -210,9 +210,8 @@ class Bench(Testbed):
         return tuple(int(rank) for rank in chosen)
 
     def _make(self, ring: Sequence[int]) -> None:
-        if tuple(ring) != self._ring:
-            self._communicator.build_ring(ring)
-            self._ring = tuple(ring)
+        self._ring = tuple(ring)
+        self.join()
 
     def _whole(self, chunk_bytes: int) -> None:
         """See to it that there are agents, for chunks of this size, and in the ring there was."""
@@ -226,8 +225,9 @@ class Bench(Testbed):
             self._communicator.close()
             self._communicator = self._communicate(chunk_bytes, epoch=self._communicator.epoch)
             self.setting = replace(self.setting, collective=replace(self.setting.collective, chunk_bytes=chunk_bytes))
+            self.part()
             if self._ring:
-                self._communicator.build_ring(self._ring)
+                self.join()
         self._broken = False
 
     def _check_size(self, chunk_bytes: int) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "DEFAULT_MEMORY_BYTES",
     "CannotRunError",
     "Clock",
+    "Sink",
     "VMError",
     "VMUsageError",
     "check",
