@@ -5,7 +5,7 @@ how far each is off in another.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,14 @@ def picture(name: str, settings: Sequence[Setting], points: Points) -> Picture |
 
 
 def _measured(points: Points) -> list[Point]:
-    return [point for point in points.values() if point.engine == "emulation"]
+    """What was measured, but for collectives that a fault struck in the middle: the model does not speak of those."""
+    found = []
+    for point in points.values():
+        if point.engine == "emulation":
+            whole = point.rows[point.rows["undisturbed"]] if "undisturbed" in point.rows else point.rows
+            if len(whole):
+                found.append(replace(point, rows=whole))
+    return found
 
 
 def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> None:

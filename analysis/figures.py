@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from analysis import certificate, distribution, fabric_picture, timeline, totals
+from analysis import certificate, distribution, fabric_picture, faults, timeline, totals
 from analysis.canvas import Picture
 from analysis.collective import collectives_of
 from analysis.points import FigureError, checked, groups_of, points_of
@@ -51,6 +51,7 @@ def jobs_of(run: Run, *, setting: int = 0, collective: int = 0) -> list[Job]:
     jobs: list[Job] = [partial(_one, totals.picture, name, group, points) for group in groups]
     jobs += [partial(distribution.pictures, name, group, points) for group in groups]
     jobs.append(partial(_one, certificate.picture, name, run.settings, points))
+    jobs.append(partial(_one, faults.picture, name, run))
     shown = collectives_of(run, points, setting=setting, number=collective)
     if shown:
         jobs += [partial(_one, one, name, shown) for one in (timeline.picture, fabric_picture.picture)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scenarios import launch, vm
+from scenarios.expected import planned
 from scenarios.ground import CAPACITY
 from scenarios.loader import resolved
 from scenarios.point import ground, memory_bytes
