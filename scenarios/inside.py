@@ -8,6 +8,7 @@ is accounted for; and before the first and after the last of them what the machi
 
 import json
 import math
+import os
 import sys
 from dataclasses import asdict, replace
 
@@ -17,6 +18,8 @@ from scenarios.loader import load_scenario
 from scenarios.plan import MODES
 from scenarios.testbed import Failure, Testbed
 from scenarios.trial import Account, Trial
+
+_TURNS = 3  # for the pumps that carry the output
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +31,7 @@ def main(arguments: list[str]) -> int:
             scenario = folder / "scenario.toml"
             scenario.write_text(text)
             setting = load_scenario(str(scenario))
-            with Testbed(setting, ground=replace(ground, folder=folder), tell=_tell) as testbed:
+            with Testbed(setting, ground=replace(ground, folder=folder), tell=tell) as testbed:
                 if mode == CAPACITY:
                     _say({"carried_bps": testbed.carried_bps()})
                     return 0
@@ -36,7 +39,7 @@ def main(arguments: list[str]) -> int:
                 for found in Trial(testbed, MODES[mode]).run(count=int(count)):
                     _say({"fault": _plain(found)} if isinstance(found, Account) else asdict(found))
                 _say({"after": testbed.seen()})
-                _tell("the network's end")
+                tell("the network's end")
     except Failure as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,8 +49,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _tell(doing: str) -> None:
+def tell(doing: str) -> None:
+    """Say what is being done next, and let it be heard: where something spins afterwards, nobody else gets a turn."""
     _say({"doing": doing})
+    for _ in range(_TURNS):
+        os.sched_yield()
 
 
 def _say(words: dict[str, object]) -> None:

@@ -1,0 +1,248 @@
+"""Faults: how a scenario declares them, what they do to conditions, and what becomes of them in the VM."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.results import open_run
+from scenarios import faults
+from scenarios.document import ScenarioError
+from scenarios.expected import Expectations, damaged
+from scenarios.faults import Fault
+from scenarios.loader import Override, load_scenario, resolved
+from scenarios.watchdog import Watchdog
+from tests.conftest import PROJECT
+from topologies.conditions import sampler
+from topologies.fabric import FabricSpec, build_fabric
+
+FABRIC = build_fabric(FabricSpec())
+DOWN = {"at": "collective 2", "what": "link s0b0-s1b0 down", "for": "3 collectives"}
+
+
+def load(*tables: dict[str, object]) -> tuple[Fault, ...]:
+    return load_scenario("paper", [Override("fault", list(tables), "fault")]).faults
+
+
+# --- what a scenario says -------------------------------------------------------------------------------------------
+
+kinds = st.sampled_from(
+    ["link s0b0-s1b0 down", "link g3-s0l1 loss 0.5 %", "switch s0p1 down", "controller killed", "agent 7 slow 2.5x"]
+)
+
+
+@given(st.integers(0, 19), st.none() | st.integers(1, 10**9), kinds, st.none() | st.integers(1, 50))
+def test_what_is_declared_is_read_and_written_back_the_same(
+    number: int, after_ns: int | None, what: str, lasts: int | None
+) -> None:
+    at = f"collective {number}" if after_ns is None else f"{after_ns} ns into collective {number}"
+    table = {"at": at, "what": what} | ({} if lasts is None else {"for": f"{lasts} collectives"})
+    (fault,) = load(table)
+    assert (fault.collective, fault.lasts) == (number, lasts)
+    assert (fault.after_s is None) == (after_ns is None)
+    assert fault.after_s is None or round(fault.after_s * 1e9) == after_ns
+    assert load(dict(fault.written())) == (fault,)
+
+
+def test_a_scenario_with_faults_is_resolved_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[[fault]]\nat = "40 ms into collective 12"\nwhat = "agent 3 killed"\n\n[[fault]]\n'
+                    'at = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"\n')  # fmt: skip
+    scenario = load_scenario(str(path))
+    first, second = scenario.faults
+    assert (first.kind, first.target, first.collective, first.after_s) == ("agent killed", "3", 12, 0.04)
+    assert (second.kind, second.ends, second.amount, second.lasts) == ("link loss", ("s0b0", "s1b0"), 0.01, 1)
+    path.write_text(resolved(scenario))
+    assert load_scenario(str(path)) == scenario
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        ({"at": "tomorrow"}, "at", '"tomorrow" is not understood: allowed is "collective 12"'),
+        ({"at": 12}, "at", "12 is not understood"),
+        ({"at": "collective 20"}, "at", "collective 20 is not run: allowed is 0 to 19"),
+        ({"at": "4 parsec into collective 2"}, "at", "wrong unit for a delay"),
+        ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
+        ({"what": "link s0b0-s1b7 down"}, "what", "is no link: allowed is a cable of the fabric (did you mean"),
+        ({"what": "switch s9b9 down"}, "what", "s9b9 is no switch: allowed is s0l0"),
+        ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8: allowed is 0 to 7"),
+        ({"what": "agent 1 slow 1x"}, "what", "1x is not slower"),
+        ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
+        ({"what": "agent 1 killed"}, "for", "does nothing"),
+        ({"for": "ever"}, "for", '"ever" is not understood: allowed is "3 collectives"'),
+        ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
+        ({"since": 1}, "since", "is no key of a fault"),
+    ],
+)
+def test_every_mistake_is_told_at_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
+    table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in (DOWN | change).items())
+    good = ", ".join(f"{key} = {json.dumps(value)}" for key, value in DOWN.items())
+    path = tmp_path / "mine.toml"
+    path.write_text(f"fault = [{{ {good} }}, {{ {table} }}]\n")
+    with pytest.raises(ScenarioError) as told:
+        load_scenario(str(path))
+    assert len(told.value.mistakes) == 1
+    assert told.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in told.value.mistakes[0]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ScenarioError) as told:
+        load({"at": "never", "what": "nothing"}, {"at": "collective 1"})
+    assert [mistake.split(": ")[1] for mistake in told.value.mistakes] == [
+        "fault[1].at",
+        "fault[1].what",
+        "fault[2].what",
+    ]
+
+
+# --- what the model makes of them -----------------------------------------------------------------------------------
+
+
+def test_faults_are_in_force_from_their_collective_on_for_as_long_as_they_last() -> None:
+    before, within = (
+        Fault(collective=4, kind="link down", target="s0b0-s1b0", lasts=2),
+        Fault(collective=4, after_s=1e-3, kind="link down", target="s0b0-s1b0", lasts=2),
+    )
+    stays = Fault(collective=4, kind="link down", target="s0b0-s1b0")
+    assert [k for k in range(9) if faults.active([before], k)] == [4, 5]
+    assert [k for k in range(9) if faults.active([within], k)] == [5]
+    assert [k for k in range(9) if faults.active([stays], k)] == [4, 5, 6, 7, 8]
+
+
+def test_what_is_down_has_no_rate_and_what_is_slow_a_part_of_it() -> None:
+    rates = np.full(len(FABRIC.links), 1e9)
+    down, slow = load(
+        {"at": "collective 1", "what": "switch s0b1 down"}, {"at": "collective 1", "what": "agent 2 slow 4x"}
+    )
+    found = faults.known(rates, [down, slow], FABRIC)
+    for link in FABRIC.links:
+        wanted = 0.0 if "s0b1" in (link.src, link.dst) else 0.25e9 if link.src == "g2" else 1e9
+        assert found[link.index] == wanted
+    assert (rates == 1e9).all()
+
+
+def test_the_model_avoids_what_is_down_and_returns_to_it() -> None:
+    setting = load_scenario("paper", [Override("fault", [DOWN], "fault")])
+    plain = load_scenario("paper")
+    conditions = sampler(FABRIC, setting.conditions, seed=setting.run.seed)
+    seen = damaged(conditions, FABRIC, setting.faults)
+    link = next(link.index for link in FABRIC.links if link.name == "s0b0>s1b0")
+    assert [k for k in range(10) if seen.rates_bps(k, 1)[0, link] == 0] == [2, 3, 4]
+    for mode in ("base", "joint"):
+        expected, healthy = Expectations(setting, mode), Expectations(plain, mode)
+        for k in range(8):
+            told = [0] if k in (2, 3, 4) else []
+            found = expected.of(k, told)
+            paths = [FABRIC.paths[index] for index in found.path if index >= 0]
+            assert all(link not in path.links for path in paths) or not told
+            if not told and mode == "base":
+                assert found.predicted_s == healthy.of(k).predicted_s
+                assert found.path.tolist() == healthy.of(k).path.tolist()
+            if told:
+                assert found.predicted_s >= 0.999 * healthy.of(k).predicted_s or mode == "base"
+
+
+# --- the watch ------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> None:
+    stopped = list[float]()
+    with Watchdog(0.3, waits_for="the start") as watchdog:
+        watchdog.guard(lambda: stopped.append(time.monotonic()))
+        for _ in range(4):
+            time.sleep(0.15)
+            watchdog.heard("collective 3: the AllGather")
+        assert not stopped
+        spoke = time.monotonic()
+        while not stopped and time.monotonic() < spoke + 20:
+            time.sleep(0.01)
+    assert stopped and stopped[0] - spoke >= 0.25
+    assert watchdog.stuck == "collective 3: the AllGather"
+    assert watchdog.sentence().endswith("while it was waited for collective 3: the AllGather")
+
+
+def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from scenarios import launch, point, vm
+    from scenarios.point import EmulationError, Task, run_point
+
+    def spin(_arguments: object, *, stdout: vm.Sink, on_start: object, **_: object) -> int:
+        code = "from scenarios.inside import tell\ntell('collective 0: the ring')\nwhile True: pass"
+        command = [sys.executable, "-c", code]
+        return vm.run(command, directory=PROJECT, stdout=stdout, on_start=on_start)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(launch, "testbed", spin)
+    monkeypatch.setattr(point, "patience_s", lambda _setting: 25.0)
+    with pytest.raises(
+        EmulationError, match=r"nothing was heard from the VM for 25 s, while .* collective 0: the ring"
+    ):
+        run_point(Task(0, load_scenario("paper"), "base"), lambda _: None)
+
+
+# --- in the VM ------------------------------------------------------------------------------------------------------
+
+SCENARIO = """
+name = "struck"
+[collective]
+count = 12
+chunk = "1 MB"
+[run]
+modes = ["base", "joint"]
+[[fault]]
+at = "300 us into collective 2"
+what = "switch s0b0 down"
+for = "2 collectives"
+[[fault]]
+at = "200 us into collective 5"
+what = "agent 3 killed"
+[[fault]]
+at = "collective 7"
+what = "controller killed"
+[[fault]]
+at = "collective 9"
+what = "agent 1 slow 10x"
+for = "1 collective"
+[[fault]]
+at = "100 us into collective 10"
+what = "switch s0l1 down"
+for = "1 collective"
+"""
+
+
+def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
+    (tmp_path / "struck.toml").write_text(SCENARIO)
+    run = [sys.executable, str(PROJECT / "scenarios" / "run.py"), str(tmp_path / "struck.toml"), "--json"]
+    ended = subprocess.run(
+        [*run, "--engine", "emulation", "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, check=False, timeout=550,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    found = open_run(tmp_path / "out")
+    rows, struck = found.collectives, found.faults
+    assert len(rows) == 24 and len(struck) == 10
+    assert set(struck.outcome) == {"recovered", "ridden out"}
+    by_what = dict(iter(struck.groupby("what")))
+    assert set(by_what["agent 1 slow 10x"].outcome) == {"ridden out"}
+    for what in ("switch s0b0 down", "agent 3 killed", "controller killed", "switch s0l1 down"):
+        part = by_what[what]
+        assert set(part.outcome) == {"recovered"}
+        assert (part.detected_s < part.recovered_s).all() and (part.recovered_s < 100).all()
+    assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective went another way
+    assert (by_what["switch s0b0 down"].recovered_s < 0.2).all()
+    assert (by_what["agent 3 killed"].collectives_lost == 1).all()
+    assert (by_what["agent 3 killed"].bytes_again > 1e6).all()
+    assert (by_what["switch s0l1 down"].collectives_lost >= 1).all()  # there is no way around a leaf
+    # What nothing struck in the middle takes what the model says, also with something down or slow.
+    whole = rows[rows.undisturbed]
+    assert answer["fidelity"]["collectives"] == len(whole) >= 16
+    assert abs(answer["fidelity"]["median_ratio"] - 1) < 0.001 and answer["fidelity"]["p99_abs_error"] < 0.01
+    slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
+    assert slow.undisturbed.all()
+    assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
