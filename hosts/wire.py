@@ -14,6 +14,7 @@ from typing import Any
 MAX_LINE_BYTES = 1 << 16
 MAX_SPEC_BYTES = 1 << 20
 TOKEN_BYTES = 32
+_SHOWN = 60  # characters of what is wrong that a message repeats
 
 COMMANDS: Mapping[str, Mapping[str, Any]] = {
     # Join the ring: connect to the successor, accept the predecessor, see that the window is open, leave.
@@ -122,7 +123,7 @@ def command(data: bytes) -> dict[str, Any]:
     found = message(data)
     name = found.get("do")
     if not isinstance(name, str) or name not in COMMANDS:
-        raise WireError(f"{name!r} is no command of an agent's; they are {', '.join(COMMANDS)}")
+        raise WireError(f"{_shown(str(name))} is no command of an agent's; they are {', '.join(COMMANDS)}")
     _check({key: value for key, value in found.items() if key != "do"}, COMMANDS[name], name)
     return found
 
@@ -141,7 +142,7 @@ def spec(data: bytes) -> dict[str, Any]:
     _check(found["transport"], _SPEC["the transport"], "the transport")
     _check(found["limits"], _SPEC["the limits"], "the limits")
     if not isinstance(found["gpus"], list) or not all(isinstance(gpu, dict) for gpu in found["gpus"]):
-        raise WireError(f"the gpus of a specification are {str(found['gpus'])[:60]!r}, no list of objects")
+        raise WireError(f"the gpus of a specification are {_shown(str(found['gpus']))}, no list of objects")
     for gpu in found["gpus"]:
         _check(gpu, _SPEC["a GPU"], "a GPU")
     try:
@@ -153,12 +154,19 @@ def spec(data: bytes) -> dict[str, Any]:
     return found
 
 
+def _shown(text: str) -> str:
+    """What somebody sent, as a message can repeat it: on one line, and cut where it is long."""
+    text = text[:_SHOWN] + "..." * (len(text) > _SHOWN)
+    return text if text.isprintable() else ascii(text)
+
+
 def _check(found: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> None:
     if found.keys() != wanted.keys():
-        raise WireError(f"{name} has {', '.join(wanted) or 'nothing'} with it, not {', '.join(found) or 'nothing'}")
+        keys = _shown(", ".join(found) or "nothing")
+        raise WireError(f"{name} has {', '.join(wanted) or 'nothing'} with it, not {keys}")
     for key, kind in wanted.items():
         if not _is(found[key], kind):
-            raise WireError(f"the {key} of {name} is {str(found[key])[:60]!r}, which it cannot be")
+            raise WireError(f"the {key} of {name} is {_shown(str(found[key]))}, which it cannot be")
 
 
 def _is(value: object, kind: type) -> bool:
