@@ -129,6 +129,9 @@ def unknown(key: str, known: Iterable[str]) -> str:
     """What to say of a key that is not `known`: what is allowed in its table, and the nearest key by spelling."""
     keys = tuple(known)
     table, _, name = key.partition(".")
+    if key in TABLES:
+        inside = ", ".join(other for other in keys if other.startswith(f"{table}."))
+        return f"is a table and no key: allowed is a key in it, {inside}"
     if not name or table not in TABLES:
         kind = "key" if table in TABLES else "table"
         allowed = ("name", *(f"[{table}]" for table in TABLES))
