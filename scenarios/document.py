@@ -138,7 +138,16 @@ def unknown(key: str, known: Iterable[str]) -> str:
         nearest = did_you_mean(table, TABLES) or did_you_mean(key, keys)
         return f"is no {kind} of a scenario, allowed: {', '.join(allowed)}{nearest}"
     names = [other.removeprefix(f"{table}.") for other in keys if other.startswith(f"{table}.")]
-    return f"is no key of [{table}], allowed: {', '.join(names)}{did_you_mean(name, names) or did_you_mean(key, keys)}"
+    told = _by_table(names) if table == "sweep" else names
+    return f"is no key of [{table}], allowed: {', '.join(told)}{did_you_mean(name, names) or did_you_mean(key, keys)}"
+
+
+def _by_table(names: Iterable[str]) -> list[str]:
+    """Dotted keys in few words: those of a table together, if it has several."""
+    tables: dict[str, list[str]] = {}
+    for name in names:
+        tables.setdefault(name.partition(".")[0], []).append(name)
+    return [inside[0] if len(inside) == 1 else f"the keys of [{table}]" for table, inside in tables.items()]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
