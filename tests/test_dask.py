@@ -80,7 +80,7 @@ def test_a_worker_killed_in_the_middle_changes_no_number(tmp_path):
             workers[0].kill()
             _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
-        assert len(re.findall(r"^\[", said, re.MULTILINE)) == 8 and len(said.splitlines()) == 8, said
+        assert len(re.findall(r"^\[", said, re.MULTILINE)) == 8 and "failed" not in said, said
     assert rows(tmp_path / "there").equals(rows(tmp_path / "here"))
 
 
