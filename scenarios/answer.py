@@ -11,6 +11,7 @@ from typing import Any
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER
 from analysis.metrics import Interval
 from scenarios.certificate import Certificate
+from scenarios.described import further
 from scenarios.progress import label
 from scenarios.results import PointResult, SettingResult
 from scenarios.spec import Scenario
@@ -65,6 +66,7 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
         "collectives": setting.collective.count,
         "seed": setting.run.seed,
         **_clock(setting),
+        **further(setting),
     }
 
 
@@ -82,7 +84,11 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
 
     An interval that cannot be had (a single block of collectives) is empty, as is a gain without base.
     """
-    rows = [_point(result, point) | _ends(result, point) for result in results for point in result.points]
+    rows = [
+        {"setting": result.place} | _point(result, point) | _ends(result, point)
+        for result in results
+        for point in result.points
+    ]
     text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
     table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")

@@ -5,18 +5,19 @@ Whatever rests on a value that is wrong by itself is passed over: that mistake i
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from math import prod
 from typing import Any
 
 from hosts.ring import MAX_GPUS_PER_SITE
 from scenarios import faults
-from scenarios.keys import KEYS
+from scenarios.keys import KEYS, SWEPT
 from scenarios.plan import MODES
-from scenarios.spec import SWEPT, conditions_spec, fabric_spec
+from scenarios.spec import conditions_spec, fabric_spec
 from topologies import conditions
 from topologies.conditions import SAMPLERS
 from topologies.errors import Mistake, SpecError
-from topologies.fabric import Fabric, build_fabric
+from topologies.fabric import Fabric, FabricSpec, build_fabric
 from topologies.scale import EVERYTHING, ScaleError
 
 MAX_SETTINGS = 1000
@@ -26,27 +27,47 @@ MAX_SETTINGS = 1000
 def together(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistake]:
     """What is wrong with `values`, by key those that are right one by one, of which the user gave the keys `given`."""
     yield from _misplaced(values, given)
-    spans = [len(values.get(f"sweep.{key}", "1")) for key in SWEPT]
-    if prod(spans) > MAX_SETTINGS:
-        yield Mistake("sweep", f"its axes span {prod(spans):,} settings: allowed are {MAX_SETTINGS:,} at most")
-    mistakes: list[Mistake] = []
-    fabrics: list[Fabric] = []
-    if _complete(values, "fabric"):
-        for gpus in values.get("sweep.fabric.gpus", (values["fabric.gpus"],)):
-            with _collected(mistakes):
-                fabrics.append(build_fabric(fabric_spec(values, gpus)))
-    if _complete(values, "conditions"):
-        with _collected(mistakes):
-            conditions.check(conditions_spec(values))
-            for fabric in fabrics:
-                mistakes += _beyond_trace(fabric, values)
+    axes = {key: values[f"sweep.{key}"] for key in SWEPT if f"sweep.{key}" in values}
+    spans = prod(len(axis) for axis in axes.values())
+    if spans > MAX_SETTINGS:
+        yield Mistake("sweep", f"its axes span {spans:,} settings: allowed are {MAX_SETTINGS:,} at most")
+        return
+    fabrics: dict[FabricSpec, Fabric] = {}
+    mistakes: dict[Mistake, None] = {}
+    looked: set[object] = set()
+    for combination in product(*axes.values()):
+        setting = {**values, **dict(zip(axes, combination, strict=True))}
+        mistakes |= dict.fromkeys(_of_setting(setting, fabrics, looked))
     yield from mistakes
     if "fault" in values and "collective.count" in values:
-        for fabric in fabrics:
+        for fabric in fabrics.values():
             yield from faults.check(values["fault"], fabric, count=values["collective.count"])
     if _complete(values, "run"):
-        yield from _beyond_embedding(fabrics, values["run.modes"])
-        yield from _beyond_scale(values)
+        yield from _beyond_embedding(list(fabrics.values()), values["run.modes"])
+
+
+def _of_setting(values: Mapping[str, Any], fabrics: dict[FabricSpec, Fabric], looked: set[object]) -> list[Mistake]:
+    """What is wrong with one setting, but for what was looked at with another; `fabrics` are those that can be."""
+    mistakes: list[Mistake] = []
+    fabric = None
+    if _complete(values, "fabric"):
+        with _collected(mistakes):
+            spec = fabric_spec(values, values["fabric.gpus"])
+            if spec not in looked:
+                looked.add(spec)
+                fabrics[spec] = build_fabric(spec)
+            fabric = fabrics.get(spec)
+    if _complete(values, "conditions"):
+        with _collected(mistakes):
+            declared = conditions_spec(values)
+            look = (declared, None if fabric is None else fabric.spec, values.get("collective.count"))
+            if look not in looked:
+                looked.add(look)
+                conditions.check(declared)
+                mistakes += [] if fabric is None else _beyond_trace(fabric, values)
+    if _complete(values, "run"):
+        mistakes += _beyond_scale(values)
+    return mistakes
 
 
 @contextmanager
@@ -65,11 +86,13 @@ def _complete(values: Mapping[str, Any], table: str) -> bool:
 
 def _misplaced(values: Mapping[str, Any], given: Iterable[str]) -> Iterator[Mistake]:
     """Keys given for a sampler that is not the one chosen: they would be read and do nothing."""
-    chosen = values.get("conditions.sampler")
+    chosen = values.get("sweep.conditions.sampler", (values.get("conditions.sampler"),))
     for key in given:
-        samplers = KEYS[key].samplers if key in KEYS else SAMPLERS
-        if chosen is not None and chosen not in samplers:
-            yield Mistake(key, f"does nothing with the sampler {chosen}: allowed only with {', '.join(samplers)}")
+        plain = key.removeprefix("sweep.")
+        samplers = KEYS[plain].samplers if plain in KEYS else SAMPLERS
+        if None not in chosen and not {*chosen} & {*samplers}:
+            told = f"does nothing with the sampler {' or '.join(chosen)}"
+            yield Mistake(key, f"{told}: allowed only with {', '.join(samplers)}")
 
 
 def _beyond_trace(fabric: Fabric, values: Mapping[str, Any]) -> list[Mistake]:
@@ -94,9 +117,7 @@ def _beyond_scale(values: Mapping[str, Any]) -> Iterator[Mistake]:
     scale = values["run.rate_scale"]
     if values["run.clock"] == "virtual" and scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{scale} is for the wall clock: allowed with the virtual clock is 1")
-    for chunk_bytes in values.get("sweep.collective.chunk", (values.get("collective.chunk", scale.divisor),)):
-        try:
-            scale.chunk_bytes(chunk_bytes)
-        except ScaleError as error:
-            yield Mistake("run.rate_scale", str(error))
-            return
+    try:
+        scale.chunk_bytes(values.get("collective.chunk", scale.divisor))
+    except ScaleError as error:
+        yield Mistake("run.rate_scale", str(error))

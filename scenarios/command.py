@@ -10,15 +10,17 @@ from scenarios import progress
 from scenarios.answer import plan_as_json
 from scenarios.capacity import check_capacity
 from scenarios.document import ScenarioError
-from scenarios.emulation import Emulation, check, emulated
+from scenarios.emulation import Emulation, at_a_time, check, check_chunks, emulated
 from scenarios.loader import resolved
 from scenarios.model import Model, as_reckoned
 from scenarios.options import BAD_USAGE, Asked, asked
 from scenarios.place import FolderError, Place
 from scenarios.spec import Scenario
 from scenarios.vm import CannotRunError, VMError
+from scenarios.workers import Over, over_tasks
 
 if TYPE_CHECKING:
+    from scenarios.engine import Engine
     from scenarios.running import Part
 
 DONE, FAILED, CANNOT = 0, 1, 3
@@ -27,31 +29,27 @@ DONE, FAILED, CANNOT = 0, 1, 3
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
-    option = "--out"
     try:
         wanted = asked(arguments)
-        option = "--resume" if wanted.resume else "--out"
-        if wanted.cli:
-            return _prompt(wanted)
-        parts = _parts(wanted)
-        if wanted.dry_run:
-            plans = [(engine.name, settings) for engine, settings in parts]
-            print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
-            return DONE
-        for engine, settings in parts:
-            if isinstance(engine, Emulation):
-                check(settings, jobs=engine.jobs)
-                check_capacity(settings)
-        place = _place(wanted)
-    except VMError as error:
-        alone = " (or reckon alone: --engine model)" if isinstance(error, CannotRunError) else ""
-        print(f"run.py: {error}{alone}", file=sys.stderr)
-        return error.status
-    except (ScenarioError, FolderError, ValueError) as error:
-        prefix = f"{option}: " if isinstance(error, FolderError) else ""
-        print(f"{prefix}{error}", file=sys.stderr)
+    except ScenarioError as error:
+        print(error, file=sys.stderr)
         return BAD_USAGE
-    return _begin(wanted, parts, place, arguments)
+    if wanted.cli:
+        return _prompt(wanted)
+    if wanted.dry_run:
+        plans = [(engine.name, settings) for engine, settings in _parts(wanted)]
+        print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
+        return DONE
+    if wanted.dask is None:
+        return _run(wanted, _parts(wanted), arguments)
+    from scenarios.cluster import Cluster, ClusterError  # takes its time to import
+
+    try:
+        with Cluster(wanted.dask) as cluster:
+            return _run(wanted, _parts(wanted, cluster.over_tasks), arguments)
+    except ClusterError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return FAILED
 
 
 def _prompt(wanted: Asked) -> int:
@@ -64,6 +62,44 @@ def _prompt(wanted: Asked) -> int:
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
+    except FolderError as error:
+        print(f"--out: {error}", file=sys.stderr)
+        return BAD_USAGE
+
+
+def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
+    """Run these engines where they can be run, and there is a folder for it."""
+    try:
+        parts = [_able(wanted, *part) for part in parts]
+        place = _place(wanted)
+    except VMError as error:
+        alone = " (or reckon alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        print(f"run.py: {error}{alone}", file=sys.stderr)
+        return error.status
+    except ValueError as error:
+        option = "--resume: " if wanted.resume else "--out: "
+        print(f"{option if isinstance(error, FolderError) else ''}{error}", file=sys.stderr)
+        return BAD_USAGE
+    return _begin(wanted, parts, place, arguments)
+
+
+def _able(wanted: Asked, engine: "Engine", settings: Sequence[Scenario]) -> "Part":
+    """An engine that this machine is able to run, with its settings; raises CannotRunError and ValueError."""
+    if not isinstance(engine, Emulation):
+        return engine, settings
+    check_chunks(settings)
+    if engine.elsewhere is not None:
+        return engine, settings
+    check(settings)
+    check_capacity(settings)
+    jobs = at_a_time(settings, engine.jobs)
+    if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
+        return engine, settings
+    room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
+    if wanted.jobs_given:
+        raise CannotRunError(f"{room}, and not of {engine.jobs}: allowed is --jobs {jobs}")
+    print(f"run.py: {room}, so that many are run", file=sys.stderr)
+    return Emulation(jobs=jobs), settings
 
 
 def _place(wanted: Asked) -> Place:
@@ -97,11 +133,17 @@ def _begin(wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequ
         return FAILED
 
 
-def _parts(wanted: Asked) -> list["Part"]:
+def _parts(wanted: Asked, elsewhere: Over | None = None) -> list["Part"]:
     """The engines that are asked for, each with the settings it is for."""
     settings = wanted.scenario.settings()
-    model: Part = (Model(jobs=wanted.jobs), tuple(as_reckoned(setting) for setting in settings))
-    emulation: Part = (Emulation(jobs=wanted.jobs), tuple(emulated(setting) for setting in settings))
+    model: Part = (
+        Model(jobs=wanted.jobs, over=elsewhere or over_tasks),
+        tuple(as_reckoned(setting) for setting in settings),
+    )
+    emulation: Part = (
+        Emulation(jobs=wanted.jobs, elsewhere=elsewhere),
+        tuple(emulated(setting) for setting in settings),
+    )
     return [{"model": model, "emulation": emulation}[name] for name in wanted.engines]
 
 

@@ -28,7 +28,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
                 "setting": index,
                 "label": label(setting),
                 "swept": {key: _plain(value) for key, value in swept.items()},
-                "columns": {column(key): cell(key, value) for key, value in swept.items() if key not in _OWN_COLUMNS},
+                "columns": further(setting),
                 "values": {key: _plain(value) for key, value in values.items()},
                 "fabric": _fabric(build_fabric(setting.fabric)),
             }
@@ -36,12 +36,17 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
     return found
 
 
-def column(key: str) -> str:
+def further(setting: Scenario) -> dict[str, Any]:
+    """The columns that a setting's results have for what was swept, beside those that all results have."""
+    return {_column(key): _cell(key, value) for key, value in setting.at if key not in _OWN_COLUMNS}
+
+
+def _column(key: str) -> str:
     """The column of a swept key in the tables of results."""
     return f"{key}_s" if key.endswith(("_delay", "trace_step")) else key
 
 
-def cell(key: str, value: Any) -> Any:
+def _cell(key: str, value: Any) -> Any:
     """The value of a swept key in its column: a number, a truth, or text."""
     if isinstance(value, bool | int | float | str):
         return value

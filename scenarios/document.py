@@ -129,13 +129,25 @@ def unknown(key: str, known: Iterable[str]) -> str:
     """What to say of a key that is not `known`: what is allowed in its table, and the nearest key by spelling."""
     keys = tuple(known)
     table, _, name = key.partition(".")
+    if key in TABLES:
+        inside = ", ".join(other for other in keys if other.startswith(f"{table}."))
+        return f"is a table and no key: allowed is a key in it, {inside}"
     if not name or table not in TABLES:
         kind = "key" if table in TABLES else "table"
         allowed = ("name", *(f"[{table}]" for table in TABLES), "[[fault]]")
         nearest = did_you_mean(table, (*TABLES, "fault")) or did_you_mean(key, keys)
         return f"is no {kind} of a scenario, allowed: {', '.join(allowed)}{nearest}"
     names = [other.removeprefix(f"{table}.") for other in keys if other.startswith(f"{table}.")]
-    return f"is no key of [{table}], allowed: {', '.join(names)}{did_you_mean(name, names) or did_you_mean(key, keys)}"
+    told = _by_table(names) if table == "sweep" else names
+    return f"is no key of [{table}], allowed: {', '.join(told)}{did_you_mean(name, names) or did_you_mean(key, keys)}"
+
+
+def _by_table(names: Iterable[str]) -> list[str]:
+    """Dotted keys in few words: those of a table together, if it has several."""
+    tables: dict[str, list[str]] = {}
+    for name in names:
+        tables.setdefault(name.partition(".")[0], []).append(name)
+    return [inside[0] if len(inside) == 1 else f"the keys of [{table}]" for table, inside in tables.items()]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

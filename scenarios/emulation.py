@@ -7,7 +7,7 @@ it, nor on the number of VMs at work. Which machine can run how many VMs is aske
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,19 @@ from hosts.transport import MAX_BUFFER_BYTES, limits
 from hosts.wire import LABEL_BYTES
 from scenarios import vm
 from scenarios.engine import Failed, Have, News, nothing
-from scenarios.point import EmulationError, Task, carried_chunk_bytes, ground, memory_bytes, run_point
+from scenarios.point import (
+    EmulationError,
+    Task,
+    carried_chunk_bytes,
+    ground,
+    measured_by_dask,
+    memory_bytes,
+    news_of,
+    run_point,
+    task_bytes,
+)
 from scenarios.spec import Scenario
-from scenarios.workers import TRIES
+from scenarios.workers import TRIES, Lost, Over
 from topologies.units import format_size
 
 MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
@@ -32,9 +42,10 @@ def emulated(setting: Scenario) -> Scenario:
 
 @dataclass(frozen=True)
 class Emulation:
-    """The engine of the emulated testbed, `jobs` VMs at a time."""
+    """The engine of the emulated testbed, `jobs` VMs at a time on this machine, or `elsewhere`: whole points, then."""
 
     jobs: int = 1
+    elsewhere: Over | None = None
 
     @property
     def name(self) -> str:
@@ -49,6 +60,9 @@ class Emulation:
         tasks = tasks_of(settings, have)
         if not tasks:
             return
+        if self.elsewhere is not None:
+            yield from _from_elsewhere(self.elsewhere, tasks)
+            return
         with _started(tasks, self.jobs) as news:
             running = len(tasks)
             while running:
@@ -58,6 +72,17 @@ class Emulation:
                 running -= item is None or isinstance(item, Failed)
                 if item is not None:
                     yield item
+
+
+def _from_elsewhere(over: Over, tasks: Sequence[Task]) -> Generator[News, None, None]:
+    names = {task_bytes(task): task for task in tasks}
+    with closing(over(measured_by_dask, names, jobs=len(tasks))) as results:
+        for task, result in results:
+            if isinstance(result, Lost):
+                point = names[task]
+                yield Failed(setting=point.place, mode=point.mode, why=f"{point.name}: {result.why}")
+            else:
+                yield from news_of(task, result)
 
 
 def tasks_of(settings: Sequence[Scenario], have: Have) -> list[Task]:
@@ -70,9 +95,15 @@ def tasks_of(settings: Sequence[Scenario], have: Have) -> list[Task]:
     ]
 
 
-def check(settings: Sequence[Scenario], *, jobs: int) -> None:
-    """Raise ValueError for a setting whose chunks no socket can queue, vm.CannotRunError where there can be no VM, or
-    not that many at a time."""
+def check(settings: Sequence[Scenario]) -> None:
+    """Raise vm.CannotRunError where there can be no VM on this machine for one of the settings."""
+    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
+    if in_vm:
+        vm.check(memory_bytes=max(memory_bytes(setting) for setting in in_vm))
+
+
+def check_chunks(settings: Sequence[Scenario]) -> None:
+    """Raise ValueError for a setting whose chunks no socket can queue."""
     for setting in settings:
         chunk_bytes = carried_chunk_bytes(setting)
         try:
@@ -82,9 +113,21 @@ def check(settings: Sequence[Scenario], *, jobs: int) -> None:
                 f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues all "
                 f"but one of their chunks at once: allowed is {MOST_QUEUED_BYTES // (setting.gpus - 1) // 10**6} MB"
             ) from None
-    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
-    if in_vm:
-        vm.check(memory_bytes=max(memory_bytes(setting) for setting in in_vm))
+
+
+def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
+    """How many VMs can be at work at a time, `jobs` at most: what they need together has room on this machine."""
+    points = [setting for setting in settings for _ in setting.run.modes]
+    in_vm = (memory_bytes(setting) if ground(setting).own_openvswitch else 0 for setting in points)
+    needs = sorted(in_vm, reverse=True)[:jobs]
+    while len(needs) > 1 and any(needs):
+        try:
+            vm.check(memory_bytes=sum(needs))
+        except vm.CannotRunError:
+            needs.pop()
+        else:
+            break
+    return len(needs)
 
 
 class _Work:

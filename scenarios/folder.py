@@ -62,12 +62,14 @@ class RunFolder:
         written."""
         known = format.read_provenance(place.path)
         folder = cls(place, known, format.read_settings(place.path))
-        if not format.is_complete(known):
+        for half in place.path.glob(".*.new"):  # files that were being written when the run ended
+            half.unlink()
+        if format.is_complete(known):
+            shutil.rmtree(place.path / format.POINTS, ignore_errors=True)
+        else:
             known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
             known["failed"] = []
             (place.path / format.POINTS).mkdir(exist_ok=True)
-            for half in place.path.glob(".*.new"):  # files that were being written when the run ended
-                half.unlink()
             folder._remember()
         return folder
 

@@ -243,6 +243,10 @@ KEYS: Mapping[str, Key] = MappingProxyType(
 )
 """Every key of a scenario but those of [sweep], in the order in which they are written."""
 
+_OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
+SWEPT = (*_OUTERMOST, *(key for key in KEYS if key not in (*_OUTERMOST, "name", "run.modes", "run.clock")))
+"""The keys that a sweep may vary, the outermost axis first: modes are points of every setting anyway."""
+
 
 def read_axis(key: str, given: Given) -> tuple[Any, ...]:
     """The values of one axis of [sweep]: a list of values that `key` allows, none twice; raises Wrong."""

@@ -13,8 +13,8 @@ from typing import Any
 from scenarios import checks, document
 from scenarios.document import Given, ScenarioError
 from scenarios.faults import FaultError
-from scenarios.keys import KEYS, Wrong, read_axis
-from scenarios.spec import SWEPT, Scenario, assembled, values_of
+from scenarios.keys import KEYS, SWEPT, Wrong, read_axis
+from scenarios.spec import Scenario, assembled, values_of
 from topologies.conditions import SAMPLERS
 from topologies.errors import Mistake
 
@@ -38,6 +38,29 @@ def assignment(text: str) -> Override:
         raise ScenarioError([f"--set: {document.shown(text)} is no assignment: allowed is table.key=value"])
     key = match[1].strip().replace('"', "")
     return Override(key, _toml_or_text(match[2].strip()), f"--set {document.one_line(key)}")
+
+
+def axis(text: str) -> Override:
+    """Read ``table.key=a,b,c`` of the option --sweep; values are as those of --set. Raises ScenarioError."""
+    match = _ASSIGNMENT.fullmatch(text)
+    if match is None:
+        raise ScenarioError([f"--sweep: {document.shown(text)} is no sweep: allowed is table.key=value,value"])
+    key = match[1].strip().replace('"', "")
+    values = [_toml_or_text(part.strip()) for part in _apart(match[2])]
+    return Override(f"sweep.{key}", values, f"--sweep {document.one_line(key)}")
+
+
+def _apart(text: str) -> list[str]:
+    """The parts of a text between its commas, but for those in brackets and in quotation marks."""
+    parts, depth, quoted = [""], 0, False
+    for character in text[: document.MAX_BYTES]:
+        quoted ^= character == '"'
+        depth += (character in "[{") - (character in "]}") if not quoted else 0
+        if character == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _toml_or_text(text: str) -> object:
@@ -139,12 +162,12 @@ def _read(given: Mapping[str, Given]) -> tuple[dict[str, Any], list[Mistake]]:
 def resolved(scenario: Scenario) -> str:
     """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
     values = values_of(scenario)
-    sampler = values["conditions.sampler"]
+    samplers = set(values.get("sweep.conditions.sampler", (values["conditions.sampler"],)))
     document_values: dict[str, object] = {}
     for key, value in values.items():
         swept = key.removeprefix("sweep.")
         if key != swept:
             document_values[key] = [KEYS[swept].write(item) for item in value]
-        elif f"sweep.{key}" not in values and sampler in KEYS[key].samplers and (key != "fault" or value):
+        elif f"sweep.{key}" not in values and samplers & {*KEYS[key].samplers} and (key != "fault" or value):
             document_values[key] = KEYS[key].write(value)
     return document.written(document_values)

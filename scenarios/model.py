@@ -22,7 +22,7 @@ from scenarios.parcels import bundled, unbundled
 from scenarios.plan import MODES, decide
 from scenarios.progress import label
 from scenarios.spec import Scenario
-from scenarios.workers import Lost, over_tasks
+from scenarios.workers import Lost, Over, over_tasks
 from topologies.conditions import ConditionsSpec, Sampler, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, build_fabric
 from topologies.scale import EVERYTHING
@@ -42,10 +42,14 @@ def as_reckoned(setting: Scenario) -> Scenario:
 
 @dataclass(frozen=True)
 class Model:
-    """The engine of the timing model, over `jobs` processes, in batches of about `batch` collectives."""
+    """The engine of the timing model, over `jobs` processes, in batches of about `batch` collectives.
+
+    `over` is what has the batches done, here or elsewhere.
+    """
 
     jobs: int = 1
     batch: int = BATCH
+    over: Over = over_tasks
 
     @property
     def name(self) -> str:
@@ -56,7 +60,7 @@ class Model:
         """Every collective of every mode of every setting, setting by setting; as `Engine.run`."""
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
         given_up: set[tuple[int, str]] = set()
-        with closing(over_tasks(reckoned, self._tasks(settings, have), jobs=max(1, jobs))) as answers:
+        with closing(self.over(reckoned, self._tasks(settings, have), jobs=max(1, jobs))) as answers:
             for task, result in answers:
                 for news in _news(task, result, settings):
                     if isinstance(news, Slice) or (news.setting, news.mode) not in given_up:

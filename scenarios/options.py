@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from scenarios import place
 from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
-from scenarios.loader import Override, assignment, load_scenario, scenario_of
+from scenarios.loader import Override, assignment, axis, load_scenario, scenario_of
 from scenarios.place import FolderError
 from scenarios.spec import Scenario
 
@@ -21,6 +21,13 @@ PROMPT_SCALE = "1/1000"
 DEFAULT = "paper"
 ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
 """What may be asked for, and the engines that are then run."""
+
+_AXES = {
+    "gpus": "fabric.gpus",
+    "chunk": "collective.chunk",
+    "wan_delay": "conditions.wan_delay",
+    "seed": "run.seed",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,12 +61,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="how many at every point")
-    add("--seed", metavar="S", help="of everything random")
+    add("--seed", metavar="S[,S]", help="of everything random; several are a sweep")
     add("--clock", metavar="CLOCK", help="of the emulation: virtual (default), or wall, which is real time")
     add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
+    add(
+        "--sweep",
+        metavar="TABLE.KEY=A,B",
+        action="append",
+        default=[],
+        help="several values of any key of the scenario, each with each of every other sweep's, repeatable",
+    )
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
     add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
     add("--jobs", metavar="N", help="processes (default: one for each core)")
+    add("--dask", metavar="ADDRESS", help="run the points on the workers of the Dask scheduler there")
     add("--dry-run", action="store_true", help="tell what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
@@ -82,6 +97,8 @@ class Asked:
     scenario: Scenario
     engines: tuple[str, ...]
     jobs: int
+    jobs_given: bool
+    dask: str | None
     out: str | None
     resume: str | None
     dry_run: bool
@@ -94,15 +111,15 @@ def asked(arguments: Sequence[str]) -> Asked:
     options = _parser().parse_args(arguments)
     mistakes: list[str] = []
     overrides = _overrides(options)
-    for text in options.set:
+    for read, text in [(assignment, text) for text in options.set] + [(axis, text) for text in options.sweep]:
         try:
-            overrides.append(assignment(text))
+            overrides.append(read(text))
         except ScenarioError as error:
             mistakes += error.mistakes
     jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
     if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
-    mistakes += _about_prompt(options)
+    mistakes += _clashes(options)
     scenario, engines = None, ENGINES[options.engine or "both"]
     try:
         if options.resume is not None:
@@ -127,6 +144,8 @@ def asked(arguments: Sequence[str]) -> Asked:
         scenario=scenario,
         engines=engines,
         jobs=jobs,
+        jobs_given=options.jobs is not None,
+        dask=options.dask,
         out=options.out,
         resume=options.resume,
         dry_run=options.dry_run,
@@ -135,12 +154,20 @@ def asked(arguments: Sequence[str]) -> Asked:
     )
 
 
-def _about_prompt(options: argparse.Namespace) -> list[str]:
-    """What is beside --cli and does not go with a prompt."""
+def _clashes(options: argparse.Namespace) -> list[str]:
+    """Options that do not go with each other."""
+    mistakes = []
+    if options.dask is not None and options.jobs is not None:
+        mistakes.append("--jobs: is beside --dask, whose workers say how many they do: allowed is one of the two")
     if not options.cli:
-        return []
-    beside = {"--json": options.json, "--dry-run": options.dry_run, "--resume": options.resume is not None}
-    mistakes = [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on]
+        return mistakes
+    beside = {
+        "--json": options.json,
+        "--dry-run": options.dry_run,
+        "--resume": options.resume is not None,
+        "--dask": options.dask is not None,
+    }
+    mistakes += [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on]
     if options.clock == "virtual":
         mistakes.append("--clock: virtual is beside --cli, and a prompt is in real time: allowed is wall")
     return mistakes
@@ -171,10 +198,10 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     overrides = []
     if options.modes is not None:
         overrides.append(Override("run.modes", _parts(options.modes), "--modes"))
-    for option, key in (("gpus", "fabric.gpus"), ("chunk", "collective.chunk"), ("wan_delay", "conditions.wan_delay")):
+    for option, key in _AXES.items():
         text = getattr(options, option)
         if text is not None:
-            values = [_integer_or_text(part) if option == "gpus" else part for part in _parts(text)]
+            values = [_integer_or_text(part) if option in ("gpus", "seed") else part for part in _parts(text)]
             several = len(values) > 1
             where = f"--{option.replace('_', '-')}"
             overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
@@ -184,7 +211,6 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     for option, key in (
         ("collectives", "collective.count"),
         ("collectives", "collective.emulated"),
-        ("seed", "run.seed"),
         ("clock", "run.clock"),
         ("rate_scale", "run.rate_scale"),
     ):

@@ -1,20 +1,21 @@
 """One point of the emulation: its VM, what the VM says line by line, and what is expected of it by the plan."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from analysis.rows import Rows
+from analysis.rows import Rows, joined, packed, unpacked
 from hosts.collectives import timed
 from scenarios import launch, native, vm
 from scenarios.engine import News, Seen, Slice, Struck
 from scenarios.expected import Expectations
 from scenarios.ground import VIRTUAL, Ground
-from scenarios.loader import resolved
+from scenarios.loader import resolved, scenario_of
+from scenarios.parcels import bundled, unbundled
 from scenarios.progress import label
 from scenarios.spec import Scenario
 from scenarios.watchdog import Watchdog, patience_s
@@ -97,6 +98,41 @@ def run_point(
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
         raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last()}")
+
+
+def task_bytes(task: Task) -> bytes:
+    """A point as a task for `measured`."""
+    return json.dumps({"place": task.place, "mode": task.mode, "scenario": resolved(task.setting)}).encode()
+
+
+def measured(task: bytes, on_start: Callable[[Callable[[], None]], None] | None = None) -> bytes:
+    """Run a whole point, and return all that it had to say; raises as `run_point`."""
+    said = json.loads(task)
+    news: list[News] = []
+    run_point(Task(said["place"], scenario_of(said["scenario"]), said["mode"]), news.append, on_start)
+    seen = {item.moment: json.dumps(item.facts).encode() for item in news if isinstance(item, Seen)}
+    rows = joined([item.rows for item in news if isinstance(item, Slice)])
+    struck = json.dumps([dict(item.account) for item in news if isinstance(item, Struck)]).encode()
+    return bundled({"rows": packed(rows), "struck": struck, **seen})
+
+
+def measured_by_dask(task: bytes) -> bytes:
+    """`measured` on a Dask worker, which ends the VM when nobody wants the point any more."""
+    from scenarios.cluster import attended
+
+    with attended() as on_start:
+        return measured(task, on_start)
+
+
+def news_of(task: bytes, result: bytes) -> Iterator[News]:
+    """What a point had to say, from what `measured` returned."""
+    said, parts = json.loads(task), unbundled(result)
+    rows, struck = parts.pop("rows"), json.loads(parts.pop("struck"))
+    for moment, facts in parts.items():
+        yield Seen(setting=said["place"], mode=said["mode"], moment=moment, facts=json.loads(facts))
+    for account in struck:
+        yield Struck(setting=said["place"], mode=said["mode"], account=account)
+    yield Slice(setting=said["place"], mode=said["mode"], rows=unpacked(rows))
 
 
 class Reader:

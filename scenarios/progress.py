@@ -14,11 +14,13 @@ from rich.live import Live
 from rich.table import Table
 
 from scenarios.engine import Failed, News, Slice
+from scenarios.keys import KEYS
 from scenarios.spec import Scenario
 from topologies.units import format_delay, format_size
 
 _SETTINGS_SHOWN = 4  # at most this many settings stay in the live table, so that it fits a screen
 _REFRESH_S = 0.25
+_FAIR_S = 2.0  # sooner than that, how fast it goes says little
 
 
 @dataclass
@@ -40,9 +42,17 @@ class _Running:
 
 
 def label(setting: Scenario) -> str:
-    """A setting in words: "8 GPUs, 64 MB, 10 us"."""
+    """A setting in words: "8 GPUs, 64 MB, 10 us", and whatever else was swept."""
     chunk, delay = format_size(setting.collective.chunk_bytes), format_delay(setting.conditions.wan_delay_s)
-    return f"{setting.gpus} GPUs, {chunk}, {delay}{_clock(setting)}"
+    words = [f"{setting.gpus} GPUs", chunk, delay]
+    for key, value in setting.at:
+        written = KEYS[key].write(value)
+        name = key.partition(".")[2].replace("_", " ")
+        if key not in ("fabric.gpus", "collective.chunk", "conditions.wan_delay"):
+            words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
+        elif key == "fabric.gpus" and len(set(value)) > 1:
+            words[0] = f"{'+'.join(map(str, value))} GPUs"
+    return ", ".join(words) + _clock(setting)
 
 
 def _clock(setting: Scenario) -> str:
@@ -61,6 +71,8 @@ class Progress:
         self.engine = engine
         self.settings = settings
         self.finished = 0
+        self._began_s = time.monotonic()
+        self._before = 0
         self._points = {
             (place, mode): _Running() for place, setting in enumerate(settings) for mode in setting.run.modes
         }
@@ -77,6 +89,21 @@ class Progress:
         complete = point.done == self.settings[part.setting].collective.count
         self.finished += complete
         return complete
+
+    def begin(self) -> None:
+        """Begin to measure how fast the rest comes: what has been taken so far was there."""
+        self._began_s = time.monotonic()
+        self._before = sum(point.done for point in self._points.values())
+
+    def time_left(self) -> str:
+        """How long the rest takes if it goes on as it did, in words; nothing where that cannot be said."""
+        done = sum(point.done for point in self._points.values())
+        due = sum(setting.collective.count * len(setting.run.modes) for setting in self.settings)
+        took_s = time.monotonic() - self._began_s
+        if done in (self._before, due) or took_s < _FAIR_S:
+            return ""
+        left_s = (due - done) * took_s / (done - self._before)
+        return f", about {left_s / 60:,.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
     def against_model(self, place: int, mode: str) -> tuple[str, str]:
         """Of one point that is measured: the mean that the model predicts for the same collectives, and the ratio."""
@@ -136,6 +163,7 @@ def shown(
     progress = Progress(engine, settings)
     for part in before:
         progress.take(part)
+    progress.begin()
     console = Console(stderr=True)
     return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
 
@@ -171,7 +199,7 @@ def _live(news: Iterable[News], progress: Progress, console: Console) -> Generat
 
 def _table(progress: Progress, last: int) -> Table:
     """The points of the last few settings up to `last`."""
-    title = f"{progress.engine}: {progress.finished} of {progress.points} points"
+    title = f"{progress.engine}: {progress.finished} of {progress.points} points{progress.time_left()}"
     table = Table(title=title, title_justify="left")
     table.add_column("setting")
     table.add_column("mode")

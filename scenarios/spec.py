@@ -5,8 +5,8 @@ one, with every mistake found, is for `loader`.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hosts.transport import Transport
@@ -14,9 +14,6 @@ from scenarios.faults import Fault
 from topologies.conditions import ConditionsSpec
 from topologies.fabric import FabricSpec, even_split
 from topologies.scale import EVERYTHING, RateScale
-
-SWEPT = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
-"""The keys that a sweep may vary: those that tell one point of the results from another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a sweep: a key of SWEPT and its values (GPUs per site, bytes or seconds), in the order given."""
+    """One axis of a sweep: a key and its values (GPUs per site, bytes, seconds ...), in the order given."""
 
     key: str
     values: tuple[Any, ...]
@@ -58,7 +55,10 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One experiment: every mode in its run, at every setting that its sweep spans."""
+    """One experiment: every mode in its run, at every setting that its sweep spans.
+
+    Of one of those settings, `at` are the swept keys and their values there.
+    """
 
     name: str
     fabric: FabricSpec
@@ -68,6 +68,7 @@ class Scenario:
     transport: Transport
     sweep: tuple[Axis, ...] = ()
     faults: tuple[Fault, ...] = ()
+    at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     @property
     def gpus(self) -> int:
@@ -76,19 +77,13 @@ class Scenario:
 
     def settings(self) -> tuple["Scenario", ...]:
         """One scenario without a sweep for each combination of swept values, the last axis varying fastest."""
-        combinations = itertools.product(*(axis.values for axis in self.sweep))
-        return tuple(self._at(values) for values in combinations)
-
-    def _at(self, values: Sequence[Any]) -> "Scenario":
-        fabric, conditions, collective = self.fabric, self.conditions, self.collective
-        for axis, value in zip(self.sweep, values, strict=True):
-            if axis.key == "fabric.gpus":
-                fabric = replace(fabric, gpus_per_site=value)
-            elif axis.key == "conditions.wan_delay":
-                conditions = replace(conditions, wan_delay_s=value)
-            else:
-                collective = replace(collective, chunk_bytes=value)
-        return replace(self, fabric=fabric, conditions=conditions, collective=collective, sweep=())
+        plain = {key: value for key, value in values_of(self).items() if not key.startswith("sweep.")}
+        keys = [axis.key for axis in self.sweep]
+        found = []
+        for combination in itertools.product(*(axis.values for axis in self.sweep)):
+            at = dict(zip(keys, combination, strict=True))
+            found.append(replace(assembled(plain | at), at=tuple(at.items())))
+        return tuple(found)
 
 
 def assembled(values: Mapping[str, Any]) -> Scenario:
@@ -96,7 +91,7 @@ def assembled(values: Mapping[str, Any]) -> Scenario:
 
     Raises FabricError where a number of GPUs does not divide over the sites.
     """
-    axes = {key: values[f"sweep.{key}"] for key in SWEPT if f"sweep.{key}" in values}
+    axes = {key.removeprefix("sweep."): axis for key, axis in values.items() if key.startswith("sweep.")}
     if "fabric.gpus" in axes:
         axes["fabric.gpus"] = tuple(_gpus_per_site(gpus) for gpus in axes["fabric.gpus"])
     return Scenario(
@@ -152,7 +147,7 @@ def conditions_spec(values: Mapping[str, Any]) -> ConditionsSpec:
         mean=values["conditions.mean"],
         deviation=values["conditions.deviation"],
         mean_stay=values["conditions.mean_stay"],
-        trace=values["conditions.trace"],
+        trace=values["conditions.trace"] if values["conditions.sampler"] == "trace" else None,
         trace_step_s=values["conditions.trace_step"],
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from scenarios.parcels import receive, send
 
@@ -36,6 +37,15 @@ class Lost:
     why: str
 
 
+class Over(Protocol):
+    """A way to have a function done over many tasks."""
+
+    def __call__(
+        self, function: Function, tasks: Iterable[bytes], *, jobs: int
+    ) -> Generator[tuple[bytes, "bytes | Lost"], None, None]:
+        """As `over_tasks`."""
+
+
 def over_tasks(
     function: Function, tasks: Iterable[bytes], *, jobs: int
 ) -> Generator[tuple[bytes, bytes | Lost], None, None]:
@@ -45,7 +55,7 @@ def over_tasks(
     free. A task that raises an exception, or whose worker dies, is tried once more, by another worker if there is
     one, and then Lost. Whenever the generator ends or is closed, every worker has ended.
     """
-    queue = _Queue(tasks)
+    queue = Queue(tasks)
     if jobs == 1:
         for task in queue:
             yield from queue.settled(task, _answer(function, task))
@@ -61,7 +71,7 @@ def over_tasks(
                     pool.give(worker, following)
 
 
-class _Queue:
+class Queue:
     """The tasks that are still to do: those to be tried again, and then those that were never tried."""
 
     def __init__(self, tasks: Iterable[bytes]) -> None:

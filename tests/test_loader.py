@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scenarios import document
 from scenarios.checks import MAX_SETTINGS
 from scenarios.document import MAX_BYTES, ScenarioError, scenario_names
-from scenarios.keys import KEYS
+from scenarios.keys import KEYS, SWEPT
 from scenarios.loader import Override, assignment, load_scenario, resolved
-from scenarios.spec import SWEPT, values_of
+from scenarios.spec import values_of
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -143,7 +143,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("[fabrik]\ngpus = 8", "my.toml: fabrik: is no table of a scenario"),
         ("[fabrik]\ngpus = 8", "did you mean fabric?"),
         ("gpus = 8", "is no table of a scenario"),
-        ("fabric = 8", "fabric: is no key"),
+        ("fabric = 8", "fabric: is a table and no key: allowed is a key in it, fabric.gpus"),
         ("[fabric]\ngpu = 8", "my.toml: fabric.gpu: is no key of [fabric]"),
         ("[run]\nmode = []", "did you mean modes?"),
         ("[fabric]\ngpus = true", "true is a boolean"),
@@ -198,7 +198,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[run]\nmodes = ["base", "base"]', '"base" is listed twice'),
         ('[run]\nmodes = ["base", 3]', "3 is not known"),
         ('name = "../etc"', "is no name"),
-        ('[sweep]\n"run.seed" = [1, 2]', "sweep.run.seed: is no key of [sweep]"),
+        ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes: is no key of [sweep]"),
         ('[sweep]\n"collective.chunk" = []', "is no axis"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "lists a value twice"),
         ('[sweep]\n"collective.chunk" = ["8 MB", 3]', "3 is an integer"),

@@ -94,9 +94,17 @@ def test_too_little_memory_is_a_mistake_of_the_user() -> None:
 
 
 def test_more_memory_than_the_machine_has_room_for_names_the_room() -> None:
-    with pytest.raises(CannotRunError, match=r"/dev/shm has .*--memory") as caught:
+    with pytest.raises(CannotRunError, match=r"the VM's 1152921\.[0-9]+ TB of memory \(/dev/shm has ") as caught:
         host.memory_folder(2**60, {})
     assert caught.value.status == 3
+    assert "--memory" in caught.value.option and "--memory" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "words"), [(1_866_612_736, "1.8 GB"), (3 * 2**30, "3.2 GB"), (268_435_456, "268 MB"), (999, "999 B")]
+)
+def test_memory_is_told_in_units_that_can_be_read(size_bytes: int, words: str) -> None:
+    assert host.about(size_bytes) == words
 
 
 @pytest.mark.parametrize("folder", ["/", "/proc/x", "/sys", "/dev"])
@@ -156,7 +164,7 @@ def test_the_proven_source_is_preferred_and_else_the_newest() -> None:
     ("log", "status", "ready", "sentence", "expected"),
     [
         ("[1.0] Kernel panic - not syncing: Attempted to kill init!\n[1.0] CPU", 1, True, "panicked: Attempted to", 1),
-        ("Kernel panic - not syncing: Out of memory: system-wide", 1, True, "out of memory: give it more", 1),
+        ("Kernel panic - not syncing: Out of memory: system-wide", 1, True, "out of memory", 1),
         ("ptrace: Operation not permitted\ncheck_ptrace : expected", 1, False, "forbids ptrace", 3),
         ("x", 128 + 7, True, "out of room", 3),
         ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last words: some", 1),

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
             use_terminal=use_terminal,
         )
     except vm.VMError as error:
-        print(f"longhaul: {error}", file=sys.stderr)
+        print(f"longhaul: {error}{error.option and f', or {error.option}'}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -16,7 +16,7 @@ def error(log: str, *, status: int, ready: bool) -> VMError:
     """
     if panic := _PANIC.search(log):
         if "ut of memory" in panic[1]:
-            return VMError("the VM ran out of memory: give it more with --memory")
+            return VMError("the VM ran out of memory", option="give it more with --memory")
         return VMError(f"the VM's kernel panicked: {panic[1].strip()}")
     if not ready and "ptrace" in log:
         return CannotRunError(
@@ -25,7 +25,7 @@ def error(log: str, *, status: int, ready: bool) -> VMError:
         )
     if status == 128 + signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
         return CannotRunError(
-            "this machine ran out of room for the VM's memory: free some, or give it less with --memory"
+            "this machine ran out of room for the VM's memory: free some", option="give it less with --memory"
         )
     how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
     when = "while COMMAND ran" if ready else "before COMMAND started"

@@ -4,10 +4,15 @@
 class VMError(Exception):
     """The VM failed; the message is one sentence for the user.
 
-    ``status`` is the exit status that a command line ends with.
+    ``status`` is the exit status that a command line ends with; ``option`` is what helps where the VM's memory can be
+    given with --memory, in words.
     """
 
     status = 1
+
+    def __init__(self, message: str, *, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class VMUsageError(VMError):

@@ -39,13 +39,19 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
         if state.f_flag & os.ST_NOEXEC:
             reasons.append(f"{folder} is mounted noexec")
         elif room < memory_bytes:
-            reasons.append(f"{folder} has {format_size(room // 2**20 * 2**20)}")
+            reasons.append(f"{folder} has {about(room)}")
         else:
             return folder
     raise CannotRunError(
-        f"there is no room for the VM's {format_size(memory_bytes)} of memory ({', '.join(reasons)}): "
-        "free some, or give the VM less with --memory"
+        f"there is no room for the VM's {about(memory_bytes)} of memory ({', '.join(reasons)}): free some",
+        option="give the VM less with --memory",
     )
+
+
+def about(size_bytes: int) -> str:
+    """A size in words, to a tenth of a gigabyte or, below one, to a megabyte; never more than it is."""
+    grain = 10**8 if size_bytes >= 10**9 else 10**6
+    return format_size(size_bytes // grain * grain) if size_bytes >= grain else format_size(size_bytes)
 
 
 def working_directory(directory: str | os.PathLike[str] | None) -> str:
