@@ -137,6 +137,20 @@ def test_a_session_at_eight_gpus(vm: VM) -> None:
         prompt.ask("rate s0b0>s1b0 50 Gbit/s")
         assert "ratio" in prompt.ask("allgather 64 MB")
 
+        # Ctrl-C at a node's command is the command's; what is typed meanwhile is its input, and nobody else's.
+        prompt.child.sendline("g0 ping g4")
+        prompt.child.expect("icmp_seq=2", timeout=ANSWER_S)
+        prompt.child.send("left over")
+        prompt.child.expect("icmp_seq=3", timeout=ANSWER_S)
+        prompt.child.send("\x03")
+        prompt.child.expect_exact("0% packet loss", timeout=ANSWER_S)
+        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+        assert prompt.ask("g0 echo $((6 * 7))").strip() == "42"
+
+        # A switch that was stopped is shaped again when it is back.
+        prompt.ask("switch s0b1 stop")
+        prompt.ask("switch s0b1 start")
+
         # A cable, of the WAN and of a GPU.
         assert "s0b0 - s1b0 is down" in prompt.ask("link s0b0 s1b0 down")
         assert "100% packet loss" in prompt.ask("g0 ping -c 1 -W 1 g4")
@@ -166,6 +180,8 @@ def test_a_session_at_eight_gpus(vm: VM) -> None:
             ("iperf g0 g9", "is no GPU: allowed is g0 to g7"),
             ("link g0 s1l0 down", "no cable joins g0 and s1l0: g0 is joined to s0l0"),
             ("xterm g0", "needs a display"),
+            ("source /nonexistent", "is no file"),
+            ("switch s9b0 stop", "allowed is switch NAME start, or stop"),
             ("x", "usage"),
             ("x g99", "came to nothing"),
         ):

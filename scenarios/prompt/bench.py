@@ -14,18 +14,17 @@ from scenarios.ground import Ground
 from scenarios.plan import MODES, choose_rings
 from scenarios.prompt import forecast
 from scenarios.prompt.commands import PromptError
+from scenarios.prompt.room import check_size
 from scenarios.spec import Scenario
 from scenarios.testbed import Failure, Testbed
 from topologies.conditions import sampler
 from topologies.errors import SpecError
-from topologies.scale import ScaleError
-from topologies.units import format_size
+from topologies.shaping import TELLING
 
 STEADY_LATE_S = 20e-3
 """How late timers may be while a single flow is measured: a busy machine then shows less."""
 
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
-_COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +107,23 @@ class Bench(Testbed):
         before = self._delays_s
         self._delays_s = before.copy()
         self._delays_s[link] = delay_s
-        self._unshape()
         try:
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
         except Failure:
             self._delays_s = before
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
             raise
         self._router = type(self._router)(self.fabric, self._delays_s)
+
+    @property
+    def least_delay_s(self) -> float:
+        """What is shorter is left out, as timers in real time are too late to tell it from nothing."""
+        return self.ground.late_s / TELLING
+
+    def reshape(self) -> None:
+        """Shape the links anew, without what is in the queues."""
+        self._unshape()
+        self._shaper = self._shape(self.rates_bps)
 
     def set_mode(self, name: str) -> None:
         """Put a mode in force: ring and paths are as it chooses them under the conditions there are."""
@@ -218,10 +226,9 @@ class Bench(Testbed):
         """See to it that there are agents, for chunks of this size, and in the ring there was."""
         if not self._broken and chunk_bytes == self.setting.collective.chunk_bytes:
             return
-        self._check_size(chunk_bytes)
+        check_size(chunk_bytes, gpus=len(self.fabric.gpus), scale=self.ground.scale)
         if self._broken:  # what others have left in the queues would be in the way
-            self._unshape()
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
         with self._risking():
             self._communicator.close()
             self._communicator = self._communicate(chunk_bytes, epoch=self._communicator.epoch)
@@ -229,17 +236,6 @@ class Bench(Testbed):
             if self._ring:
                 self._communicator.build_ring(self._ring)
         self._broken = False
-
-    def _check_size(self, chunk_bytes: int) -> None:
-        try:
-            carried = self.ground.scale.chunk_bytes(chunk_bytes)
-        except ScaleError as error:
-            raise PromptError(str(error)) from None
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        room = int(fields["MemAvailable"].split()[0]) * 1024 // (_COPIES * len(self.fabric.gpus))
-        if carried > room:
-            most = format_size(room * self.ground.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"{format_size(chunk_bytes)} does not fit the memory there is: allowed is up to {most}")
 
     @contextmanager
     def _risking(self) -> Iterator[None]:

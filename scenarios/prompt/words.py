@@ -162,6 +162,12 @@ def rated(link: str, rate_bps: int, scale: RateScale) -> str:
     return f"{link} has {rate(rate_bps)}{carried}"
 
 
+def delayed(link: str, delay_s: float, least_s: float) -> str:
+    """What a link was told to take."""
+    left_out = f"; in real time less than {delay(least_s)} is left out" if delay_s < least_s else ""
+    return f"{link} takes {delay(delay_s)}{left_out}"
+
+
 def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: float, scale: RateScale) -> str:
     """What TCP carried, beside what the slowest link on the way has."""
     has_bps = scale.rate_bps(round(rate_bps))
