@@ -6,7 +6,7 @@ what is said of it is `words`'.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hosts.communicator import CollectiveError
@@ -14,6 +14,7 @@ from scenarios.ground import Ground
 from scenarios.plan import MODES, choose_rings
 from scenarios.prompt import forecast
 from scenarios.prompt.commands import PromptError
+from scenarios.prompt.forecast import Outcome
 from scenarios.prompt.room import check_size
 from scenarios.spec import Scenario
 from scenarios.testbed import Failure, Testbed
@@ -25,15 +26,6 @@ STEADY_LATE_S = 20e-3
 """How late timers may be while a single flow is measured: a busy machine then shows less."""
 
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One AllGather: what it took, what the model says, and packets dropped anywhere meanwhile."""
-
-    measured_s: float
-    predicted_s: float
-    drops: int
 
 
 class Bench(Testbed):
@@ -74,7 +66,8 @@ class Bench(Testbed):
 
     @property
     def paths(self) -> tuple[int, ...]:
-        """The WAN path of each of the ring's edges, by its index, -1 within a site."""
+        """The WAN path of each of the ring's edges now, by its index, -1 within a site."""
+        self._paths = forecast.paths_now(self.fabric, forecast.edges(self._ring), self._controller.status())
         return self._paths
 
     @property
@@ -150,7 +143,7 @@ class Bench(Testbed):
         return forecast.predicted_s(
             self.fabric,
             self._ring,
-            self._paths,
+            self.paths,
             rates_bps=self.rates_bps,
             delays_s=self._delays_s,
             chunk_bytes=scale.chunk_bytes(chunk_bytes) * scale.divisor,
@@ -171,15 +164,21 @@ class Bench(Testbed):
                     f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
                     "allowed is a smaller chunk, or higher rates"
                 )
-            before, _ = self._sent(), self._drops.drops()
+            before, _, _ = self._sent(), self._drops.drops(), self._late()
             result = self._communicator.allgather()
+            late = self._late()
         self._since += 1
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         if result.faults:
             fault = result.faults[0]
             raise CollectiveError(f"wrong data arrived: GPU {fault.rank}, step {fault.step}: {fault.text}")
-        return Outcome(measured_s=result.completion_s, predicted_s=predicted_s, drops=sum(self._drops.drops().values()))
+        return Outcome(
+            measured_s=result.completion_s,
+            predicted_s=predicted_s,
+            drops=sum(self._drops.drops().values()),
+            late=late,
+        )
 
     def cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
@@ -189,12 +188,7 @@ class Bench(Testbed):
 
     def path_between(self, src: int, dst: int) -> int:
         """The WAN path that packets from rank to rank take now, -1 within a site."""
-        if not forecast.crosses(self.fabric, src, dst):
-            return -1
-        for a, b, path, _ in self._controller.status()["routes"]:
-            if (a, b) == (src, dst):
-                return int(path)
-        return forecast.candidates(self.fabric, src, dst)[0].index
+        return forecast.paths_now(self.fabric, [(src, dst)], self._controller.status())[0]
 
     @contextmanager
     def steady(self) -> Iterator[None]:

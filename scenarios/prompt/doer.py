@@ -104,8 +104,7 @@ class Doer:
             for _ in range(command.count):
                 outcome = self._bench.allgather(command.chunk_bytes)
                 self._collectives += 1
-                said = words.collective(self._collectives, outcome.measured_s, outcome.predicted_s, outcome.drops)
-                print(said, flush=True)
+                print(words.collective(self._collectives, outcome), flush=True)
         except KeyboardInterrupt:
             print("\naborted; the next AllGather has new agents")
             return
