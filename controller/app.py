@@ -201,6 +201,7 @@ class RouteApp(App):
             "generation": self._forwarding.generation,
             "routes": routes,
             "outages": self._outages.told(),
+            "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
 
     def _waiting_for(self) -> list[str]:

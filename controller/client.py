@@ -104,7 +104,7 @@ class Controller:
 
     def status(self) -> dict[str, Any]:
         """`not_ready`: the switches without standing rules; `generation`: the last one; `routes` off the fixed path:
-        [src, dst, path, generation] each."""
+        [src, dst, path, generation] each; `dead`: the cables, [node, node] each, that the fixed paths lead around."""
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
     def _connect(self) -> socket.socket:

@@ -58,7 +58,7 @@ def _prompt(wanted: Asked) -> int:
 
     out = None if wanted.out is None else Path(wanted.out)
     try:
-        return launch(wanted.scenario, out=out, scale=wanted.scenario.run.scale)
+        return launch(wanted.scenario, out=out)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status

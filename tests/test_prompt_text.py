@@ -156,6 +156,15 @@ def test_the_forecast_is_the_models(mode: str) -> None:
     assert ("in use" in first) == (cheapest == used[crossing])
 
 
+def test_a_path_is_the_routes_or_the_first_that_is_whole() -> None:
+    index = {path.name: path.index for path in FABRIC.paths}
+    routes, pairs = [[3, 4, index["s0b1>s1b1"], 7]], [(3, 4), (0, 5), (7, 0), (0, 1)]
+    whole = forecast.paths_now(FABRIC, pairs, {"routes": routes, "dead": []})
+    assert whole == (index["s0b1>s1b1"], index["s0b0>s1b0"], index["s1b0>s0b0"], -1)
+    around = forecast.paths_now(FABRIC, pairs, {"routes": routes, "dead": [["s0b0", "s1b0"]]})
+    assert around == (index["s0b1>s1b1"], index["s0b0>s1b1"], index["s1b0>s0b1"], -1)
+
+
 DUMP = f"""NXST_FLOW reply (xid=0x4):
  cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=3, n_bytes=294, priority=100,ip,nw_dst=10.0.0.1 \
 actions=set_field:02:00:00:00:00:00->eth_dst,output:1

@@ -129,6 +129,10 @@ class FabricSwitch(LateShell, OVSSwitch):
         address = "0a:" + int(self.dpid, 16).to_bytes(8, "big")[-5:].hex(":")
         return f"{super().bridgeOpts()} other-config:hwaddr={address}"
 
+    def dpctl(self, *arguments: str) -> Any:
+        """Run an ovs-ofctl command on it, in the version of OpenFlow that it speaks."""
+        return self.cmd("ovs-ofctl", "-O", "OpenFlow13", arguments[0], self.name, *arguments[1:])
+
     @classmethod
     def batchStartup(cls, switches: Sequence["FabricSwitch"], run: Callable[..., Any] | None = None) -> Any:
         """Make all the bridges."""

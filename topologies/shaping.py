@@ -44,7 +44,7 @@ VIRTUAL_LATE_S = 64e-9
 """How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
 QUANTUM_BYTES = 200_000  # HTB wants one and has no use for it: no class borrows
 QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
-_TELLING = 100  # a delay that is so many times shorter than a timer may be late cannot be told from none
+TELLING = 100  # a delay that is so many times shorter than a timer may be late cannot be told from none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Shaping:
 
         Where timers may be late a delay that is next to nothing beside that is left out, as it would only cost.
         """
-        least_ns = max(1.0, self.late_s * 1e9 / _TELLING)
+        least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         found = {lane.key: round(self.delays_s[lane.link] * 1e9) for lane in self.lanes}
         return {key: ns for key, ns in found.items() if ns >= least_ns}
 

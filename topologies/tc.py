@@ -104,7 +104,7 @@ class Shaper:
     def close(self) -> None:
         """Take the shaping away, as far as its ports are still there."""
         with contextlib.suppress(TcError):
-            _tc(self.shaping.removal())
+            _tc(self.shaping.removal(), "-force")  # some may be gone
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -196,10 +196,10 @@ class DropCounter:
         return found
 
 
-def _tc(batch: str) -> None:
+def _tc(batch: str, *options: str) -> None:
     """Run a batch of tc to its end; raises TcError with the first line that fails."""
     done = subprocess.run(
-        ["tc", "-batch", "-"],
+        ["tc", *options, "-batch", "-"],
         input=batch,
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ what is said of it is `words`'.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hosts.communicator import CollectiveError
@@ -14,27 +14,18 @@ from scenarios.ground import Ground
 from scenarios.plan import MODES, choose_rings
 from scenarios.prompt import forecast
 from scenarios.prompt.commands import PromptError
+from scenarios.prompt.forecast import Outcome
+from scenarios.prompt.room import check_size
 from scenarios.spec import Scenario
 from scenarios.testbed import Failure, Testbed
 from topologies.conditions import sampler
 from topologies.errors import SpecError
-from topologies.scale import ScaleError
-from topologies.units import format_size
+from topologies.shaping import TELLING
 
 STEADY_LATE_S = 20e-3
 """How late timers may be while a single flow is measured: a busy machine then shows less."""
 
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
-_COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One AllGather: what it took, what the model says, and packets dropped anywhere meanwhile."""
-
-    measured_s: float
-    predicted_s: float
-    drops: int
 
 
 class Bench(Testbed):
@@ -75,7 +66,8 @@ class Bench(Testbed):
 
     @property
     def paths(self) -> tuple[int, ...]:
-        """The WAN path of each of the ring's edges, by its index, -1 within a site."""
+        """The WAN path of each of the ring's edges now, by its index, -1 within a site."""
+        self._paths = forecast.paths_now(self.fabric, forecast.edges(self._ring), self._controller.status())
         return self._paths
 
     @property
@@ -108,14 +100,23 @@ class Bench(Testbed):
         before = self._delays_s
         self._delays_s = before.copy()
         self._delays_s[link] = delay_s
-        self._unshape()
         try:
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
         except Failure:
             self._delays_s = before
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
             raise
         self._router = type(self._router)(self.fabric, self._delays_s)
+
+    @property
+    def least_delay_s(self) -> float:
+        """What is shorter is left out, as timers in real time are too late to tell it from nothing."""
+        return self.ground.late_s / TELLING
+
+    def reshape(self) -> None:
+        """Shape the links anew, without what is in the queues."""
+        self._unshape()
+        self._shaper = self._shape(self.rates_bps)
 
     def set_mode(self, name: str) -> None:
         """Put a mode in force: ring and paths are as it chooses them under the conditions there are."""
@@ -142,7 +143,7 @@ class Bench(Testbed):
         return forecast.predicted_s(
             self.fabric,
             self._ring,
-            self._paths,
+            self.paths,
             rates_bps=self.rates_bps,
             delays_s=self._delays_s,
             chunk_bytes=scale.chunk_bytes(chunk_bytes) * scale.divisor,
@@ -163,15 +164,21 @@ class Bench(Testbed):
                     f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
                     "allowed is a smaller chunk, or higher rates"
                 )
-            before, _ = self._sent(), self._drops.drops()
+            before, _, _ = self._sent(), self._drops.drops(), self._late()
             result = self._communicator.allgather()
+            late = self._late()
         self._since += 1
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         if result.faults:
             fault = result.faults[0]
             raise CollectiveError(f"wrong data arrived: GPU {fault.rank}, step {fault.step}: {fault.text}")
-        return Outcome(measured_s=result.completion_s, predicted_s=predicted_s, drops=sum(self._drops.drops().values()))
+        return Outcome(
+            measured_s=result.completion_s,
+            predicted_s=predicted_s,
+            drops=sum(self._drops.drops().values()),
+            late=late,
+        )
 
     def cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
@@ -181,12 +188,7 @@ class Bench(Testbed):
 
     def path_between(self, src: int, dst: int) -> int:
         """The WAN path that packets from rank to rank take now, -1 within a site."""
-        if not forecast.crosses(self.fabric, src, dst):
-            return -1
-        for a, b, path, _ in self._controller.status()["routes"]:
-            if (a, b) == (src, dst):
-                return int(path)
-        return forecast.candidates(self.fabric, src, dst)[0].index
+        return forecast.paths_now(self.fabric, [(src, dst)], self._controller.status())[0]
 
     @contextmanager
     def steady(self) -> Iterator[None]:
@@ -217,10 +219,9 @@ class Bench(Testbed):
         """See to it that there are agents, for chunks of this size, and in the ring there was."""
         if not self._broken and chunk_bytes == self.setting.collective.chunk_bytes:
             return
-        self._check_size(chunk_bytes)
+        check_size(chunk_bytes, gpus=len(self.fabric.gpus), scale=self.ground.scale)
         if self._broken:  # what others have left in the queues would be in the way
-            self._unshape()
-            self._shaper = self._shape(self.rates_bps)
+            self.reshape()
         with self._risking():
             self._communicator.close()
             self._communicator = self._communicate(chunk_bytes, epoch=self._communicator.epoch)
@@ -229,17 +230,6 @@ class Bench(Testbed):
             if self._ring:
                 self.join()
         self._broken = False
-
-    def _check_size(self, chunk_bytes: int) -> None:
-        try:
-            carried = self.ground.scale.chunk_bytes(chunk_bytes)
-        except ScaleError as error:
-            raise PromptError(str(error)) from None
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        room = int(fields["MemAvailable"].split()[0]) * 1024 // (_COPIES * len(self.fabric.gpus))
-        if carried > room:
-            most = format_size(room * self.ground.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"{format_size(chunk_bytes)} does not fit the memory there is: allowed is up to {most}")
 
     @contextmanager
     def _risking(self) -> Iterator[None]:

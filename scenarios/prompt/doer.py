@@ -12,7 +12,7 @@ from scenarios.prompt.capture import Capture
 from scenarios.prompt.commands import Command, PromptError
 from topologies.shaping import lanes
 
-_ASK_S = 30
+_ASK_S, _PING_S = 30, 3
 
 
 class Doer:
@@ -84,7 +84,7 @@ class Doer:
 
     def _delay(self, command: commands.Delay) -> None:
         self._bench.delay(command.link, command.delay_s)
-        print(f"{self._name(command.link)} takes {words.delay(command.delay_s)}")
+        print(words.delayed(self._name(command.link), command.delay_s, self._bench.least_delay_s))
 
     def _ring(self, command: commands.Ring) -> None:
         if command.order is not None:
@@ -104,8 +104,7 @@ class Doer:
             for _ in range(command.count):
                 outcome = self._bench.allgather(command.chunk_bytes)
                 self._collectives += 1
-                said = words.collective(self._collectives, outcome.measured_s, outcome.predicted_s, outcome.drops)
-                print(said, flush=True)
+                print(words.collective(self._collectives, outcome), flush=True)
         except KeyboardInterrupt:
             print("\naborted; the next AllGather has new agents")
             return
@@ -135,6 +134,7 @@ class Doer:
         bench, src, dst = self._bench, command.src, command.dst
         path = bench.path_between(src, dst)
         way = forecast.way(bench.fabric, src, dst, path, rates_bps=bench.rates_bps, delays_s=bench.delays_s)
+        self._check_reachable(src, dst)
         with bench.steady():
             carried_bps = speed.carried_bps(
                 src_pid=bench.network.host_pids[src],
@@ -153,6 +153,14 @@ class Doer:
                 scale=bench.ground.scale,
             )
         )
+
+    def _check_reachable(self, src: int, dst: int) -> None:
+        """Raise PromptError where no packet comes back: TCP would try for minutes."""
+        bench = self._bench
+        patience_s = _PING_S + int(4 * sum(sorted(bench.delays_s)[-4:]))
+        said = bench.network.net.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {patience_s} {bench.fabric.gpus[dst].ip}")
+        if " 0 received" in said:
+            raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
 
     def _cable(self, command: commands.Cable) -> None:
         self._bench.cable(command.a, command.b, up=command.up)

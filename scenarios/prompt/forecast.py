@@ -3,13 +3,15 @@
 Rates and chunks are the scenario's, not what is carried of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis.timing import completion_s
+from controller.ways import Ways
 from topologies.fabric import Fabric, WanPath
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +28,19 @@ class Way:
     def cost_s(self, chunk_bytes: int) -> float:
         """How long a chunk takes over it."""
         return self.delay_s + 8 * chunk_bytes / self.rate_bps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One AllGather: what it took, what the model says, and packets dropped anywhere meanwhile.
+
+    `late`: the machine was too busy to keep time.
+    """
+
+    measured_s: float
+    predicted_s: float
+    drops: int
+    late: bool
 
 
 def way(fabric: Fabric, src: int, dst: int, path: int, *, rates_bps: Floats, delays_s: Floats) -> Way:
@@ -51,6 +66,20 @@ def crosses(fabric: Fabric, src: int, dst: int) -> bool:
 def candidates(fabric: Fabric, src: int, dst: int) -> tuple[WanPath, ...]:
     """The WAN paths that an edge could take, the fixed one first."""
     return fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())
+
+
+def paths_now(fabric: Fabric, pairs: Sequence[tuple[int, int]], status: Mapping[str, Any]) -> tuple[int, ...]:
+    """The WAN path that each pair of ranks is on by the controller's status, -1 within a site.
+
+    A pair without a route of its own is on the fixed path: the first that leads around what is dead.
+    """
+    sites = [gpu.site for gpu in fabric.gpus]
+    routes = {(src, dst): path for src, dst, path, _ in status["routes"]}
+    ways = Ways(fabric, frozenset(frozenset(cable) for cable in status["dead"]))
+    return tuple(
+        -1 if sites[src] == sites[dst] else routes.get((src, dst), ways.fixed(sites[src], sites[dst]).index)
+        for src, dst in pairs
+    )
 
 
 def predicted_s(

@@ -4,10 +4,8 @@ The files that it leaves are in a run folder of their own, which goes again if t
 """
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +17,6 @@ from scenarios.place import Place
 from scenarios.prompt import history
 from scenarios.spec import Scenario
 from scenarios.vm import terminal
-from topologies.scale import RateScale
 
 """100 Gbit/s are 100 Mbit/s, which one core of any machine carries over several switches."""
 
@@ -27,7 +24,7 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
 
 
-def launch(scenario: Scenario, *, out: Path | None, scale: RateScale) -> int:
+def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Have a prompt on the network of a scenario (the first of its settings); return an exit status.
 
     Raises FolderError where there is no place for its files, vm.VMError where there is no VM.
@@ -41,8 +38,8 @@ def launch(scenario: Scenario, *, out: Path | None, scale: RateScale) -> int:
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     try:
         if lacks:
-            return _in_the_vm(setting, scale, place.path, which + _where(lacks))
-        return _here(setting, scale, place.path, f"{which}on this machine's own kernel")
+            return _in_the_vm(setting, place.path, which + _where(lacks))
+        return _here(setting, place.path, f"{which}on this machine's own kernel")
     finally:
         history.adopt(place.path, os.environ)
         place.abandon()
@@ -54,25 +51,20 @@ def _where(lacks: Sequence[Lack]) -> str:
     return f"in the VM (on this machine's own kernel it would need {first}; --doctor tells more)"
 
 
-def _here(setting: Scenario, scale: RateScale, folder: Path, where: str) -> int:
+def _here(setting: Scenario, folder: Path, where: str) -> int:
     # Mininet is there only where the network is, and takes its time to load.
-    from scenarios.prompt import session
+    from scenarios.prompt.session import serve
 
-    own = Path(tempfile.mkdtemp(prefix="longhaul-"))
-    try:
-        on = session.ground(scale, own_openvswitch=False, folder=own)
-        return session.serve(setting, on=on, folder=folder, where=where)
-    finally:
-        shutil.rmtree(own)
+    return serve(setting, own_kernel=True, folder=folder, where=where)
 
 
-def _in_the_vm(setting: Scenario, scale: RateScale, folder: Path, where: str) -> int:
+def _in_the_vm(setting: Scenario, folder: Path, where: str) -> int:
     # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
     inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
     at_terminal = terminal.is_terminal()
     print("longhaul: starting the VM", file=sys.stderr, flush=True)
     return vm.run(
-        [sys.executable, "-m", "scenarios.prompt.session", resolved(setting), str(scale), str(folder.resolve()), where],
+        [sys.executable, "-m", "scenarios.prompt.session", resolved(setting), str(folder.resolve()), where],
         clock="wall",
         memory_bytes=_VM_BYTES,
         results=folder,

@@ -1,16 +1,17 @@
 """A prompt's life: the network comes up, somebody types, everything goes down again, whatever ends it.
 
-``python -m scenarios.prompt.session SCENARIO SCALE FOLDER WHERE`` is one in the VM, as root: SCENARIO is the text of a
+``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` is one in the VM, as root: SCENARIO is the text of a
 TOML file, WHERE a few words for the banner on where the network is.
 """
 
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from scenarios.ground import WALL_LATE_S, WALL_LEAD_S, Ground
+from scenarios.ground import Ground
 from scenarios.loader import load_scenario
 from scenarios.prompt import history, words
 from scenarios.prompt.bench import Bench
@@ -18,37 +19,41 @@ from scenarios.prompt.commands import PromptError
 from scenarios.prompt.shell import Prompt
 from scenarios.spec import Scenario
 from scenarios.testbed import Failure
-from topologies.scale import RateScale
+
+_LEAD_S = 0.08  # for each GPU: nobody at a prompt waits for a machine to be quick
 
 
-def ground(scale: RateScale, *, own_openvswitch: bool, folder: Path) -> Ground:
-    """What a network in real time stands on."""
-    return Ground(own_openvswitch=own_openvswitch, folder=folder, scale=scale, late_s=WALL_LATE_S, lead_s=WALL_LEAD_S)
-
-
-def serve(setting: Scenario, *, on: Ground, folder: Path, where: str) -> int:
+def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> int:
     """Have the network of a setting up for as long as somebody types; return an exit status.
 
-    Captures go to `folder`. Handles SIGINT, SIGTERM and SIGHUP itself from now on.
+    It is on the machine's own kernel, or this is a VM. Captures go to `folder`. Handles SIGINT, SIGTERM and SIGHUP
+    itself from now on.
     """
+    real = Ground.real(setting.run.scale, own_kernel=own_kernel)
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     try:
-        with Bench(setting, ground=on, tell=_tell) as bench:
-            print(words.banner(bench.fabric, on.scale, where=where, folder=str(folder)), flush=True)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            try:
-                Prompt(bench, folder=folder, remembered=history.place(os.environ))
-            finally:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                _tell("down again", verb="taking everything")
+        with real.files() as files:
+            on = replace(real, folder=files, lead_s=max(real.lead_s, _LEAD_S * setting.gpus))
+            return _serve(setting, on, folder, where)
     except (*Failure, PromptError) as error:
         print(f"longhaul: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("longhaul: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _serve(setting: Scenario, on: Ground, folder: Path, where: str) -> int:
+    with Bench(setting, ground=on, tell=_tell) as bench:
+        print(words.banner(bench.fabric, on.scale, where=where, folder=str(folder)), flush=True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            Prompt(bench, folder=folder, remembered=history.place(os.environ))
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _tell("down again", verb="taking everything")
     return 0
 
 
@@ -70,12 +75,12 @@ def _tell(what: str, verb: str = "bringing up") -> None:
 
 def main(arguments: list[str]) -> int:
     """Serve one prompt in the VM."""
-    text, scale, folder, where = arguments
-    on = ground(RateScale.parse(scale), own_openvswitch=True, folder=Ground().folder)
-    on.folder.mkdir(mode=0o700, exist_ok=True)
-    scenario = on.folder / "scenario.toml"
-    scenario.write_text(text)
-    return serve(load_scenario(str(scenario)), on=on, folder=Path(folder), where=where)
+    text, folder, where = arguments
+    with Ground().files() as files:
+        scenario = files / "scenario.toml"
+        scenario.write_text(text)
+        setting = load_scenario(str(scenario))
+    return serve(setting, own_kernel=False, folder=Path(folder), where=where)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from mininet.cli import CLI
 from mininet.log import lg
 
 from scenarios.document import did_you_mean, shown
-from scenarios.prompt import completion, history
+from scenarios.prompt import completion, foreground, history
 from scenarios.prompt.bench import Bench
 from scenarios.prompt.commands import PromptError
 from scenarios.prompt.doer import Doer
@@ -93,13 +93,25 @@ class Prompt(CLI):  # type: ignore[misc]
         print()
         return self.do_exit(line)
 
+    def do_source(self, line: str) -> None:
+        """Run the commands of a file."""
+        if not Path(line.strip()).is_file():
+            raise PromptError(f"{shown(line.strip())} is no file: allowed is source FILE")
+        super().do_source(line)
+
+    def do_switch(self, line: str) -> None:
+        """Start or stop a switch, whose ports are then without their shaping."""
+        switches = [switch.name for switch in self._bench.fabric.switches]
+        match line.split():
+            case [name, "start" | "stop"] if name in switches:
+                super().do_switch(line)
+            case _:
+                raise PromptError(f"switch is given {shown(line.strip())}: allowed is switch NAME start, or stop")
+        self._bench.reshape()
+
     def waitForNode(self, node: Any) -> None:
-        """Show what a node's command says; what is typed goes to it at a terminal only, else it is the next line."""
-        if self.isatty():
-            super().waitForNode(node)
-            return
-        while node.waiting:
-            print(node.monitor(), end="", flush=True)
+        """Show what a node's command says, and give it what is typed meanwhile, where somebody types."""
+        foreground.attend(node, at_terminal=self.isatty())
 
     def completenames(self, text: str, *_: Any) -> list[str]:
         """What a line can begin with: verbs, and nodes."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scenarios.plan import Mode
-from scenarios.prompt.forecast import Way, candidates, crosses, edges, way
+from scenarios.prompt.forecast import Outcome, Way, candidates, crosses, edges, way
 from topologies.fabric import Fabric
 from topologies.scale import RateScale
 from topologies.units import format_delay, format_size
@@ -162,6 +162,12 @@ def rated(link: str, rate_bps: int, scale: RateScale) -> str:
     return f"{link} has {rate(rate_bps)}{carried}"
 
 
+def delayed(link: str, delay_s: float, least_s: float) -> str:
+    """What a link was told to take."""
+    left_out = f"; in real time less than {delay(least_s)} is left out" if delay_s < least_s else ""
+    return f"{link} takes {delay(delay_s)}{left_out}"
+
+
 def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: float, scale: RateScale) -> str:
     """What TCP carried, beside what the slowest link on the way has."""
     has_bps = scale.rate_bps(round(rate_bps))
@@ -171,12 +177,13 @@ def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: flo
     return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
 
 
-def collective(number: int, measured_s: float, predicted_s: float, drops: int) -> str:
+def collective(number: int, outcome: Outcome) -> str:
     """A line of allgather's: what was measured, what was predicted and their ratio."""
-    lost = f", {drops} packets dropped" if drops else ""
+    lost = f", {outcome.drops} packets dropped" if outcome.drops else ""
+    late = " (this machine was too busy to keep time)" if outcome.late else ""
     return (
-        f"AllGather {number}: measured {duration(measured_s)}, predicted {duration(predicted_s)}, "
-        f"ratio {measured_s / predicted_s:.3f}{lost}"
+        f"AllGather {number}: measured {duration(outcome.measured_s)}, predicted {duration(outcome.predicted_s)}, "
+        f"ratio {outcome.measured_s / outcome.predicted_s:.3f}{lost}{late}"
     )
 
 
