@@ -32,7 +32,6 @@ LOOKED_AT_ONLY = {
 }
 
 ALLOWED = {  # file: what it may do all the same, and why
-    "scenarios/workers.py": ("imports multiprocessing.connection", "its ends are its own children's, without a name"),
     "tests/guest/line.py": ("imports multiprocessing", "two processes of one test, forked"),
     "tests/test_fabric.py": ("imports pickle", "errors have to survive it"),
     "tests/test_network.py": ("calls ", "Mininet's own command runs a custom file in this way"),
