@@ -248,11 +248,17 @@ def _kind(what: str) -> str:
     return next((kind for kind in faults.KINDS if all(word in what.split() for word in kind.split())), "not declared")
 
 
-def _campaign(count: int, seed: int, jobs: int, patience_s: float) -> list[Outcome]:
+def sizes_of(count: int, seed: int) -> list[int]:
+    """How many faults each scenario of a campaign has, so many in all."""
     chance = random.Random(seed)  # noqa: S311 - as above
     sizes: list[int] = []
     while sum(sizes) < count:
         sizes.append(min(chance.choice([1, 1, 2]), count - sum(sizes)))
+    return sizes
+
+
+def _campaign(count: int, seed: int, jobs: int, patience_s: float) -> list[Outcome]:
+    sizes = sizes_of(count, seed)
     outcomes: list[Outcome] = []
     done, began, lock = 0, time.monotonic(), threading.Lock()
 
@@ -301,6 +307,12 @@ def main() -> int:
     options = parser.parse_args()
     if not 1 <= options.count <= MAX_COUNT or not 1 <= options.jobs <= MAX_JOBS:
         parser.error(f"allowed are 1 to {MAX_COUNT:,} faults, and 1 to {MAX_JOBS} jobs")
+    if options.show is not None:
+        sizes = sizes_of(options.count, options.seed)
+        if not 0 <= options.show < len(sizes):
+            parser.error(f"--show: {options.show} is none of its scenarios: allowed is 0 to {len(sizes) - 1}")
+        print(drawn(options.show, options.seed, sizes[options.show]).text, end="")
+        return 0
     fds = len(list(Path("/proc/self/fd").iterdir()))
     with tempfile.TemporaryDirectory(prefix="longhaul-campaign-") as folder:
         _Scratch.folder = Path(folder)

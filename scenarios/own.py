@@ -37,7 +37,7 @@ _VSCTL = ("ovs-vsctl", "--timeout=10", "--no-wait")
 def _switch_setting(key: str) -> str:
     """A setting of the machine's Open vSwitch, nothing where it has none."""
     command = [*_VSCTL, "--if-exists", "get", "Open_vSwitch", ".", f"other_config:{key}"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # of its own 10 s
     if ended.returncode != 0:
         said = ended.stderr.strip().splitlines()
         raise NetworkError(f"Open vSwitch does not answer: {said[-1] if said else 'ovs-vsctl failed'}")

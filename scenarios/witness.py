@@ -11,7 +11,10 @@ import subprocess
 import threading
 from pathlib import Path
 
+from scenarios.vm.errors import VMError
+
 _CLONE_NEWNET = 0x40000000
+_PATIENCE_S = 60
 _FOLDERS = ("net/core", "net/ipv4")
 _OTHERS = ("kernel/randomize_va_space", "kernel/sched_rt_runtime_us", "vm/overcommit_memory")
 
@@ -64,4 +67,7 @@ def _within(pid: int) -> dict[str, str]:
 
 
 def _said(command: list[str]) -> str:
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    try:
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
+    except subprocess.TimeoutExpired:
+        raise VMError(f"{command[0]} has not ended after {_PATIENCE_S} s") from None

@@ -21,6 +21,7 @@ from topologies.shaping import QUANTUM_BYTES, QUEUE_PACKETS, ClassKey, Shaping, 
 Floats = npt.NDArray[np.float64]
 
 _DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
+_PATIENCE_S = 120  # for tc, which takes a second for the largest fabric
 _RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
 
 
@@ -198,14 +199,18 @@ class DropCounter:
 
 def _tc(batch: str, *options: str) -> None:
     """Run a batch of tc to its end; raises TcError with the first line that fails."""
-    done = subprocess.run(
-        ["tc", *options, "-batch", "-"],
-        input=batch,
-        capture_output=True,
-        text=True,
-        check=False,
-        process_group=0,  # Ctrl-C at a prompt is not for it
-    )
+    try:
+        done = subprocess.run(
+            ["tc", *options, "-batch", "-"],
+            input=batch,
+            capture_output=True,
+            text=True,
+            check=False,
+            process_group=0,  # Ctrl-C at a prompt is not for it
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise TcError(f"tc has not ended after {_PATIENCE_S} s") from None
     if done.returncode == 0:
         return
     words = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]

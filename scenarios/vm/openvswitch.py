@@ -22,6 +22,7 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 # the kernel has no flow for, and forwards nothing.
 _CPUS_COUNTED_S = 10
 _STOP_S = 10
+_START_S = 120  # of each of its programs, which detach at once
 _DAEMONS = ("ovs-vswitchd", "ovsdb-server")
 
 
@@ -68,7 +69,9 @@ def _daemon(name: str) -> tuple[str, ...]:
 
 def _run(*command: str) -> None:
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
+    except subprocess.TimeoutExpired:
+        raise VMError(f"{command[0]} has not ended after {_START_S} s") from None
     except FileNotFoundError:
         raise VMError(f"{command[0]} is not installed: run `bash scenarios/setup.sh`") from None
     if ended.returncode != 0:
