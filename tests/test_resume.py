@@ -8,10 +8,13 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -159,7 +162,7 @@ def unfinished(tmp_path):
     arguments = ["fig4a", "--engine", "model", "--collectives", "400000", "--jobs", "1", "--out", "run"]
     with started(*arguments, cwd=tmp_path) as process:
         until = time.monotonic() + 60
-        while not list(tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
+        while not any(path.stat().st_size for path in tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -192,7 +195,7 @@ def test_what_cannot_be_gone_on_with_is_a_sentence(unfinished):
     (unfinished / "foreign").mkdir()
     for name in ("foreign", "nowhere"):
         assert f"--resume: {name} is no run folder" in ended("--resume", name, cwd=unfinished, status=2)[1]
-    (journal, *_) = (unfinished / "run/points").glob("*.rows")
+    journal = max((unfinished / "run/points").glob("*.rows"), key=lambda path: path.stat().st_size)
     whole = journal.read_bytes()
     journal.write_bytes(whole[:40] + b"?" + whole[41:] + whole)
     assert "is damaged at byte 0" in says(status=1)
@@ -236,17 +239,19 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_sentence(unfinished):
-    folder = unfinished / "run"
-    for path in [folder, *folder.rglob("*")]:
+    # pytest's own folders are closed to others, time and again.
+    home = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    folder = home / "run"
+    shutil.copytree(unfinished / "run", folder)
+    for path in [home, folder, *folder.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    for parent in [unfinished, *list(unfinished.parents)[:2]]:
-        parent.chmod(0o755)
     other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     try:
-        _, said = ended("--resume", "run", cwd=unfinished, status=2, **other)
+        _, said = ended("--resume", "run", cwd=home, status=2, **other)
         assert said == "--resume: run cannot be written to: Permission denied\n"
-        _, said = ended("--engine", "model", "--out", "run/new", cwd=unfinished, status=2, **other)
+        _, said = ended("--engine", "model", "--out", "run/new", cwd=home, status=2, **other)
         assert said == "--out: run/new cannot be written to: Permission denied\n"
     finally:
-        for path in [folder, folder / "points"]:
+        for path in [home, folder, folder / "points"]:
             path.chmod(0o755)
+        shutil.rmtree(home)

@@ -126,10 +126,10 @@ class Bench:
         for k in range(task.setting.collective.count):
             if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
                 raise EmulationError(f"{task.name}, after 2 collectives: the switch fell over")
-            n, plan = task.setting.gpus, reader._plan
-            row = {"collective": k, "completion_s": reader._predicted_s[k], "drops": 0}
-            row |= {"ring": plan.ring[k].tolist(), "path": plan.path[k].tolist()}
-            row |= {"reembedded": bool(plan.reembedded[k]), "rerouted": bool(plan.rerouted[k])}
+            n, expected = task.setting.gpus, reader._expected.of(k)
+            row = {"collective": k, "completion_s": expected.predicted_s, "drops": 0}
+            row |= {"ring": expected.ring.tolist(), "path": expected.path.tolist()}
+            row |= {"reembedded": False, "rerouted": False}
             row |= {"start_ns": [0] * n, "arrived_ns": [[10 * step for step in range(1, n)]] * n}
             reader.write((json.dumps(row) + "\n").encode())
 
