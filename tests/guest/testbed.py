@@ -2,7 +2,7 @@
 
 ``testbed.py SCENARIO MODE bytes`` prints, for each collective, the WAN ports that carried more than one megabyte and
 the links of the paths in use; ``testbed.py SCENARIO MODE controller|agent|switch`` kills that before the third
-collective and prints the sentence that the testbed ends with.
+collective and prints the number of each that is run, and the sentence that the testbed ends with, if it does.
 """
 
 import json
