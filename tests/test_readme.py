@@ -103,6 +103,10 @@ RULES: tuple[tuple[str, Callable[[str], str]], ...] = (
     (rf"{PYTHON} -m scenarios\.vm .*-- (ba)?sh$", typed("id -u; exit")),
     (rf"{PYTHON} -m scenarios\.vm ", as_written),
     (rf"{PYTHON} scenarios/run\.py.* --cli", typed("exit")),
+    (
+        rf"{PYTHON} scenarios/run\.py.* --dask ",
+        elsewhere("test_dask.py::test_a_worker_killed_in_the_middle_changes_no_number"),
+    ),
     (rf"printf .* \| {PYTHON} scenarios/run\.py --cli$", as_written),
     (rf"{PYTHON} scenarios/campaign\.py .*--show", as_written),
     (rf"{PYTHON} scenarios/campaign\.py ", lambda command: re.sub(r"--count [0-9]+", "--count 2", command)),
