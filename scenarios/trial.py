@@ -146,9 +146,12 @@ class Trial:
         testbed = self._testbed
         if not testbed.controller.alive() and not self._mishaps.holds_controller():
             noticed_ns = time.monotonic_ns()
+            killed = any(account.open and self._kind(account) == "controller killed" for account in self._accounts)
+            if not killed:
+                self._struck(UNFORESEEN, noticed_ns, what="the controller has died")
             testbed.restart_controller(without=self._mishaps.down())
             self._afresh = True
-            self._note("controller killed", noticed_ns)
+            self._note("controller killed" if killed else "", noticed_ns)
         if self._broken:
             testbed.renew()
             self._broken = False

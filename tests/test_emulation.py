@@ -176,16 +176,18 @@ def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(environment: dict[
             assert 7 * 8e6 < sent < 7 * 8e6 * 1.02  # seven chunks and their headers, and nothing twice
 
 
-@pytest.mark.parametrize(("victim", "words"), [("controller", "the controller"), ("agent", "GPU")])
-def test_what_dies_is_named_in_one_sentence(environment: dict[str, str], victim: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "told"),
+    [
+        ("controller", ["the controller has died: recovered, 0 lost"]),
+        ("agent", ["collective 3 failed: the process of GPU 7 died: recovered, 1 lost"]),
+        ("switch", []),  # a border router: the controller leads around it
+    ],
+)
+def test_whatever_dies_unforeseen_is_made_good(environment: dict[str, str], victim: str, told: list[str]) -> None:
     printed = inside(environment, str(PROJECT / "scenarios" / "paper.toml"), "joint", victim)
-    assert printed[:2] == ["0", "1"]  # what was measured before has been told
-    assert len(printed) == 3 and printed[2].startswith("error: ")
-    assert words in printed[2]
-
-
-def test_a_border_router_that_dies_is_led_around(environment: dict[str, str]) -> None:
-    assert inside(environment, str(PROJECT / "scenarios" / "paper.toml"), "joint", "switch") == ["0", "1", "2", "3"]
+    assert [line for line in printed if line.isdecimal()] == ["0", "1", "2", "3"]
+    assert [line for line in printed if not line.isdecimal()] == told
 
 
 def test_a_choice_that_differs_from_the_plan_ends_the_run() -> None:

@@ -2,7 +2,7 @@
 
 ``testbed.py SCENARIO MODE bytes`` prints, for each collective, the WAN ports that carried more than one megabyte and
 the links of the paths in use; ``testbed.py SCENARIO MODE controller|agent|switch`` kills that before the third
-collective and prints the number of each that is run, and the sentence that the testbed ends with, if it does.
+collective and prints what became of it and of the collectives.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from scenarios.loader import load_scenario
 from scenarios.plan import MODES
 from scenarios.testbed import Failure, Testbed
+from scenarios.trial import Account, Trial
 
 COUNT = 4
 
@@ -49,7 +50,10 @@ def watch(testbed: Testbed, mode: str) -> None:
 
 
 def kill(testbed: Testbed, mode: str, victim: str) -> None:
-    for row in testbed.run(MODES[mode], count=COUNT):
+    for row in Trial(testbed, MODES[mode]).run(count=COUNT):
+        if isinstance(row, Account):
+            print(f"{row.what}: {row.outcome}, {row.collectives_lost} lost", flush=True)
+            continue
         print(row.collective, flush=True)
         if row.collective != 1:
             continue
