@@ -133,13 +133,21 @@ class Trial:
             for account in self._accounts:
                 if account.open and account.collectives_lost:
                     account.note(detected_ns=account.struck_ns, recovered_ns=time.monotonic_ns())
-            again = self._testbed.bytes_again()
+            again = self._bytes_again()
             if again and self._accounts:
                 self._accounts[-1].bytes_again += again
             if again or struck:
                 self._testbed.part()  # what TCP has learnt from losses is no part of the next collective
         undisturbed = not (struck or disturbed or incomparable)
         return replace(row, attempts=attempts, faults=tuple(in_force), undisturbed=undisturbed)
+
+    def _bytes_again(self) -> int:
+        """The bytes that TCP has sent again; 0 where an agent died once the collective was over, which is noted."""
+        try:
+            return self._testbed.bytes_again()
+        except CollectiveError as error:
+            self._lose(error, again=0, collectives=0)
+            return 0
 
     def _repair(self) -> None:
         """Start what has died again, and note what is well again by that."""
@@ -170,7 +178,7 @@ class Trial:
     def _kind(self, account: Account) -> str:
         return "" if account.fault == UNFORESEEN else self._faults[account.fault].kind
 
-    def _lose(self, error: CollectiveError | ControllerError, *, again: int) -> None:
+    def _lose(self, error: CollectiveError | ControllerError, *, again: int, collectives: int = 1) -> None:
         """An attempt is lost: blame the last fault that is open, or one that nobody declared."""
         seen_ns = error.seen_ns if isinstance(error, CollectiveError) else time.monotonic_ns()
         self._broken = self._broken or isinstance(error, CollectiveError)
@@ -180,7 +188,7 @@ class Trial:
             blamed = self._accounts[-1]
         if self._kind(blamed) in ("agent killed", ""):
             blamed.note(detected_ns=seen_ns, recovered_ns=None)
-        blamed.collectives_lost += isinstance(error, CollectiveError)
+        blamed.collectives_lost += collectives * isinstance(error, CollectiveError)
         blamed.bytes_again += again
         self._ask_after()
         if self._kind(blamed) in ("link down", "switch down"):  # led around or not, it was no help

@@ -202,6 +202,9 @@ for = "2 collectives"
 at = "200 us into collective 5"
 what = "agent 3 killed"
 [[fault]]
+at = "1 s into collective 6"
+what = "agent 2 killed"
+[[fault]]
 at = "collective 7"
 what = "controller killed"
 [[fault]]
@@ -226,7 +229,7 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
     answer = json.loads(ended.stdout)
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
-    assert len(rows) == 24 and len(struck) == 10
+    assert len(rows) == 24 and len(struck) == 12
     assert set(struck.outcome) == {"recovered", "ridden out"}
     by_what = dict(iter(struck.groupby("what")))
     assert set(by_what["agent 1 slow 10x"].outcome) == {"ridden out"}
@@ -237,6 +240,8 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
     assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective went another way
     assert (by_what["switch s0b0 down"].recovered_s < 0.2).all()
     assert (by_what["agent 3 killed"].collectives_lost == 1).all()
+    assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # its instant came when the collective was over
+    assert (by_what["agent 2 killed"].collectives_lost == 0).all()
     assert (by_what["agent 3 killed"].bytes_again > 1e6).all()
     assert (by_what["switch s0l1 down"].collectives_lost >= 1).all()  # there is no way around a leaf
     # What nothing struck in the middle takes what the model says, also with something down or slow.
