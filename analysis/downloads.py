@@ -11,8 +11,8 @@ import pandas as pd
 from analysis.page import Markup, download, table
 from analysis.points import Point, Setting, label_of
 
-MOST_ROWS = 400_000
-"""Rows on one page: less than 12 MB of it."""
+MOST_ROWS = 100_000
+"""Rows on one page: less than 3 MB of it, and seconds to write."""
 _PLAIN = 1_000  # rows up to which a file is not compressed
 
 _LISTS = ("ring", "paths")
@@ -59,7 +59,7 @@ def _file(point: Point, rows: int) -> Markup:
     said = "all" if rows == len(point.rows) else f"first {rows:,}"
     if rows <= _PLAIN:
         return download(name, content, "text/csv", f"{said}, CSV")
-    return download(f"{name}.gz", gzip.compress(content, mtime=0), "application/gzip", f"{said}, CSV (gzip)")
+    return download(f"{name}.gz", gzip.compress(content, 6, mtime=0), "application/gzip", f"{said}, CSV (gzip)")
 
 
 def as_csv(rows: pd.DataFrame) -> str:
