@@ -9,6 +9,7 @@ one for each point, and at the end in collectives.parquet. Reading changes nothi
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -192,14 +193,29 @@ def collectives_of(path: Path, settings: list[dict[str, Any]], points: Sequence[
     schema = collectives_schema(settings)
     for point in points:
         for rows in stored(path, point):
-            yield tables.collectives_table(rows, _columns(settings, point), schema)
+            with _settings_read(path):
+                table = tables.collectives_table(rows, _columns(settings, point), schema)
+            yield table
 
 
 def transfers_of(path: Path, settings: list[dict[str, Any]], points: Sequence[Point]) -> Iterator[pa.Table]:
     """The transfers of these points of an unfinished run, table by table."""
     for point in points:
         for rows in stored(path, point):
-            yield tables.transfers_table(rows, _columns(settings, point))
+            with _settings_read(path):
+                table = tables.transfers_table(rows, _columns(settings, point))
+            yield table
+
+
+@contextmanager
+def _settings_read(path: Path) -> Iterator[None]:
+    """Say that the settings are damaged where rows cannot be put under them."""
+    try:
+        yield
+    except ResultsError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException):
+        raise ResultsError(f"{path / SETTINGS} is damaged: it is not of these rows") from None
 
 
 def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
@@ -228,7 +244,8 @@ def _columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:
 def _collectives(
     path: Path, settings: list[dict[str, Any]], provenance: dict[str, Any], columns: Sequence[str] | None
 ) -> pa.Table:
-    schema = collectives_schema(settings)
+    with _settings_read(path):
+        schema = collectives_schema(settings)
     strangers = [name for name in columns or () if name not in schema.names]
     if strangers:
         raise ResultsError(f"{path} has no column {strangers[0]}: allowed are {', '.join(schema.names)}")
