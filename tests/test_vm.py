@@ -290,8 +290,8 @@ def test_every_way_to_end_it_leaves_nothing(
             while not leftovers(kernel_image):
                 time.sleep(0.01)
         process.send_signal(number)
-        assert process.wait(timeout=10) == status
-        deadline = time.monotonic() + 2
+        assert process.wait(timeout=30) == status
+        deadline = time.monotonic() + 10
         while leftovers(kernel_image) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert leftovers(kernel_image) == []
