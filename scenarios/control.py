@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from controller.client import Controller
@@ -11,6 +12,7 @@ from topologies.fabric import FabricSpec
 
 PORT = 6653
 _END_S = 10.0  # for it to end once it has been told to
+_DYING_S = 0.5
 _TOKEN_BYTES = 32
 
 
@@ -53,6 +55,13 @@ class ControllerProcess:
     def alive(self) -> bool:
         """Whether it has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    def ends(self) -> bool:
+        """Whether it has ended, or does within a moment: who hangs up may be dying."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DYING_S)
+        return not self.alive()
 
     def kill(self) -> None:
         """End it on the spot, as a crash would."""

@@ -113,6 +113,9 @@ class Trial:
                 raise
             except (CollectiveError, ControllerError) as error:
                 self._mishaps.after()
+                if isinstance(error, ControllerError) and attempt < MOST_ATTEMPTS and self._testbed.controller.ends():
+                    disturbed = True
+                    continue  # it was dying when it was asked: what that is, the repair knows
                 self._lose(error, again=self._sent_bytes() - before if self._faults else 0)
                 disturbed = True
                 if attempt == MOST_ATTEMPTS:
