@@ -55,9 +55,7 @@ class RouteApp(App):
         self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one, whose crossings are led around what goes down
-        self._waiters: list[
-            Any
-        ] = []  # a queue for each status request that waits, told of every switch that gets ready
+        self._waiters: list[Any] = []  # queues, of status requests that wait, told of every switch that gets ready
         self._one_at_a_time = hub.Semaphore(1)
         self._service = Service(
             socket_path,
@@ -82,13 +80,11 @@ class RouteApp(App):
         """A switch has connected and told its id, or its connection has ended."""
         datapath = event.datapath
         if event.state == DEAD:
-            name = self._switches.left(datapath)
-            if name is not None:
-                self._lost(name)
+            self._switches.left(datapath)
+            self._notice()
             return
-        self._forwarding.ready.discard(
-            self._switches.names.get(datapath.id, "")
-        )  # before it can be sent anything but a greeting
+        # Before it can be sent anything but a greeting.
+        self._forwarding.ready.discard(self._switches.names.get(datapath.id, ""))
         name = self._switches.joined(datapath)
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
@@ -117,12 +113,14 @@ class RouteApp(App):
         message = event.msg
         self._switches.refused(message.datapath, message.xid, message.type, message.code)
 
-    def _lost(self, name: str) -> None:
-        if name in self._forwarding.ready:
-            self._forwarding.ready.discard(name)
-            self._outages.left(name)
-            hub.spawn(self._lead_around)
-        _LOG.warning("the switch %s has disconnected", name)
+    def _notice(self) -> None:
+        """Take note of switches that have left, whoever was the first to see it."""
+        for name in self._switches.missing():
+            if name in self._forwarding.ready:
+                self._forwarding.ready.discard(name)
+                self._outages.left(name)
+                _LOG.warning("the switch %s has disconnected", name)
+                hub.spawn(self._lead_around)
 
     def _greet(self, name: str) -> None:
         with self._one_at_a_time:
@@ -206,8 +204,8 @@ class RouteApp(App):
 
     def _waiting_for(self) -> list[str]:
         """The switches that are not ready, after a look at the connections."""
-        for name in self._switches.hang_up():
-            self._lost(name)
+        self._switches.hang_up()
+        self._notice()
         missing = self._switches.missing()
         return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
 
