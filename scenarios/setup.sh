@@ -72,10 +72,10 @@ if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
     packages_folder=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     ln -sfn /usr/lib/python3/dist-packages/mininet "$packages_folder/mininet"
     .venv/bin/python -c 'import mininet.net' || die "Mininet's Python module could not be loaded"
-    # Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
-    .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
     printf '%s\n' "$wanted" >.venv/longhaul.stamp
 fi
+# Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
+.venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
 
 # --- the VM's kernel -----------------------------------------------------------------------------------------------
 kernel=$(.venv/bin/python -m scenarios.vm.build) || die "the VM's kernel could not be built"
