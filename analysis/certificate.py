@@ -5,7 +5,7 @@ how far each is off in another.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from analysis.agreement import Certificate, certificate
 from analysis.canvas import Picture, canvas, table
 from analysis.points import Point, Points, Setting
 from analysis.style import FAINT, INK, MODE_STYLES, time_unit
@@ -21,42 +22,23 @@ _MARKS = (("drops", "packets dropped", "#D00000", 60), ("late", "machine too slo
 """What is ringed: the column that tells it, in words, the colour and the size of the ring."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1, the
-    packets dropped anywhere, and for how many the machine was too slow (on a wall clock)."""
-
-    collectives: int
-    median_ratio: float
-    p99_abs_error: float
-    drops: int
-    late: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.collectives:,} collectives measured, median measured/predicted {self.median_ratio:.4f}, "
-            f"p99 of |measured/predicted - 1| {self.p99_abs_error * 100:.2f} %, {self.drops:,} drops"
-        )
-
-
-def agreement(points: Points) -> Agreement | None:
+def certified(points: Points) -> Certificate | None:
     """How near the measured times are to the model's; None where nothing was measured."""
-    measured = _measured(points)
-    if not measured:
-        return None
-    ratios = np.concatenate([point.completion_s / point.predicted_s for point in measured])
-    return Agreement(
-        collectives=len(ratios),
-        median_ratio=float(np.median(ratios)),
-        p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
-        drops=sum(int(point.rows["drops"].sum()) for point in measured),
-        late=sum(int(point.rows["late"].sum()) for point in measured),
-    )
+    columns = [
+        (
+            point.completion_s,
+            point.predicted_s,
+            point.rows["drops"].to_numpy(np.int64),
+            point.rows["late"].to_numpy(np.bool_),
+        )
+        for point in _measured(points)
+    ]
+    return certificate(columns, is_real=any(late.any() for *_, late in columns))
 
 
 def picture(name: str, settings: Sequence[Setting], points: Points) -> Picture | None:
     """The certificate's figure, `name` being the run's; None where nothing was measured."""
-    found = agreement(points)
+    found = certified(points)
     if found is None:
         return None
     measured = _measured(points)
@@ -82,11 +64,11 @@ def picture(name: str, settings: Sequence[Setting], points: Points) -> Picture |
         right.set_ylabel("measured / predicted − 1 (%)")
         left.set_title("measured against predicted; the line is equality", fontsize=8.5)
         right.set_title("how far each is off; 99 of 100 lie between the dashed lines", fontsize=8.5)
-        figure.suptitle(str(found), fontsize=8.5)
+        figure.suptitle(found.words, fontsize=8.5)
         handles, labels = left.get_legend_handles_labels()
         unique = dict(zip(labels, handles, strict=True))
         figure.legend(unique.values(), unique.keys(), fontsize="small", ncols=5, loc="outside lower center")
-    caption = f"Measured against predicted completion times: {found}."
+    caption = f"Measured against predicted completion times: {found.words}."
     return Picture(name=f"{name}-certificate", caption=caption, figure=figure, data=_data(settings, measured))
 
 
@@ -122,7 +104,7 @@ def _write_out_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _off_lines(axes: Axes, found: Agreement) -> None:
+def _off_lines(axes: Axes, found: Certificate) -> None:
     """Equality, and the distance from it within which 99 of 100 collectives lie."""
     axes.axhline(0, color=FAINT, linewidth=0.9, zorder=1)
     for side in (-1, 1):

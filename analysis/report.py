@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.canvas import Picture, written
-from analysis.certificate import agreement
+from analysis.certificate import certified
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims
 from analysis.downloads import downloads, rule
 from analysis.figures import jobs_of, said, with_progress
@@ -90,7 +90,7 @@ def _heading(run: Run, points: Points) -> Markup:
 
 def _facts(points: Points) -> Markup:
     """The certificate, in figures large enough to be seen first."""
-    found = agreement(points)
+    found = certified(points)
     if found is None:
         return element("p", "Nothing was measured in this run: all times are the timing model's.", class_="soft")
     facts = {
@@ -102,14 +102,7 @@ def _facts(points: Points) -> Markup:
     shown = element(
         "div", *(element("div", element("b", v), element("span", k)) for k, v in facts.items()), class_="facts"
     )
-    warnings = []
-    if found.drops:
-        warnings.append(
-            "Packets were dropped: a fabric for collectives loses none, so these times are not to be trusted."
-        )
-    if found.late:
-        warnings.append(f"The machine was too slow for {found.late:,} of these collectives: see the column late.")
-    return joined([shown, *(element("p", words, class_="warning") for words in warnings)])
+    return joined([shown, *(element("p", f"{words}.", class_="warning") for words in found.warnings)])
 
 
 def _figures(pictures: Sequence[Picture]) -> Iterator[Markup]:

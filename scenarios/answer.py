@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from analysis.agreement import Certificate
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER
 from analysis.metrics import Interval
-from scenarios.certificate import Certificate
 from scenarios.described import further
 from scenarios.progress import label
 from scenarios.results import PointResult, SettingResult

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.agreement import Measured
 from analysis.results import SCENARIO, Point, ResultsError, load, read_provenance
-from scenarios.certificate import Measured
 from scenarios.document import ScenarioError, shown
 from scenarios.keys import KEYS
 from scenarios.loader import scenario_of

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from analysis.agreement import Certificate, certificate
 from analysis.results import Point
 from scenarios import progress
 from scenarios.answer import as_json, as_text
-from scenarios.certificate import Certificate, certificate
 from scenarios.emulation import Emulation
 from scenarios.engine import Engine, Failed, Seen, Slice, Struck
 from scenarios.folder import RunFolder
@@ -139,8 +139,8 @@ def _before(engine: Engine, store: Store) -> Iterator[Slice]:
 def _tell(run: Run, folder: RunFolder, results: Sequence[SettingResult], certified: Certificate | None) -> None:
     if run.json:
         print(as_json(str(folder.path), results, certified))
-        if certified and certified.warning:
-            print(f"run.py: {certified.warning}", file=sys.stderr)
+        for warning in certified.warnings if certified else ():
+            print(f"run.py: WARNING: {warning}", file=sys.stderr)
         return
     parts = [as_text(results) if results else "no point was finished", *([str(certified)] if certified else [])]
     print("\n\n".join([*parts, f"results in {folder.path}"]))

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from analysis.agreement import Measured
 from analysis.journal import Journal
 from analysis.results import POINTS, Point, ResultsError, points_of, stored
 from analysis.rows import Rows, packed
-from scenarios.certificate import Measured
 from scenarios.engine import Have, News, Slice
 from scenarios.spans import Spans
 

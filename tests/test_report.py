@@ -149,12 +149,12 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
 
 
 def test_drops_and_a_machine_too_slow_are_said_at_once(tmp_path, page):
-    assert "Packets were dropped" not in page.words
+    assert "lost in a network that is to lose none" not in page.words
     assert "too slow" not in page.words
     folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, drops=1, late=True)
     page = Elements(report.write(folder).read_text())
-    assert "Packets were dropped" in page.words
-    assert "too slow for 16 of these" in page.words
+    assert "lost in a network that is to lose none" in page.words
+    assert "too slow for 16 collectives" in page.words
     svg = (folder / "figures" / "paper-certificate.svg").read_text()
     assert "packets dropped" in svg
     assert "machine too slow" in svg

@@ -1,4 +1,4 @@
-"""The certificate of an emulated run: how near the measured times are to the model's, and what was lost on the way."""
+"""The certificate of an emulated run: how near measured times are to the model's, and what was lost on the way."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,28 +24,29 @@ class Certificate:
     late: int | None = None
 
     def __str__(self) -> str:
-        counted = _counted(self.collectives, "collective")
-        words = (
-            f"certificate: {counted} measured, median measured/predicted {self.median_ratio:.4f}, "
-            f"p99 of |measured/predicted - 1| {self.p99_abs_error:.2%}, {_counted(self.drops, 'drop')}"
-        )
-        if self.late is not None:
-            words += f", {self.late:,} late"
-        return f"{words}\n{self.warning}" if self.warning else words
+        late = "" if self.late is None else f", {self.late:,} late"
+        return "\n".join([f"certificate: {self.words}{late}", *(f"WARNING: {warning}" for warning in self.warnings)])
 
     @property
-    def warning(self) -> str:
-        """What is to be said loudly where packets were lost or the machine was too slow; otherwise nothing."""
-        slow = ""
+    def words(self) -> str:
+        """The numbers in one line."""
+        return (
+            f"{_counted(self.collectives, 'collective')} measured, median measured/predicted {self.median_ratio:.4f}, "
+            f"p99 of |measured/predicted - 1| {self.p99_abs_error:.2%}, {_counted(self.drops, 'drop')}"
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said loudly: that packets were lost, that the machine was too slow."""
+        found = []
+        if self.drops:
+            lost = f"{_counted(self.drops, 'packet')} lost in a network that is to lose none"
+            found.append(f"{lost}: these times are not those of a lossless fabric")
         if self.late:
-            slow = (
-                f"WARNING: this machine was too slow for {_counted(self.late, 'collective')}, marked in the column late"
+            found.append(
+                f"this machine was too slow for {_counted(self.late, 'collective')}, marked in the column late"
             )
-        if not self.drops:
-            return slow
-        lost = f"WARNING: {_counted(self.drops, 'packet')} lost in a network that is to lose none"
-        loss = f"{lost}: these times are not those of a lossless fabric"
-        return f"{loss}\n{slow}" if slow else loss
+        return tuple(found)
 
 
 def _counted(number: int, thing: str) -> str:
