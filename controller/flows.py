@@ -71,9 +71,9 @@ def route_cookie(generation: int) -> int:
     return ROUTES_COOKIE | generation
 
 
-def tag(generation: int) -> str:
-    """The MAC address that stands for the destination's while a packet follows a route of this generation.
+def tag(number: int) -> str:
+    """The MAC address that stands for the destination's while a packet follows a route with a tag of this number.
 
-    Locally administered, and never a GPU's. Generation 0 stands for no route: the standing rules alone.
+    Locally administered, and never a GPU's. Number 0 stands for no route: the standing rules alone.
     """
-    return ":".join(f"{byte:02x}" for byte in b"\x06\x4c" + generation.to_bytes(4, "big"))
+    return ":".join(f"{byte:02x}" for byte in b"\x06\x4c" + number.to_bytes(4, "big"))

@@ -1,16 +1,20 @@
 """From routes to flow rules, and from old routes to new without losing a packet.
 
 Standing rules lead from every GPU to every other: by the destination alone within its site, by the pair of sites over
-the WAN, on the fixed path. A route puts one pair of GPUs on another path. Its first leaf tags the pair's packets with
-the route's generation (in place of the destination's MAC address, so the IP header stays as it was), the switches
-further along match the tag, and the last leaf puts the MAC address back.
+the WAN, on the fixed path. A route puts one pair of GPUs on another path. Its first leaf tags the pair's packets (in
+place of the destination's MAC address, so the IP header stays as it was), the switches further along match the tag and
+the port that the route comes in by, and the last leaf puts the MAC address back. There are two tags, and a pair that
+changes its route takes the one that it has not: with a new one every time, switches would remember their decisions for
+each of them, and review them all at every change.
 
 Why nothing is lost while routes change, not even a packet on its way:
-- no packet carries a new generation's tag until every switch past the first leaf has the rules for it; then the first
-  leaf changes over in one message; so each packet sees the old route or the new one, never a mixture, even where the
-  two pass the same switches in opposite order;
+- no packet carries a new route's tag until every switch past the first leaf has the rules for it; then the first leaf
+  changes over in one message; so each packet sees the old route or the new one, never a mixture, even where the two
+  pass the same switches in opposite order;
 - a packet whose tag a switch no longer knows falls to the standing rules there, which every router of every candidate
-  path has. They clear the tag, so no route draws the packet back, and lead to the destination without a circle.
+  path has. They clear the tag, so no route draws the packet back, and lead to the destination without a circle;
+- a packet so slow that its tag is another route's by now follows that one where it comes in as that one does, and the
+  standing rules everywhere else; a switch would drop what it is to send back where it came from.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -39,13 +43,14 @@ from topologies.wiring import Switch
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A pair of ranks that is on a path other than the fixed one, the generation that put it there, and the switches
-    it passes."""
+    """A pair of ranks that is on a path other than the fixed one, the generation that put it there, the number of its
+    packets' tag (1 or 2), and the switches it passes."""
 
     src: int
     dst: int
     path: int
     generation: int
+    tag: int
     passed: tuple[str, ...]
 
 
@@ -74,7 +79,7 @@ def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], 
     """How to go from the routes in force to these paths, by pair of ranks; every other pair returns to the fixed path.
 
     A route that stays keeps its generation and is left alone, and a pair on the fixed path needs no route. New routes
-    get `generation`, which no route in force or lately in force may have.
+    get `generation`, which no route in force may have.
     """
     before = {(route.src, route.dst): route for route in old}
     stay, fresh = [], []
@@ -83,7 +88,8 @@ def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], 
         if current is not None and current.passed == passed:
             stay.append(current)
         elif path != _fixed_path(ways, src, dst):
-            fresh.append(Route(src=src, dst=dst, path=path, generation=generation, passed=passed))
+            other = 1 if current is None or current.tag == 2 else 2
+            fresh.append(Route(src=src, dst=dst, path=path, generation=generation, tag=other, passed=passed))
     gone = [route for route in old if route not in stay]
     replaced = {(route.src, route.dst) for route in fresh}
     further = [tuple(reversed(installs(ways, route)[1:])) for route in fresh]  # from the destination backwards
@@ -129,10 +135,11 @@ def no_routes(switch: str) -> Remove:
 def installs(ways: Ways, route: Route) -> tuple[Install, ...]:
     """A route's rules, in the order in which its packets meet them: one for each switch passed."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    label = tag(route.generation)
+    label = tag(route.tag)
     found = []
     for place, (switch, peer) in enumerate(zip(route.passed, (*route.passed[1:], dst.name), strict=True)):
-        match = Match(src=src.ip, dst=dst.ip, eth_dst=label if place else None)
+        before = ways.port(switch, route.passed[place - 1]) if place else None
+        match = Match(src=src.ip, dst=dst.ip, in_port=before, eth_dst=label if place else None)
         rewrite = label if place == 0 else dst.mac if peer == dst.name else None
         rule = Rule(
             priority=ROUTE_PRIORITY,

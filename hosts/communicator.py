@@ -161,9 +161,8 @@ class Communicator:
     def allgather(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> AllGather:
         """Run an AllGather over the ring, begun by all ranks at one instant; `flip` damages it on the way.
 
-        `on_start` is told the instant (CLOCK_MONOTONIC, ns) shortly before.
-
-        Raises ValueError without a ring, CollectiveError when an agent dies or does not get through in time.
+        `on_start` is told the instant (CLOCK_MONOTONIC, ns) shortly before. Raises ValueError without a ring,
+        CollectiveError when an agent dies or does not get through in time.
         """
         if not self._arrivals:
             raise ValueError("there is no ring yet")

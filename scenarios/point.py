@@ -21,6 +21,7 @@ from scenarios.spec import Scenario
 from scenarios.watchdog import Watchdog, patience_s
 
 _MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
+_KEPT_BYTES = 65536  # of what a VM says on stderr
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
 
 
@@ -71,7 +72,7 @@ def run_point(
     Every collective goes to `put` as soon as it has been told. Raises EmulationError where the point is not run to
     its end, vm.CannotRunError where this machine cannot run its VM.
     """
-    setting, words = task.setting, _Words()
+    setting, words = task.setting, Words()
     arguments = [resolved(setting), task.mode, str(setting.collective.count)]
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         reader = Reader(task, put, watchdog.heard)
@@ -97,7 +98,7 @@ def run_point(
     if watchdog.stuck is not None:
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
-        raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last()}")
+        raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last() or 'it said nothing'}")
 
 
 def task_bytes(task: Task) -> bytes:
@@ -195,7 +196,7 @@ def _transfers(row: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(found, dtype=np.int64)
 
 
-class _Words:
+class Words:
     """Takes in what a VM says on stderr, to be quoted where it fails."""
 
     def __init__(self) -> None:
@@ -203,12 +204,15 @@ class _Words:
 
     def write(self, data: bytes) -> None:
         self._data += data
-        del self._data[:-4096]
+        del self._data[:-_KEPT_BYTES]
 
     def flush(self) -> None:
         """There is nothing to flush."""
 
+    def text(self) -> str:
+        """All that it said, or the end of it."""
+        return self._data.decode(errors="replace")
+
     def last(self) -> str:
-        """The last line that says something."""
-        lines = [line.strip() for line in self._data.decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "it said nothing")
+        """The last line that says something; nothing where there is none."""
+        return next((line.strip() for line in reversed(self.text().splitlines()) if line.strip()), "")

@@ -7,7 +7,6 @@ is `trial`'s.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from scenarios.faults import Fault, known, slowed
 from scenarios.ground import VIRTUAL, Ground
 from scenarios.own import put_back
 from scenarios.plan import Mode, choose_rings
+from scenarios.row import Row, measured
 from scenarios.spec import Scenario
 from scenarios.vm import VMError, openvswitch
 from topologies.conditions import delays_s, sampler
@@ -39,33 +39,6 @@ _READY_S = 60.0
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, ScenarioError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One collective as it was measured.
-
-    `completion_s` is from the first beginning to the last end over all ranks. `ring` is in the order of the ring, and
-    `path` the index in `Fabric.paths` for each of its edges, -1 within a site. `drops` counts packets lost anywhere.
-    `attempts` is how often it was begun, `faults` are those in force when its ring and paths were chosen (their places
-    in the scenario, from 0), and `undisturbed` tells that nothing else happened to it: the model can speak of it.
-    Since the first beginning, in ns: `start_ns[rank]` when each rank began, `arrived_ns[rank][step - 1]` when it had
-    received the chunk of each step whole.
-    """
-
-    collective: int
-    completion_s: float
-    ring: tuple[int, ...]
-    path: tuple[int, ...]
-    reembedded: bool
-    rerouted: bool
-    drops: int
-    late: bool
-    start_ns: tuple[int, ...]
-    arrived_ns: tuple[tuple[int, ...], ...]
-    attempts: int = 1
-    faults: tuple[int, ...] = ()
-    undisturbed: bool = True
 
 
 class WrongDataError(CollectiveError):
@@ -193,18 +166,15 @@ class Testbed:
             raise WrongDataError(
                 f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
             )
-        zero_ns = min(result.start_ns)
-        return Row(
-            collective=number,
-            completion_s=result.completion_s,
+        return measured(
+            number,
+            result,
             ring=self._ring,
             path=self._paths,
             reembedded=reembeds,
             rerouted=mode.reroutes and routed,
             drops=sum(self._drops.drops().values()),
             late=late,
-            start_ns=tuple(at - zero_ns for at in result.start_ns),
-            arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
         )
 
     def join(self) -> None:

@@ -16,7 +16,8 @@ from hosts.communicator import CollectiveError
 from scenarios.faults import Fault
 from scenarios.mishaps import Mishaps
 from scenarios.plan import Mode
-from scenarios.testbed import Row, Testbed, WrongDataError
+from scenarios.row import Row
+from scenarios.testbed import Testbed, WrongDataError
 from topologies.outage import around
 
 MOST_ATTEMPTS = 4

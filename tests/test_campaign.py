@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-from scenarios.campaign import GOOD, OUTCOMES, Outcome, drawn, sizes_of, table
+from scenarios.drill import drawn, sizes_of
 from scenarios.faults import KINDS
+from scenarios.outcomes import GOOD, OUTCOMES, Outcome, table
 from tests.conftest import PROJECT
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
@@ -24,9 +25,9 @@ def test_the_same_seed_draws_the_same_scenarios_and_another_others() -> None:
 
 def test_the_table_counts_every_outcome() -> None:
     outcomes = [
-        Outcome(what="agent 3 killed", outcome="recovered", sentence="", trial=0, lost=1),
-        Outcome(what="agent 4 killed", outcome="aborted", sentence="why", trial=1, lost=3),
-        Outcome(what="link a-b down", outcome="hung", sentence="why", trial=2),
+        Outcome(what="agent 3 killed", outcome="recovered", sentence="", drill=0, lost=1),
+        Outcome(what="agent 4 killed", outcome="aborted", sentence="why", drill=1, lost=3),
+        Outcome(what="link a-b down", outcome="hung", sentence="why", drill=2),
     ]
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table(outcomes).splitlines()}
     assert rows["agent killed"] == "| agent killed | 1 | 0 | 1 | 0 | 0 | 4 |"

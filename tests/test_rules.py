@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller import rules
-from controller.flows import Install, Message, Remove, Stage
+from controller.flows import Install, Message, Remove, Stage, tag
 from controller.ways import Ways
 from tests.flowtables import FakeNetwork, Packet
 from topologies.errors import FabricError
@@ -268,6 +268,19 @@ def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_change
     assert [message.switch for message in switched] == ["s0l1"]
     assert all(isinstance(message, Remove) for message in cleared)
     assert [message.switch for message in cleared] == ["s0p1", "s0b0", "s1b1", "s1p0", "s1l0"]
+
+
+def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() -> None:
+    """Switches cache a decision for each tag that they have seen, and keep it."""
+    fabric = build_fabric(FabricSpec())
+    ways, seen = Ways(fabric), []
+    routes: tuple[rules.Route, ...] = ()
+    for generation, path in enumerate([1, 2, 3, 1, 2], 1):
+        wanted = {(3, 4): fabric.paths_between[0, 1][path].index, (7, 0): fabric.paths_between[1, 0][2].index}
+        routes = rules.change(ways, routes, wanted, generation=generation).routes
+        (changed,) = (route for route in routes if route.src == 3)
+        seen.append({message.rule.match.eth_dst for message in rules.installs(ways, changed)} - {None})
+    assert seen == [{tag(1)}, {tag(2)}, {tag(1)}, {tag(2)}, {tag(1)}]
 
 
 def test_what_stays_the_same_is_left_alone() -> None:

@@ -81,11 +81,11 @@ def _end(address: str | None, known: Names) -> str:
 
 
 def _tagged(mac: str, known: Names) -> str:
-    """What a destination's MAC address says: the generation that a packet is tagged with, or whose it is."""
+    """What a destination's MAC address says: the tag that a packet carries, or whose it is."""
     tagged = _TAG.match(mac)
     if tagged:
-        generation = int(tagged[1].replace(":", ""), 16)
-        return f"tagged {generation}" if generation else "untagged"
+        number = int(tagged[1].replace(":", ""), 16)
+        return f"tagged {number}" if number else "untagged"
     return known.macs.get(mac, mac)
 
 
