@@ -173,7 +173,7 @@ nw_dst=10.1.0.0/24 actions=output:"s0l0-eth3"
  cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
 nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{tag(0)}->eth_dst,IN_PORT
  cookie={ROUTES_COOKIE | 12:#x}, duration=1.1s, table=0, n_packets=7, n_bytes=70000, priority=200,ip,\
-dl_dst={tag(12)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=set_field:{tag(12)}->eth_dst,output:4
+in_port=3,dl_dst={tag(2)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=output:4
  cookie=0x0, duration=1.1s, table=0, n_packets=1, n_bytes=10, priority=5,arp actions=CONTROLLER:65535
 """
 
@@ -182,7 +182,7 @@ def test_rules_are_readable_and_those_that_win_come_first() -> None:
     said = flowwords.readable(DUMP, flowwords.names(Ways(FABRIC), "s0l0")).splitlines()
     assert [line.split() for line in said] == [
         ["rule", "from", "to", "coming", "goes", "to", "packets", "bytes"],
-        ["route", "12", "g0", "g4", "tagged", "12", "s0p1,", "tagged", "12", "7", "70", "kB"],
+        ["route", "12", "g0", "g4", "tagged", "2,", "from", "s0p0", "s0p1", "7", "70", "kB"],
         ["standing", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
         ["standing", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
         ["standing", "g0", "site", "1", "s0p0", "0", "0", "B"],

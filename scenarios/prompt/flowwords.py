@@ -59,13 +59,13 @@ def _rule(line: str, known: Names) -> tuple[int, tuple[str, ...]] | None:
     priority, kind, done = int(matched.get("priority", "32768")), _kind(cookie), _done(actions, known)
     if kind is None or done is None or counted is None:
         return None
-    coming = _tagged(matched["dl_dst"], known) if "dl_dst" in matched else ""
+    coming = [_tagged(matched["dl_dst"], known)] if "dl_dst" in matched else []
     if "in_port" in matched:
         port = matched["in_port"].strip('"')
-        coming = f"from {known.ports.get(port, port)}"
+        coming.append(f"from {known.ports.get(port, port)}")
     packets, carried = counted.groups()
     ends = (_end(matched.get("nw_src"), known), _end(matched.get("nw_dst"), known))
-    return priority, (kind, *ends, coming, done, packets, size(int(carried)))
+    return priority, (kind, *ends, ", ".join(coming), done, packets, size(int(carried)))
 
 
 def _kind(cookie: int) -> str | None:
