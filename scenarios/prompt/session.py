@@ -7,6 +7,8 @@ TOML file, WHERE a few words for the banner on where the network is.
 import os
 import signal
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +22,7 @@ from scenarios.prompt.shell import Prompt
 from scenarios.spec import Scenario
 from scenarios.testbed import Failure
 
+_INSIST_S = 0.1
 _LEAD_S = 0.08  # for each GPU: nobody at a prompt waits for a machine to be quick
 
 
@@ -33,6 +36,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    _insist()
     try:
         with real.files() as files:
             on = replace(real, folder=files, lead_s=max(real.lead_s, _LEAD_S * setting.gpus))
@@ -67,6 +71,26 @@ def _end(number: int, _frame: object) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
+
+
+def _insist() -> None:
+    """Repeat a signal that is to end the prompt until it is heeded.
+
+    One that comes between the prompt's last look for signals and its wait for a line would wait for the line, too.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def watch() -> None:
+        while numbers := os.read(reader, 1):
+            while signal.getsignal(numbers[0]) is _end:
+                time.sleep(_INSIST_S)
+                signal.pthread_kill(main, numbers[0])
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _tell(what: str, verb: str = "bringing up") -> None:
