@@ -95,6 +95,7 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
         if isinstance(engine, Emulation):
             folder.write_conditions(settings)
         failed |= _engine(engine, settings, folder, store)
+    failed = {point: failed[point] for point in store.points if point in failed}  # in the order of the run
     results = _found(run, store.times)
     certified = certificate(store.measured(), is_real=run.scenario.run.is_real)
     folder.complete_with(store, results, failed)
