@@ -1,11 +1,12 @@
 """What every test may ask for: the VM as users start it, and an unprivileged user to start it as."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,22 @@ from scenarios.vm import kernel
 
 PROJECT = Path(__file__).parent.parent
 NOBODY = 65534
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Have a test marked `alone` wait until no other runs on this machine, in whatever process, and the others wait
+    for it."""
+    folder = Path(tempfile.gettempdir())
+    with (
+        (folder / f"longhaul-tests-{os.getuid()}-next").open("w") as following,
+        (folder / f"longhaul-tests-{os.getuid()}").open("w") as running,
+    ):
+        # Who waits to be alone holds `following`, so that nobody overtakes.
+        fcntl.flock(following, fcntl.LOCK_EX)
+        fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(following, fcntl.LOCK_UN)
+        return (yield)
 
 
 class VM:

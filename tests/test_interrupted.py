@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from analysis.results import PROVENANCE, load
 from tests.conftest import PROJECT
 from tests.test_emulation import descendants, living
@@ -37,6 +39,7 @@ def interrupted(folder: Path, after_s: float) -> tuple[int, float, str]:
     return run.returncode, took, said.decode()
 
 
+@pytest.mark.alone
 def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path) -> None:
     chance = random.Random(20260101)
     unfinished = []

@@ -261,6 +261,7 @@ def on_its_own_kernel() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.alone
 def test_root_on_a_kernel_that_can_do_it_has_the_network_there(on_its_own_kernel: dict[str, Any]) -> None:
     seen = on_its_own_kernel
     assert "on this machine's own kernel" in seen["banner"]
@@ -272,6 +273,7 @@ def test_root_on_a_kernel_that_can_do_it_has_the_network_there(on_its_own_kernel
 
 
 @pytest.mark.parametrize("end", ["exit", "a signal", "Ctrl-C while it comes up"])
+@pytest.mark.alone
 def test_whatever_ends_it_nothing_is_left_on_that_kernel(on_its_own_kernel: dict[str, Any], end: str) -> None:
     seen = on_its_own_kernel
     assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}

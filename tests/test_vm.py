@@ -275,6 +275,7 @@ def names() -> set[str]:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 @pytest.mark.parametrize("when", ["booting", "running"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
@@ -299,6 +300,7 @@ def test_every_way_to_end_it_leaves_nothing(
     assert names() - before == set()
 
 
+@pytest.mark.alone
 def test_a_launcher_killed_at_any_instant_of_its_start_leaves_nothing(vm: VM, kernel_image: Path) -> None:
     for attempt in range(30):
         with vm.start("--clock", "wall", "--", "sleep", "1000") as process:

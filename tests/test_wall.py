@@ -19,6 +19,8 @@ from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT, VM
 from topologies.scale import RateScale
 
+pytestmark = pytest.mark.alone
+
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 
 
