@@ -11,7 +11,7 @@ from controller import rules
 from controller.flows import LAST_GENERATION, Stage
 from controller.protocol import RouteRequest
 from controller.routing import Router
-from controller.switches import SETTLE_S, Switches
+from controller.switches import SETTLE_S, SwitchError, Switches
 from controller.ways import Ways
 from topologies.fabric import Fabric
 from topologies.outage import Cables, dead_links
@@ -36,8 +36,15 @@ class Forwarding:
         self._in_doubt = False
 
     def greet(self, switch: str) -> None:
-        """Give a switch that has connected its rules, and call it ready; raises SwitchError."""
-        self._switches.send(rules.greeting(self.ways, switch, self.routes), deadline_s=DEADLINE_S)
+        """Give a switch that has connected its rules, and call it ready.
+
+        Raises SwitchError after it has hung up on the switch, which has to connect anew.
+        """
+        try:
+            self._switches.send(rules.greeting(self.ways, switch, self.routes), deadline_s=DEADLINE_S)
+        except SwitchError:
+            self._switches.drop(switch)
+            raise
         self.ready.add(switch)
 
     def put(self, ways: Ways, wanted: Mapping[tuple[int, int], int]) -> int:

@@ -45,10 +45,19 @@ class Switches:
         """End the connections that the other side has closed; return their switches."""
         with self._lock:
             ended = [datapath for datapath in self._connections.values() if has_hung_up(datapath)]
-        names = [self.left(datapath) for datapath in ended]
-        for datapath in ended:
-            datapath.send(b"", close_socket=True)  # something to write, so that the framework notices too
+        names = [self._end(datapath) for datapath in ended]
         return [name for name in names if name is not None]
+
+    def drop(self, name: str) -> None:
+        """End a switch's connection, if it has one; it makes another and is new then."""
+        datapath = self._connections.get(name)
+        if datapath is not None:
+            self._end(datapath)
+
+    def _end(self, datapath: Any) -> str | None:
+        name = self.left(datapath)
+        datapath.send(b"", close_socket=True)  # something to write, so that the framework notices too
+        return name
 
     def joined(self, datapath: Any) -> str | None:
         """Take a connection, in place of the switch's older one; None where the fabric has no such switch."""

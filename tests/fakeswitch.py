@@ -29,12 +29,17 @@ class FakeSwitch:
     """A switch that connects at once. It confirms barriers after `delay_s`, unless `silent`; `full`, it refuses rules;
     `hangs_up`, it closes the connection at the next rule."""
 
-    def __init__(self, name: str, dpid: int, port: int, seen: Seen) -> None:
+    def __init__(self, name: str, dpid: int, port: int, seen: Seen, *, silent: bool = False) -> None:
         self.name, self.dpid, self.seen = name, dpid, seen
-        self.delay_s, self.silent, self.full, self.hangs_up = 0.0, False, False, False
+        self.delay_s, self.silent, self.full, self.hangs_up = 0.0, silent, False, False
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def hung_up_on(self, timeout_s: float) -> bool:
+        """Wait until its controller has ended the connection; whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         with suppress(OSError):

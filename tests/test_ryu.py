@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import PROJECT, VM
 from tests.mn import run_mn
-from tests.test_controller import FABRICS, check_life
+from tests.test_control_life import FABRICS, check_life
 
 pytestmark = pytest.mark.ryu
 
