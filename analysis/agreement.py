@@ -55,7 +55,7 @@ def _counted(number: int, thing: str) -> str:
 
 def certificate(parts: Iterable[Measured], *, is_real: bool = False) -> Certificate | None:
     """What these parts certify, measured on a wall clock or not; None where nothing was measured."""
-    found = list(parts)
+    found = [part for part in parts if part[0].size]
     if not found:
         return None
     measured_s, predicted_s, drops, late = (np.concatenate(column) for column in zip(*found, strict=True))

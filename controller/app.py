@@ -7,6 +7,7 @@ requests meet.
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ class RouteApp(App):
     A switch is ready once it has confirmed its standing rules. Routes are changed one request at a time, and only
     once every switch has been ready. What goes down later is led around at once, without being asked: the standing
     rules lead over the first path that is whole, and every crossing of the last request gets a path chosen anew under
-    its conditions. A change that fails may have been made in part; the next one takes all routes away first. The
-    socket is closed by `close`; what the switches were told outlives the controller.
+    its conditions. A change that fails may have been made in part; the next one begins with the standing rules alone.
+    The socket is closed by `close`; what the switches were told outlives the controller.
     """
 
     OFP_VERSIONS = (OFP_VERSION,)
@@ -143,13 +144,12 @@ class RouteApp(App):
         before, dead = self._forwarding.ways.dead, self._outages.dead()
         if dead == before:
             self._outages.nothing_new()
+            if self._forwarding.in_doubt:  # what was to be led around is whole again before that was done
+                self._put(dead, self._wanted(dead))
             return
         outage, wanted = self._outages.begin(before, dead), self._wanted(dead)
         paths = {crossing: self._forwarding.path(*crossing) for crossing in wanted}
-        try:
-            self._forwarding.put(Ways(self._fabric, dead), wanted)
-        except SwitchError as error:  # one that has gone meanwhile is told of by an event of its own
-            _LOG.warning("the way around %s is not complete: %s", ", ".join(outage.died) or "nothing", error)
+        if not self._put(dead, wanted):
             return
         outage.done_ns = time.monotonic_ns()
         for (src, dst), old in paths.items():
@@ -157,6 +157,14 @@ class RouteApp(App):
                 outage.moved.append([src, dst, old, new])
                 names = [self._fabric.paths[index].name for index in (old, new)]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
+
+    def _put(self, dead: Cables, wanted: Mapping[tuple[int, int], int]) -> bool:
+        try:
+            self._forwarding.put(Ways(self._fabric, dead), wanted)
+        except SwitchError as error:  # one that has gone meanwhile is told of by an event of its own
+            _LOG.warning("the ways around what is down are not complete: %s", error)
+            return False
+        return True
 
     def _wanted(self, dead: Cables) -> dict[tuple[int, int], int]:
         """The path of every crossing last asked for, under the conditions of then and with these cables dead."""

@@ -3,6 +3,7 @@
 One change at a time; whose turn it is, is the caller's business. Which paths to choose is `routing`'s.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -24,7 +25,8 @@ class Forwarding:
     """The forwarding of one fabric.
 
     `ready` are the switches that have their standing rules: the others are told nothing, and all of it once they are
-    back (`greet`). A change that fails may have been made in part; the next one takes all routes away first.
+    back (`greet`). A change that fails may have been made in part, which leaves it `in_doubt`; the next one begins with
+    the standing rules alone.
     """
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
@@ -33,17 +35,18 @@ class Forwarding:
         self.routes: tuple[rules.Route, ...] = ()
         self.generation = 0
         self.ready: set[str] = set()
-        self._in_doubt = False
+        self.in_doubt = False
 
     def greet(self, switch: str) -> None:
         """Give a switch that has connected its rules, and call it ready.
 
         Raises SwitchError after it has hung up on the switch, which has to connect anew.
         """
+        connection = self._switches.connection(switch)
         try:
             self._switches.send(rules.greeting(self.ways, switch, self.routes), deadline_s=DEADLINE_S)
         except SwitchError:
-            self._switches.drop(switch)
+            self._switches.drop(connection)
             raise
         self.ready.add(switch)
 
@@ -54,17 +57,17 @@ class Forwarding:
         """
         old = self.ways
         moved = tuple(m for s in self._fabric.switches for m in rules.detour(old, ways, s.name)) if ways != old else ()
-        if self._in_doubt:
-            everywhere = tuple(rules.no_routes(switch.name) for switch in self._fabric.switches)
-            self._send([everywhere])
-            self.routes, self._in_doubt = (), False
+        if self.in_doubt:
+            greetings = [rules.greeting(old, switch.name, ()) for switch in self._fabric.switches]
+            self._send(tuple(itertools.chain(*stages)) for stages in zip(*greetings, strict=True))
+            self.routes, self.in_doubt = (), False
         generation = self.generation % LAST_GENERATION + 1
         change = rules.change(ways, self.routes, wanted, generation=generation)
         stages = ((moved,) if moved else ()) + change.stages
         if stages:
-            self.generation, self._in_doubt = generation, True
+            self.generation, self.in_doubt = generation, True
             self._send(stages, settle_s=SETTLE_S)
-            self._in_doubt = False
+            self.in_doubt = False
         self.routes, self.ways = change.routes, ways
         return sum(len(stage) for stage in stages)
 

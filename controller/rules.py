@@ -113,18 +113,25 @@ def detour(old: Ways, new: Ways, switch: str) -> Stage:
     return (*fresh, *(Remove(switch=switch, cookie=STANDING_COOKIE, match=match) for match in gone))
 
 
-def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, ...]:
+def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, Stage, Stage]:
     """What a switch is told when it connects, whatever it holds: the standing rules, and these routes alone.
 
     Between the second stage and the third its packets are on the standing rules; none is lost.
     """
     mine = tuple(message for route in routes for message in installs(ways, route)[::-1] if message.switch == switch)
-    stages: tuple[Stage, ...] = (
-        tuple(Install(switch=switch, rule=rule) for rule in standing(ways, switch)),
-        (no_routes(switch),),
-        mine,
-    )
-    return tuple(stage for stage in stages if stage)
+    rules = standing(ways, switch)
+    laid = tuple(Install(switch=switch, rule=rule) for rule in rules)
+    return laid, (*_other_turns(ways, switch, rules), no_routes(switch)), mine
+
+
+def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
+    """What takes away every rule that turns packets round but these; others of old do no harm, as `detour` says."""
+    kept = {rule.match for rule in rules}
+    for a, b in ways.fabric.paths_between:
+        for port in ways.switches[switch].ports:
+            match = Match(src=ways.networks[a], dst=ways.networks[b], in_port=port.number)
+            if match not in kept:
+                yield Remove(switch=switch, cookie=STANDING_COOKIE, match=match)
 
 
 def no_routes(switch: str) -> Remove:

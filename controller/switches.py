@@ -48,10 +48,13 @@ class Switches:
         names = [self._end(datapath) for datapath in ended]
         return [name for name in names if name is not None]
 
-    def drop(self, name: str) -> None:
-        """End a switch's connection, if it has one; it makes another and is new then."""
-        datapath = self._connections.get(name)
-        if datapath is not None:
+    def connection(self, name: str) -> Any:
+        """A switch's connection, or None."""
+        return self._connections.get(name)
+
+    def drop(self, datapath: Any) -> None:
+        """End a connection, if it is still its switch's; the switch makes another and is new then."""
+        if datapath is not None and self._connections.get(self.names.get(datapath.id, "")) is datapath:
             self._end(datapath)
 
     def _end(self, datapath: Any) -> str | None:

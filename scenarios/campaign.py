@@ -3,7 +3,8 @@
 
 Each scenario is small, has one fault or two of any kind at any time, and runs in a VM of its own. In the end stands a
 table of outcomes. Exit status 0 where every fault was recovered from, ridden out or ended in one sentence; 1 where
-anything hung, delivered wrong bytes, chose what it should not have, or left something behind.
+anything hung, delivered wrong bytes, chose what it should not have, lost its VM, or left something behind; 3 where
+this machine cannot run the VM.
 """
 
 import argparse
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_COUNT, MAX_JOBS = 100_000, 64
+MAX_COUNT, MAX_JOBS, MAX_PATIENCE_S = 100_000, 64, 86_400
 
 
 def _campaign(count: int, seed: int, jobs: int, patience_s: float) -> "list[Outcome]":
@@ -66,6 +67,7 @@ def main() -> int:
     """Run the campaign of sys.argv and print its table; return an exit status."""
     from scenarios.drill import drawn, sizes_of
     from scenarios.outcomes import GOOD, Outcome, table
+    from scenarios.vm import CannotRunError
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20, metavar="N", help="how many faults (default 20)")
@@ -74,8 +76,9 @@ def main() -> int:
     parser.add_argument("--show", type=int, metavar="K", help="print scenario K of the campaign, and run nothing")
     parser.add_argument("--patience", type=float, default=180.0, metavar="S", help="seconds of silence that are a hang")
     options = parser.parse_args()
-    if not 1 <= options.count <= MAX_COUNT or not 1 <= options.jobs <= MAX_JOBS:
-        parser.error(f"allowed are 1 to {MAX_COUNT:,} faults, and 1 to {MAX_JOBS} jobs")
+    for name, most in (("count", MAX_COUNT), ("jobs", MAX_JOBS), ("patience", MAX_PATIENCE_S)):
+        if not 1 <= (value := getattr(options, name)) <= most:
+            parser.error(f"--{name}: {value} is not allowed: allowed is 1 to {most:,}")
     if options.show is not None:
         sizes = sizes_of(options.count, options.seed)
         if not 0 <= options.show < len(sizes):
@@ -83,10 +86,14 @@ def main() -> int:
         print(drawn(options.show, options.seed, sizes[options.show]).text, end="")
         return 0
     fds = len(list(Path("/proc/self/fd").iterdir()))
-    outcomes = _campaign(options.count, options.seed, options.jobs, options.patience)
+    try:
+        outcomes = _campaign(options.count, options.seed, options.jobs, options.patience)
+    except CannotRunError as error:
+        print(f"campaign.py: {error}", file=sys.stderr)
+        return 3
     left = _children() + ["a file descriptor"] * max(0, len(list(Path("/proc/self/fd").iterdir())) - fds)
     if left:
-        outcomes.append(Outcome(what="the end", outcome="left something", sentence=", ".join(left), drill=-1))
+        outcomes.append(Outcome(what="the end", outcome="left something", sentence=", ".join(left)))
     print(table(outcomes))
     return 0 if all(outcome.outcome in GOOD for outcome in outcomes) else 1
 

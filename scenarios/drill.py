@@ -18,9 +18,8 @@ _COLLECTIVES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One scenario of a campaign: its number, its text, its mode and its faults in words."""
+    """One scenario of a campaign: its text, its mode and its faults in words."""
 
-    number: int
     text: str
     mode: str
     whats: tuple[str, ...]
@@ -58,9 +57,7 @@ def drawn(number: int, seed: int, faults: int) -> Drill:
     tables = [_fault(chance, fabric) for _ in range(faults)]
     scenario = load_scenario("paper", [*overrides, Override("fault", tables, "fault")])
     (mode,) = scenario.run.modes
-    return Drill(
-        number=number, text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults)
-    )
+    return Drill(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
 
 
 def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
@@ -86,7 +83,10 @@ def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
 
 
 def run(drill: Drill, patience_s: float) -> list[Outcome]:
-    """Run one scenario in a VM: an outcome for each of its faults, and one more if something else went wrong."""
+    """Run one scenario in a VM: an outcome for each of its faults, and for each thing that died undeclared.
+
+    Raises vm.CannotRunError where this machine cannot run it.
+    """
     setting, words, news = scenario_of(drill.text), Words(), list[News]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
@@ -97,25 +97,32 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
                 stderr=words,
                 on_start=watchdog.guard,
             )
-            ended = words.last()
         except EmulationError as error:  # what was chosen is not what the plan says
-            return [_all(drill, "wrong data", str(error))]
+            trouble: tuple[str, str] | None = ("wrong data", str(error))
+        except vm.CannotRunError:
+            raise
         except vm.VMError as error:
-            status, ended = 1, str(error)
+            trouble = ("VM lost", str(error))
+        else:
+            trouble = _trouble(status, words, sum(isinstance(item, Slice) for item in news))
     if watchdog.stuck is not None:
-        return [_all(drill, "hung", watchdog.sentence())]
-    if "wrong data" in ended or "Traceback" in words.text():
-        return [_all(drill, "wrong data", ended)]
-    done = sum(isinstance(item, Slice) for item in news)
+        trouble = ("hung", watchdog.sentence())
+    if trouble is not None:
+        outcome, sentence = trouble
+        return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in drill.whats]
+    accounts = [item.account for item in news if isinstance(item, Struck)]
+    return _outcomes(drill, accounts, words.last() if status else "")
+
+
+def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
+    """What is wrong, whatever the faults were, with a testbed that has ended so after so many collectives."""
+    if "wrong data" in words.last() or "Traceback" in words.text():
+        return "wrong data", words.last()
     if status == 0 and done != _COLLECTIVES:
-        return [_all(drill, "hung", f"{done} of {_COLLECTIVES} collectives were told of")]
-    if status != 0 and not ended:
-        return [_all(drill, "hung", "it failed without a word")]
-    return _outcomes(drill, [item.account for item in news if isinstance(item, Struck)], ended if status else "")
-
-
-def _all(drill: Drill, outcome: str, sentence: str) -> Outcome:
-    return Outcome(what=" and ".join(drill.whats), outcome=outcome, sentence=sentence, drill=drill.number)
+        return "hung", f"{done} of {_COLLECTIVES} collectives were told of"
+    if status != 0 and not words.last():
+        return "hung", "it failed without a word"
+    return None
 
 
 def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
@@ -128,11 +135,11 @@ def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str
             outcome = account["outcome"].partition(":")[0]
         lost = 0 if account is None else account["collectives_lost"]
         words = sentence if outcome == "aborted" else ""
-        found.append(Outcome(what=what, outcome=outcome, sentence=words, drill=drill.number, lost=lost))
+        found.append(Outcome(what=what, outcome=outcome, sentence=words, lost=lost))
     for account in accounts:
         if account["fault"] < 0:
             what, outcome = account["what"], account["outcome"].partition(":")[0]
             lost = account["collectives_lost"]
             strange = f"not declared: {what}"
-            found.append(Outcome(what=strange, outcome=outcome, sentence=what, drill=drill.number, lost=lost))
+            found.append(Outcome(what=strange, outcome=outcome, sentence=what, lost=lost))
     return found

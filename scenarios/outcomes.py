@@ -6,23 +6,22 @@ from dataclasses import dataclass
 
 from scenarios.faults import KINDS
 
-OUTCOMES = ("recovered", "ridden out", "aborted", "hung", "wrong data", "left something")
+OUTCOMES = ("recovered", "ridden out", "aborted", "hung", "wrong data", "left something", "VM lost")
 GOOD = ("recovered", "ridden out", "aborted")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one fault: of OUTCOMES, the sentence where there is one, and the scenario's number."""
+    """What came of one fault: of OUTCOMES, the sentence where there is one, and how many collectives were lost."""
 
     what: str
     outcome: str
     sentence: str
-    drill: int
     lost: int = 0
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """How often what came of which kind of fault, and every sentence once."""
+    """How often what came of which kind of fault."""
     kinds = [_kind(outcome.what) for outcome in outcomes]
     counted = Counter((kind, outcome.outcome) for kind, outcome in zip(kinds, outcomes, strict=True))
     lost = Counter[str]()

@@ -24,7 +24,7 @@ class StoreError(RuntimeError):
 
 
 class Store:
-    """The points of a run in its folder, some of which may be there from before; a context manager."""
+    """The points of a run in its folder, some of which may be there from before; to be closed."""
 
     def __init__(self, path: Path, counts: Mapping[Point, int]) -> None:
         """`counts` are all points of the run and how many collectives each has.

@@ -1,11 +1,16 @@
 """Campaigns: the same faults for the same seed, and a table that counts what came of them; a small one in VMs."""
 
+import os
 import subprocess
 import sys
 
-from scenarios.drill import drawn, sizes_of
+import pytest
+
+from scenarios import launch, vm
+from scenarios.drill import drawn, run, sizes_of
 from scenarios.faults import KINDS
 from scenarios.outcomes import GOOD, OUTCOMES, Outcome, table
+from scenarios.point import EmulationError
 from tests.conftest import PROJECT
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
@@ -25,9 +30,9 @@ def test_the_same_seed_draws_the_same_scenarios_and_another_others() -> None:
 
 def test_the_table_counts_every_outcome() -> None:
     outcomes = [
-        Outcome(what="agent 3 killed", outcome="recovered", sentence="", drill=0, lost=1),
-        Outcome(what="agent 4 killed", outcome="aborted", sentence="why", drill=1, lost=3),
-        Outcome(what="link a-b down", outcome="hung", sentence="why", drill=2),
+        Outcome(what="agent 3 killed", outcome="recovered", sentence="", lost=1),
+        Outcome(what="agent 4 killed", outcome="aborted", sentence="why", lost=3),
+        Outcome(what="link a-b down", outcome="hung", sentence="why"),
     ]
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table(outcomes).splitlines()}
     assert rows["agent killed"] == "| agent killed | 1 | 0 | 1 | 0 | 0 | 4 |"
@@ -48,6 +53,34 @@ def test_a_small_campaign_ends_well() -> None:
         [*CAMPAIGN, "--count", "3", "--seed", "11"], capture_output=True, text=True, check=False, timeout=500
     )
     assert ended.returncode == 0, ended.stderr
-    last = ended.stdout.splitlines()[-1]
-    assert last.startswith("| all | ") and last.endswith(" |")
-    assert sum(int(cell) for cell in last.split(" | ")[1:4]) >= 3
+    recovered, ridden_out, aborted, hung, wrong, _ = map(
+        int, ended.stdout.splitlines()[-1].strip("| ").split(" | ")[1:]
+    )
+    assert recovered + ridden_out + aborted >= 3 and hung == wrong == 0
+    assert recovered >= 1  # which an aborted run would not have
+
+
+def test_a_machine_that_cannot_is_told_and_no_fault_counts_as_ended_well() -> None:
+    ended = subprocess.run(
+        [*CAMPAIGN, "--count", "3"],
+        env={**os.environ, "LONGHAUL_KERNEL": "/nonexistent"}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.startswith("campaign.py: ") and "/nonexistent" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(vm.VMError("the VM died"), "VM lost"), (EmulationError("the plan says otherwise"), "wrong data")],
+)
+def test_a_vm_that_fails_is_no_good_end_of_any_fault(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: str
+) -> None:
+    def testbed(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr(launch, "testbed", testbed)
+    two = next(drawn(number, 7, size) for number, size in enumerate(sizes_of(60, 7)) if size == 2)
+    found = run(two, patience_s=60)
+    assert [(one.what, one.outcome, one.sentence) for one in found] == [(w, outcome, str(error)) for w in two.whats]
+    assert outcome not in GOOD and outcome in OUTCOMES

@@ -1,6 +1,7 @@
 """What is dead is led around: by the standing rules, by routes, by path choice and by the controller as it goes."""
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -8,14 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller import rules
+from controller.forwarding import Forwarding
 from controller.outages import Outages
 from controller.routing import NoPathError, Router
+from controller.switches import SwitchError
 from controller.ways import Ways
 from tests.flowtables import FakeNetwork
 from tests.test_rules import crossing_pairs, fabrics, wan_of, with_standing_rules
 from topologies.conditions import ConditionsSpec, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, WanPath, build_fabric
 from topologies.outage import NONE, Cables, around, cable, dead_links
+from topologies.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
 
@@ -170,3 +174,57 @@ def test_a_controller_keeps_account_of_what_is_down() -> None:
     assert outages.dead() == NONE
     assert outages.begin(link, NONE).back == ["s0b0-s1b0"]
     assert [outage["died"] for outage in outages.told()] == [["s0b0-s1b0"], []]
+
+
+def wan_cables(fabric: Fabric) -> list[tuple[str, str]]:
+    kinds = {switch.name: switch.kind for switch in fabric.switches}
+    over_wan = ("border", "transit")
+    return [cable(c.a, c.b) for c in fabric.cables if kinds.get(c.a) in over_wan and kinds.get(c.b) in over_wan]
+
+
+def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() -> None:
+    fabric = build_fabric(FabricSpec(wan=WanSpec(preset="five-router")))
+    now = Ways(fabric)
+    for dead in combinations(wan_cables(fabric), 2):
+        network = with_standing_rules(Ways(fabric, frozenset(dead)))
+        for switch in fabric.switches:
+            for stage in rules.greeting(now, switch.name, ()):
+                for message in stage:
+                    network.apply(message)
+        check(fabric, network, now, {})
+
+
+class FailingSwitches:
+    """Switches that do as they are told, but for the `fails`-th stage and those after it, which reach nobody."""
+
+    def __init__(self, network: FakeNetwork) -> None:
+        self.network, self.fails = network, 10**6
+
+    def send(self, stages: Iterable[rules.Stage], **_: float) -> None:
+        for stage in stages:
+            self.fails -= 1
+            if self.fails <= 0:
+                raise SwitchError("the switch s0b0 has disconnected")
+            for message in stage:
+                self.network.apply(message)
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3, 4])
+def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int) -> None:
+    network = with_standing_rules(Ways(FABRIC))
+    switches = FailingSwitches(network)
+    forwarding = Forwarding(FABRIC, switches)  # type: ignore[arg-type]
+    forwarding.ready = {switch.name for switch in FABRIC.switches}
+    before = {(3, 4): 1, (7, 0): 5}
+    forwarding.put(forwarding.ways, before)
+    around_it = Ways(FABRIC, frozenset({cable("s0b0", "s1b0")}))
+    switches.fails = fails
+    with pytest.raises(SwitchError):
+        forwarding.put(around_it, {(3, 4): 2})
+    assert forwarding.in_doubt
+    switches.fails = 10**6
+    whole_again = forwarding.ways
+    forwarding.put(whole_again, {(3, 4): 3})
+    assert not forwarding.in_doubt
+    check(FABRIC, network, whole_again, {(3, 4): 3})
+    assert (forwarding.path(3, 4), forwarding.path(7, 0)) == (3, 4)

@@ -251,6 +251,24 @@ def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
     assert network.walk(packet) == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
 
 
+def test_a_packet_whose_tag_is_another_routes_by_now_is_not_sent_back() -> None:
+    fabric = build_fabric(FabricSpec(wan=WanSpec(preset="five-router")))
+    names = {path.name: path.index for path in fabric.paths}
+    network = with_standing_rules(ways := Ways(fabric))
+    first = rules.change(ways, (), {(0, 4): names["s0b0>R0>R1>R2>R4>R3>s1b0"]}, generation=1)
+    for message in (message for stage in first.stages for message in stage):
+        network.apply(message)
+    packet = network.sent(0, 4)
+    while packet.at != "R4":
+        packet = network.step(packet)
+    none = rules.change(ways, first.routes, {}, generation=2)
+    again = rules.change(ways, none.routes, {(0, 4): names["s0b0>R0>R4>R2>R3>s1b0"]}, generation=3)
+    assert again.routes[0].tag == first.routes[0].tag
+    for message in (message for change in (none, again) for stage in change.stages for message in stage):
+        network.apply(message)
+    assert network.walk(packet)[-1] == "s1l0"
+
+
 def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
     ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
