@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from analysis import certificate, distribution, fabric_picture, faults, timeline, totals
+from analysis import certificate_picture, distribution, fabric_picture, faults, timeline, totals
 from analysis.canvas import Picture
 from analysis.collective import collectives_of
 from analysis.points import FigureError, checked, groups_of, points_of
@@ -50,7 +50,7 @@ def jobs_of(run: Run, *, setting: int = 0, collective: int = 0) -> list[Job]:
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(run.settings) - 1}")
     jobs: list[Job] = [partial(_one, totals.picture, name, group, points) for group in groups]
     jobs += [partial(distribution.pictures, name, group, points) for group in groups]
-    jobs.append(partial(_one, certificate.picture, name, run.settings, points))
+    jobs.append(partial(_one, certificate_picture.picture, name, run.settings, points))
     jobs.append(partial(_one, faults.picture, name, run))
     shown = collectives_of(run, points, setting=setting, number=collective)
     if shown:

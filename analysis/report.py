@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.canvas import Picture, written
-from analysis.certificate import certified
+from analysis.certificate_picture import certified
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims
 from analysis.downloads import downloads, rule
 from analysis.figures import jobs_of, said, with_progress

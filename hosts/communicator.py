@@ -7,11 +7,8 @@ are gone, and a communicator has to be made anew.
 
 import json
 import os
-import select
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,6 +17,7 @@ from typing import Any
 
 from hosts import agent, wire
 from hosts.collectives import ring_allgather
+from hosts.controls import Controls
 from hosts.transport import Transport, limits
 from topologies.fabric import Fabric
 
@@ -106,13 +104,11 @@ class Communicator:
         limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + wire.LABEL_BYTES)
         self.epoch, self._collective = epoch, 0
         self._arrivals: list[list[int]] = []
-        self._unread = [bytearray() for _ in self._ranks]
-        pairs = [socket.socketpair() for _ in self._ranks]  # they have no name that another process could find
-        self._controls = [ours for ours, _ in pairs]
+        self._controls = Controls(len(self._gpus))
         spec = {
             "gpus": [
-                {"rank": g.rank, "address": g.ip, "interface": g.interface, "host_pid": pid, "control_fd": fd.fileno()}
-                for g, pid, (_, fd) in zip(self._gpus, host_pids, pairs, strict=True)
+                {"rank": g.rank, "address": g.ip, "interface": g.interface, "host_pid": pid, "control_fd": fd}
+                for g, pid, fd in zip(self._gpus, host_pids, self._controls.agents_fds, strict=True)
             ],
             "chunk_bytes": chunk_bytes,
             "deadline_s": deadline_s,
@@ -120,9 +116,8 @@ class Communicator:
             "limits": asdict(limit),
             "token": os.urandom(wire.TOKEN_BYTES).hex(),  # another for every communicator
         }
-        self._nursery = _start_nursery(json.dumps(spec), [theirs.fileno() for _, theirs in pairs])
-        for _, theirs in pairs:
-            theirs.close()
+        self._nursery = _start_nursery(json.dumps(spec), self._controls.agents_fds)
+        self._controls.hand_over()
         try:
             self.agent_pids = tuple(answer["pid"] for answer in self._answers("start", self._ranks))
         except BaseException:
@@ -148,10 +143,10 @@ class Communicator:
         self._all("abort")
         for rank in self._ranks:  # one after the other: then nothing depends on which of them is first
             address = self._gpus[after[rank]].ip
-            self._tell(rank, "connect", epoch=self.epoch, successor=after[rank], address=address)
+            self._controls.tell(rank, "connect", epoch=self.epoch, successor=after[rank], address=address)
             self._answers("connect", [rank])
         for rank in self._ranks:
-            self._tell(rank, "accept", epoch=self.epoch, predecessor=before[rank])
+            self._controls.tell(rank, "accept", epoch=self.epoch, predecessor=before[rank])
         self._answers("accept", self._ranks)
         self._all("confirm")
         self._arrivals = [[] for _ in self._ranks]
@@ -176,7 +171,7 @@ class Communicator:
         for rank, arrivals in enumerate(self._arrivals):
             damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
             order = {"collective": self._collective, "start_ns": start_ns, "arrivals": arrivals, "flip": damage}
-            self._tell(rank, "allgather", **order)
+            self._controls.tell(rank, "allgather", **order)
         on_start(start_ns)
         answers = self._answers("allgather", self._ranks)
         return AllGather(
@@ -194,8 +189,7 @@ class Communicator:
 
     def close(self) -> None:
         """End the agents and their parent, and wait until they have; may be called again."""
-        for control in self._controls:
-            control.close()  # an agent ends when its communicator goes away
+        self._controls.close()  # an agent ends when its communicator goes away
         for end in (self._nursery.terminate, self._nursery.kill):  # the first kills its agents, the second itself too
             try:
                 self._nursery.wait(_GRACE_S)
@@ -212,57 +206,17 @@ class Communicator:
 
     def _all(self, do: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
-            self._tell(rank, do)
+            self._controls.tell(rank, do)
         return self._answers(do, self._ranks)
-
-    def _tell(self, rank: int, do: str, **arguments: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # what it died of will be read instead of an answer
-            self._controls[rank].sendall(wire.line({"do": do, **arguments}))
 
     def _answers(self, do: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
         """The answers of these ranks to `do`; where one is missing or is an error, CollectiveError, and the end."""
-        waiting, failed = set(ranks), {}
-        answers: dict[int, dict[str, Any]] = {}
-        poll = select.poll()
-        for rank in ranks:
-            poll.register(self._controls[rank], select.POLLIN)
-        rank_of = {self._controls[rank].fileno(): rank for rank in ranks}
-        end_s = time.monotonic() + self._deadline_s + _GRACE_S
-        while waiting and (left_s := end_s - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left_s * 1000):
-                rank = rank_of[fd]
-                try:
-                    answer = self._read(rank, do)
-                except wire.WireError as error:
-                    answer = {"error": str(error)}
-                if answer is None:
-                    continue
-                if "error" in answer:
-                    failed[rank] = answer["error"]
-                answers[rank] = answer
-                waiting.discard(rank)
-                poll.unregister(fd)
-        if waiting or failed:
-            text = self._blame(do, waiting, failed)
+        answers, silent, failed = self._controls.answers(do, ranks, timeout_s=self._deadline_s + _GRACE_S)
+        if silent or failed:
+            text = self._blame(do, silent, failed)
             self.close()
             raise CollectiveError(text)
         return [answers[rank] for rank in ranks]
-
-    def _read(self, rank: int, do: str) -> dict[str, Any] | None:
-        """What a rank has answered, {"error": ""} when it has died, None as long as the line is not complete."""
-        try:
-            data = self._controls[rank].recv(wire.MAX_LINE_BYTES)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            return {"error": ""}
-        unread = self._unread[rank]
-        unread += data
-        if b"\n" not in unread and len(unread) < wire.MAX_LINE_BYTES:
-            return None
-        line, _, rest = bytes(unread).partition(b"\n")
-        unread[:] = rest
-        return wire.answer(line + b"\n", to=do)
 
     def _blame(self, do: str, silent: set[int], failed: Mapping[int, str]) -> str:
         """The one sentence for a failure: of what went wrong at several ranks, what is most likely the cause."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from analysis.agreement import Certificate
+from analysis.certificate import Certificate
 from analysis.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER
 from analysis.metrics import Interval
 from scenarios.described import further

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.agreement import Measured
+from analysis.certificate import Measured
 from analysis.results import SCENARIO, Point, ResultsError, load, read_provenance
 from scenarios.document import ScenarioError, shown
 from scenarios.keys import KEYS

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from hosts.communicator import AllGather
-
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -30,30 +28,3 @@ class Row:
     attempts: int = 1
     faults: tuple[int, ...] = ()
     undisturbed: bool = True
-
-
-def measured(
-    number: int,
-    result: AllGather,
-    *,
-    ring: tuple[int, ...],
-    path: tuple[int, ...],
-    reembedded: bool,
-    rerouted: bool,
-    drops: int,
-    late: bool,
-) -> Row:
-    """The row of a collective that was run and delivered what it should."""
-    zero_ns = min(result.start_ns)
-    return Row(
-        collective=number,
-        completion_s=result.completion_s,
-        ring=ring,
-        path=path,
-        reembedded=reembedded,
-        rerouted=rerouted,
-        drops=drops,
-        late=late,
-        start_ns=tuple(at - zero_ns for at in result.start_ns),
-        arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
-    )

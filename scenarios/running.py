@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from analysis.agreement import Certificate, certificate
+from analysis.certificate import Certificate, certificate
 from analysis.results import Point
 from scenarios import progress
 from scenarios.answer import as_json, as_text

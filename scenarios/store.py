@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from analysis.agreement import Measured
+from analysis.certificate import Measured
 from analysis.journal import Journal
 from analysis.results import POINTS, Point, ResultsError, points_of, stored
 from analysis.rows import Rows, packed

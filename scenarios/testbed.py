@@ -25,7 +25,7 @@ from scenarios.faults import Fault, known, slowed
 from scenarios.ground import VIRTUAL, Ground
 from scenarios.own import put_back
 from scenarios.plan import Mode, choose_rings
-from scenarios.row import Row, measured
+from scenarios.row import Row
 from scenarios.spec import Scenario
 from scenarios.vm import VMError, openvswitch
 from topologies.conditions import delays_s, sampler
@@ -61,7 +61,6 @@ class Testbed:
         self._delays_s: Floats = delays_s(self.fabric, setting.conditions)
         self._router = Router(self.fabric, self._delays_s)
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing that was last asked for
-        self._paths: tuple[int, ...] = ()
         self._ring: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._stack = ExitStack()
@@ -142,6 +141,33 @@ class Testbed:
         the mode would not. Without a living controller no path is chosen, and forwarding stays as it is. `on_start` is
         told when the collective begins (CLOCK_MONOTONIC, ns), shortly before.
         """
+        reembeds, routed = self._prepare(mode, number, in_force, afresh=afresh)
+        path = self._along()
+        self._tell(f"collective {number}: the AllGather")
+        self._late()
+        result = self._communicator.allgather(on_start=on_start)
+        late = self._late()
+        if result.faults:
+            fault = result.faults[0]
+            raise WrongDataError(
+                f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
+            )
+        zero_ns = min(result.start_ns)
+        return Row(
+            collective=number,
+            completion_s=result.completion_s,
+            ring=self._ring,
+            path=path,
+            reembedded=reembeds,
+            rerouted=mode.reroutes and routed,
+            drops=sum(self._drops.drops().values()),
+            late=late,
+            start_ns=tuple(at - zero_ns for at in result.start_ns),
+            arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
+        )
+
+    def _prepare(self, mode: Mode, number: int, in_force: Collection[Fault], *, afresh: bool) -> tuple[bool, bool]:
+        """Shape the links for a collective, and see to its ring and paths; whether each was chosen anew."""
         rates_bps = self._conditions.rates_bps(number, 1)[0]
         self._tell(f"collective {number}: the shaping of the links")
         self._shaper.change(self.ground.scale.rates_bps(slowed(rates_bps, in_force, self.fabric)))
@@ -156,26 +182,7 @@ class Testbed:
         if routed:
             self._tell(f"collective {number}: the controller's paths")
             self._route(mode, rates_bps)
-        self._paths = self._along()
-        self._tell(f"collective {number}: the AllGather")
-        self._late()
-        result = self._communicator.allgather(on_start=on_start)
-        late = self._late()
-        if result.faults:
-            fault = result.faults[0]
-            raise WrongDataError(
-                f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
-            )
-        return measured(
-            number,
-            result,
-            ring=self._ring,
-            path=self._paths,
-            reembedded=reembeds,
-            rerouted=mode.reroutes and routed,
-            drops=sum(self._drops.drops().values()),
-            late=late,
-        )
+        return reembeds, routed
 
     def join(self) -> None:
         """Make the connections of the ring, unless they are there."""
@@ -265,7 +272,6 @@ class Testbed:
             best=mode.reroutes,
         )
         self._asked = dict(zip(crossings, reply.paths, strict=True))
-        self._paths = self._along()
 
     def _edges(self) -> list[tuple[int, int]]:
         return list(zip(self._ring, [*self._ring[1:], self._ring[0]], strict=True))

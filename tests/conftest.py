@@ -19,13 +19,11 @@ NOBODY = 65534
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Have a test marked `alone` wait until no other runs on this machine, in whatever process, and the others wait
+    """Have a test marked `alone` wait until no other of this user's runs, in whatever process, and the others wait
     for it."""
-    folder = Path(tempfile.gettempdir())
-    with (
-        (folder / f"longhaul-tests-{os.getuid()}-next").open("w") as following,
-        (folder / f"longhaul-tests-{os.getuid()}").open("w") as running,
-    ):
+    folder = kernel.cache_folder(os.environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "tests-next").open("a") as following, (folder / "tests-running").open("a") as running:
         # Who waits to be alone holds `following`, so that nobody overtakes.
         fcntl.flock(following, fcntl.LOCK_EX)
         fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)

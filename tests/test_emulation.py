@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.agreement import Measured, certificate
+from analysis.certificate import Measured, certificate
 from analysis.results import load, open_run
 from scenarios.emulation import emulated
 from scenarios.loader import Override, load_scenario
@@ -214,6 +214,8 @@ def test_the_certificate_is_what_its_words_say() -> None:
         return np.array([measured_s]), np.array([predicted_s]), np.array([drops]), np.array([late])
 
     assert certificate([]) is None
+    none = np.zeros(0)
+    assert certificate([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
     found = certificate([part(1.01, 1.0, 0), part(2.0, 2.0, 3), part(2.94, 3.0, 0)])
     assert found is not None
     assert (found.collectives, found.median_ratio, found.drops) == (3, 1.0, 3)

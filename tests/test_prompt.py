@@ -101,6 +101,7 @@ def nearest_bps(prompt: Session, line: str, wanted_bps: float) -> float:
     return min(found, key=lambda each: abs(each - wanted_bps))
 
 
+@pytest.mark.alone
 def test_a_session_at_eight_gpus(vm: VM) -> None:
     with session(vm, "--out", "kept") as prompt:
         assert "8 GPUs (4 + 4)" in prompt.banner and "rate scale 1/1000" in prompt.banner
@@ -238,6 +239,7 @@ def read_capture(file: Path) -> None:
     assert 7 * 8000 < payload < 7 * 8000 * 1.05  # seven chunks, and a label behind each
 
 
+@pytest.mark.alone
 def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) -> None:
     with session(vm, "--set", "sweep.fabric.gpus=[16, 8]", "--rate-scale", "1/500", leave="\x04") as prompt:
         assert "16 GPUs (8 + 8)" in prompt.banner and "rate scale 1/500" in prompt.banner
@@ -292,6 +294,27 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
     assert child.exitstatus == 143
     assert not set(below) & living().keys()
     assert not list((vm.folder / "results").iterdir())
+
+
+LOST = """
+import signal, threading, time
+from scenarios.prompt import session
+signal.signal(signal.SIGTERM, session._end)
+session._insist()
+def strike():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # to another thread: it wakes no reader of a line
+threading.Thread(target=strike, daemon=True).start()
+input()
+"""
+
+
+def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
+    with subprocess.Popen([sys.executable, "-c", LOST], cwd=PROJECT, stdin=subprocess.PIPE) as child:
+        try:
+            assert child.wait(timeout=60) == 128 + signal.SIGTERM
+        finally:
+            child.kill()
 
 
 def test_commands_may_come_from_a_file(vm: VM) -> None:

@@ -67,8 +67,7 @@ class Bench(Testbed):
     @property
     def paths(self) -> tuple[int, ...]:
         """The WAN path of each of the ring's edges now, by its index, -1 within a site."""
-        self._paths = forecast.paths_now(self.fabric, forecast.edges(self._ring), self._controller.status())
-        return self._paths
+        return forecast.paths_now(self.fabric, forecast.edges(self._ring), self._controller.status())
 
     @property
     def delays_s(self) -> "forecast.Floats":

@@ -120,7 +120,7 @@ def speak_openflow() -> None:
 
 def speak_to_agents(testbed: Testbed) -> None:
     """Garbage, a command without an end and a flood on the agents' own control connections."""
-    controls = testbed._communicator._controls
+    controls = testbed._communicator._controls._ours
     controls[0].sendall(b"garbage\n" * 1000)
     controls[1].sendall(b"x" * (3 * wire.MAX_LINE_BYTES) + b"\n")
     controls[2].sendall(b'{"do":"allgather"}\n{"do":"abort","now":true}\n\xff\xfe\n[]\n')
