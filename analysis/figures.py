@@ -48,6 +48,8 @@ def jobs_of(run: Run, *, setting: int = 0, collective: int = 0) -> list[Job]:
     groups = groups_of(run.settings)
     if not 0 <= setting < len(run.settings):
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(run.settings) - 1}")
+    if collective < 0:
+        raise FigureError(f"{collective} is no collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(_one, totals.picture, name, group, points) for group in groups]
     jobs += [partial(distribution.pictures, name, group, points) for group in groups]
     jobs.append(partial(_one, certificate_picture.picture, name, run.settings, points))

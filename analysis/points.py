@@ -93,7 +93,9 @@ def points_of(run: Run) -> dict[tuple[str, int, str], Point]:
     found: dict[tuple[str, int, str], Point] = {}
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
     for (engine, setting, mode), rows in grouped:
-        if engine not in ENGINES or mode not in MODE_STYLES or not 0 <= setting < len(run.settings):
+        if mode not in MODE_STYLES:
+            raise FigureError(f"the mode {mode} has no row in MODE_STYLES: allowed is {', '.join(MODE_STYLES)}")
+        if engine not in ENGINES or not 0 <= setting < len(run.settings):
             raise FigureError(f"{run.path} holds a point ({engine}, setting {setting}, {mode}) that its settings lack")
         ordered = rows.sort_values("collective", kind="stable")
         found[engine, setting, mode] = Point(engine=engine, setting=int(setting), mode=mode, rows=ordered)

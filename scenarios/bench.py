@@ -58,12 +58,14 @@ def _in_a_process(gpus: int, mode: str, collectives: int) -> tuple[float, float]
 def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float]]:
     """Seconds of wall time from the start of the VM to the end of the first AllGather, and for each one after it."""
     from scenarios.emulation import Emulation
+    from scenarios.engine import Slice
     from scenarios.loader import Override, load_scenario
 
     given = {"fabric.gpus": gpus, "run.modes": ["joint"], "collective.count": collectives, "collective.chunk": chunk}
     scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
     began = time.monotonic()
-    ends = [time.monotonic() - began for _ in Emulation(jobs=1).run(scenario.settings())]
+    news = Emulation(jobs=1).run(scenario.settings())
+    ends = [time.monotonic() - began for item in news if isinstance(item, Slice)]
     return ends[0], [after - before for before, after in pairwise(ends)]
 
 
@@ -94,8 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=["model", "emulation"], default="model", help="which one (default model)")
-    parser.add_argument("--collectives", type=int, metavar="N", help="so many at a point (at least 4000, or 12)")
-    parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help="measure this point in this process")
+    parser.add_argument(
+        "--collectives",
+        type=int,
+        metavar="N",
+        help="at a point (4000 or more, until a second has passed; of the emulation 12)",
+    )
+    parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.collectives is None:
         options.collectives = {"model": 4000, "emulation": 12}[options.engine]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distributed import Client, Future, as_completed, get_worker
+from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import CommClosedError
 
 from scenarios.workers import Function, Lost, Queue
@@ -39,6 +40,7 @@ class Cluster:
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
         try:
+            get_address_host_port(address)  # what is no address leaves half a client behind
             self._client = Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError, CommClosedError) as error:
             words = str(error).partition("\n")[0][:200]

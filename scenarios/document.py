@@ -132,6 +132,9 @@ def unknown(key: str, known: Iterable[str]) -> str:
     if key in TABLES:
         inside = ", ".join(other for other in keys if other.startswith(f"{table}."))
         return f"is a table and no key: allowed is a key in it, {inside}"
+    if table == "sweep" and name in keys:
+        fixed = [other for other in keys if not other.startswith("sweep.") and f"sweep.{other}" not in keys]
+        return f"cannot be swept: allowed is every key but {', '.join(fixed)}"
     if not name or table not in TABLES:
         kind = "key" if table in TABLES else "table"
         allowed = ("name", *(f"[{table}]" for table in TABLES), "[[fault]]")

@@ -9,7 +9,7 @@ from scenarios import launch, vm
 from scenarios.engine import News, Slice, Struck
 from scenarios.loader import Override, load_scenario, resolved, scenario_of
 from scenarios.outcomes import Outcome
-from scenarios.point import EmulationError, Reader, Task, Words, memory_bytes
+from scenarios.point import WRONG_DATA, EmulationError, Reader, Task, Words, memory_bytes
 from scenarios.watchdog import Watchdog
 from topologies.fabric import Fabric, build_fabric
 
@@ -116,7 +116,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
 
 def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
     """What is wrong, whatever the faults were, with a testbed that has ended so after so many collectives."""
-    if "wrong data" in words.last() or "Traceback" in words.text():
+    if WRONG_DATA in words.last() or "Traceback" in words.text():
         return "wrong data", words.last()
     if status == 0 and done != _COLLECTIVES:
         return "hung", f"{done} of {_COLLECTIVES} collectives were told of"

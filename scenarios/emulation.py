@@ -14,10 +14,11 @@ from typing import Any
 from hosts.transport import MAX_BUFFER_BYTES, limits
 from hosts.wire import LABEL_BYTES
 from scenarios import vm
-from scenarios.engine import Failed, Have, News, nothing
+from scenarios.engine import Again, Failed, Have, News, nothing
 from scenarios.point import (
     EmulationError,
     Task,
+    WrongError,
     carried_chunk_bytes,
     ground,
     measured_by_dask,
@@ -150,10 +151,11 @@ class _Work:
             except EmulationError as error:
                 point = task.place, task.mode
                 self._tried[point] = self._tried.get(point, 0) + 1
-                if self._tried[point] < TRIES:
+                if self._tried[point] < TRIES and not isinstance(error, WrongError):
+                    self.news.put(Again(setting=task.place, mode=task.mode, why=str(error)))
                     self._waiting.put(task)
-                    continue
-                self.news.put(Failed(setting=task.place, mode=task.mode, why=str(error)))
+                else:
+                    self.news.put(Failed(setting=task.place, mode=task.mode, why=str(error)))
             except Exception as error:
                 self.news.put(error)
                 return

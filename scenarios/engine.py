@@ -21,8 +21,17 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Again:
+    """A point that failed and is tried once more; `why` is a sentence that names it."""
+
+    setting: int
+    mode: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A point that was given up, after it had been tried twice; `why` is a sentence that names it."""
+    """A point that was given up; `why` is a sentence that names it."""
 
     setting: int
     mode: str
@@ -48,7 +57,7 @@ class Struck:
     account: Mapping[str, Any]
 
 
-News = Slice | Failed | Seen | Struck
+News = Slice | Again | Failed | Seen | Struck
 Have = Callable[[int, str, int, int], bool]
 """Whether the collectives start .. stop-1 of a mode at a setting are there already: (setting, mode, start, stop)."""
 
@@ -69,6 +78,7 @@ class Engine(Protocol):
         """Every collective of every mode of every setting that is not there yet, in slices of any size and order.
 
         A setting is a scenario without a sweep. A slice may have collectives that are there, as a point that was cut
-        short may be run anew. What fails is tried again once, and Failed when it fails again; the rest goes on.
+        short may be run anew. What fails is tried again once, unless that would hide a wrong result, and Failed when it
+        fails again; the rest goes on.
         Closing the generator ends the run and leaves nothing behind.
         """

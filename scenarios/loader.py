@@ -133,7 +133,7 @@ def _name_of(path: Path) -> str:
 
 def _place(key: str, given: Mapping[str, Given], label: str) -> str:
     """Where the user gave the value at fault: of a part of a value (``fabric.wan.links``) the place of the whole."""
-    for whole in (key, f"sweep.{key}", key.rpartition(".")[0]):
+    for whole in (key, f"sweep.{key}", key.rpartition(".")[0], key.partition("[")[0]):
         if whole in given:
             return given[whole].where + (key.removeprefix(whole) if whole and key.startswith(whole) else "")
     return f"{label}: {key}"

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--engine", choices=list(ENGINES), help="reckon times, measure them in the VM, or both (default)")
     add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
-    add("--gpus", metavar="N[,N]", help="GPUs over all sites; several are a sweep")
+    add("--gpus", metavar="N[,N]", help="GPUs over all sites, or of each as 3+5; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="how many at every point")
@@ -201,7 +201,7 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     for option, key in _AXES.items():
         text = getattr(options, option)
         if text is not None:
-            values = [_integer_or_text(part) if option in ("gpus", "seed") else part for part in _parts(text)]
+            values = [_value(option, part) for part in _parts(text)]
             several = len(values) > 1
             where = f"--{option.replace('_', '-')}"
             overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
@@ -224,6 +224,12 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def _value(option: str, text: str) -> object:
+    if option == "gpus" and re.fullmatch(r"[0-9]{1,6}(\+[0-9]{1,6})+", text):
+        return [int(part) for part in text.split("+")]
+    return _integer_or_text(text) if option in ("gpus", "seed") else text
 
 
 def _integer_or_text(text: str) -> int | str:

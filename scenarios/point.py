@@ -22,11 +22,17 @@ from scenarios.watchdog import Watchdog, patience_s
 
 _MEMORY_BYTES = 3 * 2**29  # the system, Open vSwitch, the controller and small agents
 _KEPT_BYTES = 65536  # of what a VM says on stderr
+WRONG_DATA = "delivered wrong data"
+"""What a testbed says where that is why it ends."""
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and what TCP holds on either side
 
 
 class EmulationError(RuntimeError):
     """A point that could not be run to its end; one sentence that names it."""
+
+
+class WrongError(EmulationError):
+    """A point whose collectives delivered wrong bytes or chose what the plan does not: no second try makes it good."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,8 @@ def run_point(
     if watchdog.stuck is not None:
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
-        raise EmulationError(f"{task.name}, after {reader.done} collectives: {words.last() or 'it said nothing'}")
+        kind = WrongError if WRONG_DATA in words.last() else EmulationError
+        raise kind(f"{task.name}, after {reader.done} collectives: {words.last() or 'it said nothing'}")
 
 
 def task_bytes(task: Task) -> bytes:
@@ -171,7 +178,7 @@ class Reader:
         for name, planned in (("ring", expected.ring.tolist()), ("path", expected.path.tolist())):
             if chosen and row[name] != planned:
                 where = f"{self._task.name}, collective {k}"
-                raise EmulationError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
+                raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
         rows = Rows(
             start=k,
             completion_s=np.array([row["completion_s"]], dtype=np.float64),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from scenarios.engine import Failed, News, Slice
+from scenarios.engine import Again, Failed, News, Slice
 from scenarios.keys import KEYS
 from scenarios.spec import Scenario
 from topologies.units import format_delay, format_size
@@ -44,14 +44,14 @@ class _Running:
 def label(setting: Scenario) -> str:
     """A setting in words: "8 GPUs, 64 MB, 10 us", and whatever else was swept."""
     chunk, delay = format_size(setting.collective.chunk_bytes), format_delay(setting.conditions.wan_delay_s)
-    words = [f"{setting.gpus} GPUs", chunk, delay]
+    sites = setting.fabric.gpus_per_site
+    gpus = setting.gpus if len(set(sites)) == 1 else "+".join(map(str, sites))
+    words = [f"{gpus} GPUs", chunk, delay]
     for key, value in setting.at:
         written = KEYS[key].write(value)
         name = key.partition(".")[2].replace("_", " ")
         if key not in ("fabric.gpus", "collective.chunk", "conditions.wan_delay"):
             words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
-        elif key == "fabric.gpus" and len(set(value)) > 1:
-            words[0] = f"{'+'.join(map(str, value))} GPUs"
     return ", ".join(words) + _clock(setting)
 
 
@@ -168,11 +168,18 @@ def shown(
     return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
 
 
+def _troubled(item: News) -> str:
+    """What is said of a point that failed; nothing of other news."""
+    if isinstance(item, Again):
+        return f"tried once more: {item.why}"
+    return f"failed: {item.why}" if isinstance(item, Failed) else ""
+
+
 def _in_lines(news: Iterable[News], progress: Progress) -> Generator[News, None, None]:
     """One line for each point when it is finished, or given up."""
     for item in news:
-        if isinstance(item, Failed):
-            print(f"failed: {item.why}", file=sys.stderr, flush=True)
+        if words := _troubled(item):
+            print(words, file=sys.stderr, flush=True)
         if isinstance(item, Slice) and progress.take(item):
             print(progress.line(item.setting, item.mode), file=sys.stderr, flush=True)
         yield item
@@ -185,8 +192,8 @@ def _live(news: Iterable[News], progress: Progress, console: Console) -> Generat
         place = 0
         live.update(_table(progress, place), refresh=True)
         for item in news:
-            if isinstance(item, Failed):
-                console.print(f"failed: {item.why}", markup=False, highlight=False)
+            if words := _troubled(item):
+                console.print(words, markup=False, highlight=False)
             if isinstance(item, Slice):
                 progress.take(item)
                 place = max(place, item.setting)

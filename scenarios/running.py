@@ -10,7 +10,7 @@ from analysis.results import Point
 from scenarios import progress
 from scenarios.answer import as_json, as_text
 from scenarios.emulation import Emulation
-from scenarios.engine import Engine, Failed, Seen, Slice, Struck
+from scenarios.engine import Again, Engine, Failed, Seen, Slice, Struck
 from scenarios.folder import RunFolder
 from scenarios.results import SettingResult, Times, results_of
 from scenarios.resume import Kept
@@ -100,7 +100,7 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
     certified = certificate(store.measured(), is_real=run.scenario.run.is_real)
     folder.complete_with(store, results, failed)
     folder.end()  # what is drawn below can be drawn again
-    wrong = [f"failed twice: {why}" for why in failed.values()]
+    wrong = [f"failed: {why}" for why in failed.values()]
     wrong += [why for why in [folder.report() if results else None] if why]
     _tell(run, folder, results, certified)
     for why in wrong:
@@ -120,6 +120,8 @@ def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, sto
             if isinstance(item, Failed):
                 failed[point] = item.why
                 folder.log(f"failed: {item.why}")
+            elif isinstance(item, Again):
+                folder.log(f"tried once more: {item.why}")
             elif isinstance(item, Seen):
                 folder.saw(item)
             elif isinstance(item, Struck):

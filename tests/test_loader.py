@@ -198,7 +198,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[run]\nmodes = ["base", "base"]', '"base" is listed twice'),
         ('[run]\nmodes = ["base", 3]', "3 is not known"),
         ('name = "../etc"', "is no name"),
-        ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes: is no key of [sweep]"),
+        ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes: cannot be swept"),
         ('[sweep]\n"collective.chunk" = []', "is no axis"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "lists a value twice"),
         ('[sweep]\n"collective.chunk" = ["8 MB", 3]', "3 is an integer"),

@@ -16,7 +16,7 @@ from scenarios import command, emulation, point
 from scenarios.emulation import MOST_QUEUED_BYTES, at_a_time, check_chunks
 from scenarios.engine import Slice
 from scenarios.loader import Override, axis, load_scenario, resolved
-from scenarios.point import EmulationError, Reader, memory_bytes
+from scenarios.point import EmulationError, Reader, WrongError, memory_bytes
 from scenarios.progress import Progress, label
 from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT
@@ -81,11 +81,24 @@ def test_a_sweep_in_a_file_is_that_of_the_options(tmp_path, monkeypatch):
     ]
 
 
+def test_sites_of_several_sizes_are_named_everywhere(bench, capsys):
+    run("--gpus", "8,3+5", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "swept")
+    run("--set", "fabric.gpus=[3, 5]", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "one")
+    assert capsys.readouterr().out.count("3+5 GPUs, 8 MB, 10 us") == 4
+    both, one = load("swept"), load("one")
+    assert both[both.setting == 1].completion_s.tolist() == one.completion_s.tolist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--sweep", "run.modes=base,wan"], "--sweep run.modes: is no key of [sweep]"),
+        (
+            ["--sweep", "run.modes=base,wan"],
+            "--sweep run.modes: cannot be swept: allowed is every key but name, run.modes",
+        ),
         (["--sweep", "fabric.gpus=8,9"], "--sweep fabric.gpus: 9 GPUs do not divide"),
+        (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide"),
+        (["--set", 'fault=[{at="collective 3", what="agent 9 killed"}]'], "--set fault[1].what: there is no agent 9"),
         (["--sweep", "fabric.gpus=8,8"], "lists a value twice"),
         (["--sweep", "run.seed"], '--sweep: "run.seed" is no sweep: allowed is table.key=value,value'),
         (["--sweep", "conditions.mean=0.1,0.2"], "--sweep conditions.mean: does nothing with the sampler uniform"),
@@ -116,8 +129,8 @@ def test_parameters_of_samplers_that_are_swept_are_allowed():
 class Bench:
     """Takes the place of the VMs: points measure what the model predicts, but for those that are to fail."""
 
-    def __init__(self, failing=(), times=2, count=None):
-        self.failing, self.times, self.count = failing, times, count
+    def __init__(self, failing=(), times=2, error=EmulationError):
+        self.failing, self.times, self.error = failing, times, error
         self.tries = []
 
     def run_point(self, task, put, on_start=None):
@@ -125,7 +138,7 @@ class Bench:
         reader = Reader(task, put)
         for k in range(task.setting.collective.count):
             if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
-                raise EmulationError(f"{task.name}, after 2 collectives: the switch fell over")
+                raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
             n, expected = task.setting.gpus, reader._expected.of(k)
             row = {"collective": k, "completion_s": expected.predicted_s, "drops": 0}
             row |= {"ring": expected.ring.tolist(), "path": expected.path.tolist()}
@@ -152,6 +165,15 @@ def test_a_point_that_fails_once_is_measured_again_and_nothing_is_twice(bench, c
     assert used.tries.count((0, "wan")) == 2
     assert load("run").groupby("mode").size().to_dict() == dict.fromkeys(["base", "ccl", "joint", "wan"], 5)
     assert open_run("run").complete
+    again = "tried once more: emulation, 8 GPUs, 8 MB, 10 us, wan, after 2 collectives: the switch fell over\n"
+    assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
+
+
+def test_a_point_that_was_wrong_is_not_tried_until_it_is_right(bench, capsys):
+    used = bench(Bench(failing=("wan",), times=1, error=WrongError))
+    run("--engine", "emulation", "--collectives", "5", "--jobs", "2", "--out", "run", status=1)
+    assert used.tries.count((0, "wan")) == 1
+    assert "run.py: failed: emulation, 8 GPUs, 8 MB, 10 us, wan, " in capsys.readouterr().err
 
 
 def test_a_point_that_fails_twice_is_told_the_rest_goes_on_and_it_can_be_tried_again(bench, capsys):
@@ -159,7 +181,7 @@ def test_a_point_that_fails_twice_is_told_the_rest_goes_on_and_it_can_be_tried_a
     run("--engine", "both", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
     out, said = capsys.readouterr()
     sentence = "emulation, 8 GPUs, 8 MB, 10 us, seed 1, wan, after 2 collectives: the switch fell over"
-    assert f"run.py: failed twice: {sentence}\n" in said
+    assert f"run.py: failed: {sentence}\n" in said
     assert said.endswith("run.py: what was found is kept; go on with --resume run\n")
     assert re.search("^emulation +8 GPUs, 8 MB, 10 us, seed 2 +joint", out, re.MULTILINE)  # what was found is told
     found = open_run("run")

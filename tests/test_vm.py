@@ -308,7 +308,7 @@ def test_a_launcher_killed_at_any_instant_of_its_start_leaves_nothing(vm: VM, ke
                 pass
             time.sleep(0.0005 * (attempt % 15))
             process.kill()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 20
         while leftovers(kernel_image) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert leftovers(kernel_image) == [], f"attempt {attempt}"

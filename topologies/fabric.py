@@ -134,7 +134,7 @@ class Fabric:
 def even_split(gpus: int, *, sites: int = 2) -> tuple[int, ...]:
     """That many GPUs shared out evenly over the sites; raises FabricError where they do not divide."""
     if gpus % sites:
-        text = f"{gpus} GPUs do not divide over {sites} sites; give a multiple of {sites}, or one number per site"
+        text = f"{gpus} GPUs do not divide over {sites} sites; give a multiple of {sites}, or a number per site as 3+5"
         raise FabricError([Mistake("fabric.gpus", text)])
     return (gpus // sites,) * sites
 

@@ -89,7 +89,7 @@ def read_trace(path: Path, links: Sequence[str]) -> Recording:
             if len(mistakes) == _MOST_MISTAKES:
                 break
     except (OSError, ValueError, csv.Error) as error:  # ValueError: no UTF-8, or a null byte in the file's name
-        mistakes.append(f"{path}: cannot be read as a trace: {error}")
+        mistakes.append(f"{path}: cannot be read as a trace: {getattr(error, 'strerror', None) or error}")
     holes = [name for name, taken in rows.items() if 0 not in taken]
     if holes and not mistakes:
         shown = ", ".join(holes[:3]) + (f" and {len(holes) - 3} more" if len(holes) > 3 else "")
