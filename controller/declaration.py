@@ -5,7 +5,6 @@ default in the section [longhaul] of the framework's configuration file: `fabric
 """
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,9 +58,11 @@ def configured() -> tuple[Fabric, Path]:
 
 
 def default_socket() -> Path:
-    """Where this user's controller answers unless it is told another place."""
-    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(folder, f"longhaul-controller-{os.getuid()}.sock")
+    """Where this user's controller answers unless it is told another place, in a folder that is made if need be and
+    that no other user writes to."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / "longhaul-controller.sock"
 
 
 def _sentence(error: Exception) -> str:
