@@ -222,6 +222,11 @@ def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
     assert shaped["drops then"] == {}
 
 
+def test_packets_lost_for_want_of_a_decision_are_counted(shaped: Report) -> None:
+    assert shaped["undecided"]["lost"] > 0
+    assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
+
+
 def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
     assert shaped["twice"] == "port s0l0-eth1 has the queueing discipline htb already"
     assert shaped["refused"].startswith("tc does not take `qdisc add dev s0l0-eth1 root handle 1: htb ")

@@ -13,12 +13,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_REQUEST_DUMP, _NLM_F_REQUEST_ACK, _NLM_F_REQUEST_ECHO = 0x301, 0x5, 0x9
+from topologies import netlink
+
 _RTM_NEWLINK, _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 36, 38, 40, 42
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
-_HEADER, _TCMSG, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxxxiIII"), struct.Struct("=HH")
+_TCMSG = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
 _NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
@@ -101,10 +101,10 @@ class RtNetlink:
         Raises OSError where there is no such interface and for a size beyond what it takes.
         """
         kinds = (_IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE)
-        attributes = b"".join(_ATTRIBUTE.pack(8, kind) + struct.pack("=I", size_bytes) for kind in kinds)
+        attributes = b"".join(netlink.attribute(kind, struct.pack("=I", size_bytes)) for kind in kinds)
         body = _IFINFOMSG.pack(0, 0, socket.if_nametoindex(interface), 0, 0) + attributes
-        self._send(_RTM_NEWLINK, _NLM_F_REQUEST_ACK, body)
-        (code,) = struct.unpack_from("=i", self._socket.recv(1 << 16), _HEADER.size)
+        self._send(_RTM_NEWLINK, netlink.REQUEST_ACK, body)
+        (code,) = struct.unpack_from("=i", self._socket.recv(1 << 16), netlink.HEADER.size)
         if code:
             raise OSError(-code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(-code)}")
 
@@ -122,7 +122,7 @@ class RtNetlink:
         held = []
         bodies = [_htb_body(rate) for rate in rates]
         for wanted, (code, message) in zip(
-            rates, self._batch(_RTM_NEWTCLASS, _NLM_F_REQUEST_ECHO, bodies), strict=True
+            rates, self._batch(_RTM_NEWTCLASS, netlink.REQUEST_ECHO, bodies), strict=True
         ):
             if code:
                 where = f"class 1:{wanted.minor:x} of interface {wanted.interface}"
@@ -133,7 +133,7 @@ class RtNetlink:
     def change_delays(self, delays: Sequence[NetemDelay]) -> None:
         """Give netems that exist these delays; raises OSError for the first that the kernel refuses."""
         bodies = [_netem_body(delay) for delay in delays]
-        for wanted, (code, _) in zip(delays, self._batch(_RTM_NEWQDISC, _NLM_F_REQUEST_ACK, bodies), strict=True):
+        for wanted, (code, _) in zip(delays, self._batch(_RTM_NEWQDISC, netlink.REQUEST_ACK, bodies), strict=True):
             if code:
                 where = f"the netem of class 1:{wanted.minor:x} of interface {wanted.interface}"
                 raise OSError(code, f"{where} does not take {wanted.delay_ns} ns: {os.strerror(code)}")
@@ -144,9 +144,9 @@ class RtNetlink:
         self._socket.send(b"".join(self._message(kind, flags, body) for body in bodies))
         found: dict[int, tuple[int, bytes]] = {}
         while len(found) < len(bodies):
-            for answer, sequence, message in _messages(self._socket.recv(1 << 20)):
+            for answer, sequence, message in netlink.messages(self._socket.recv(1 << 20)):
                 if sequence >= first:  # others are left over from a dump that was given up
-                    code = -struct.unpack_from("=i", message)[0] if answer == _NLMSG_ERROR else 0
+                    code = -struct.unpack_from("=i", message)[0] if answer == netlink.ERROR else 0
                     found[sequence - first] = code, message
         return [found[place] for place in range(len(bodies))]
 
@@ -157,7 +157,7 @@ class RtNetlink:
             kind = attributes[_TCA_KIND].rstrip(b"\0").decode()
             delay_ns = 0
             if kind == "netem":
-                delay_ns = _u64(_attributes(attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]), _TCA_NETEM_LATENCY64)
+                delay_ns = _u64(netlink.attributes(attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]), _TCA_NETEM_LATENCY64)
             found.append(
                 Qdisc(
                     interface=interface,
@@ -171,14 +171,14 @@ class RtNetlink:
 
     def _dump(self, kind: int, interface: int) -> Iterator["_TcObject"]:
         """Interface, handle, parent and attributes of everything of a kind."""
-        self._send(kind, _NLM_F_REQUEST_DUMP, _TCMSG.pack(0, interface, 0, 0, 0))
+        self._send(kind, netlink.REQUEST_DUMP, _TCMSG.pack(0, interface, 0, 0, 0))
         while True:
-            for answer, sequence, message in _messages(self._socket.recv(1 << 20)):
+            for answer, sequence, message in netlink.messages(self._socket.recv(1 << 20)):
                 if sequence != self._sequence:
                     continue  # left over from a dump that was given up
-                if answer == _NLMSG_DONE:
+                if answer == netlink.DONE:
                     return
-                if answer == _NLMSG_ERROR:
+                if answer == netlink.ERROR:
                     code = -struct.unpack_from("=i", message)[0]
                     raise OSError(code, f"the kernel does not tell its traffic control: {os.strerror(code)}")
                 yield _tc_object(message)
@@ -188,29 +188,21 @@ class RtNetlink:
 
     def _message(self, kind: int, flags: int, body: bytes) -> bytes:
         self._sequence += 1
-        return _HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0) + body
+        return netlink.message(kind, flags, self._sequence, body)
 
 
 _TcObject = tuple[int, int, int, dict[int, bytes]]
 """Interface, handle, parent and attributes of something of traffic control."""
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Kind, sequence number and body of the messages in what was received at once."""
-    while data:
-        length, kind, _, sequence, _ = _HEADER.unpack_from(data)
-        yield kind, sequence, data[_HEADER.size : length]
-        data = data[(length + 3) & ~3 :]
-
-
 def _tc_object(message: bytes) -> _TcObject:
     _, interface, handle, parent, _ = _TCMSG.unpack_from(message)
-    return interface, handle, parent, _attributes(message[_TCMSG.size :])
+    return interface, handle, parent, netlink.attributes(message[_TCMSG.size :])
 
 
 def _htb_class(found: _TcObject) -> HtbClass:
     interface, handle, _, attributes = found
-    options = _attributes(attributes[_TCA_OPTIONS])
+    options = netlink.attributes(attributes[_TCA_OPTIONS])
     rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
     return HtbClass(
         interface=interface,
@@ -225,32 +217,20 @@ def _htb_body(wanted: HtbRate) -> bytes:
     spec = (0, _ETHERNET, 0, 0, 0, min(wanted.rate, 0xFFFFFFFF))
     ticks = max(1, wanted.burst_ns // _TICK_NS)
     parameters = _HTB_OPT.pack(*spec, *spec, ticks, ticks, wanted.quantum, 0, 0)
-    options = _attribute(_TCA_HTB_PARMS, parameters)
-    options += b"".join(_attribute(kind, struct.pack("=Q", wanted.rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64))
+    options = netlink.attribute(_TCA_HTB_PARMS, parameters)
+    options += b"".join(
+        netlink.attribute(kind, struct.pack("=Q", wanted.rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64)
+    )
     message = _TCMSG.pack(0, wanted.interface, _FIRST_HANDLE + wanted.minor, _FIRST_HANDLE, 0)
-    return message + _attribute(_TCA_KIND, b"htb\0") + _attribute(_TCA_OPTIONS, options)
+    return message + netlink.attribute(_TCA_KIND, b"htb\0") + netlink.attribute(_TCA_OPTIONS, options)
 
 
 def _netem_body(wanted: NetemDelay) -> bytes:
     options = _NETEM_QOPT.pack(0, wanted.limit, round(wanted.loss * 0xFFFFFFFF), 0, 0, 0)
-    options += _attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", wanted.delay_ns))
+    options += netlink.attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", wanted.delay_ns))
     handle = (wanted.minor + 1) * _FIRST_HANDLE
     message = _TCMSG.pack(0, wanted.interface, handle, _FIRST_HANDLE + wanted.minor, 0)
-    return message + _attribute(_TCA_KIND, b"netem\0") + _attribute(_TCA_OPTIONS, options)
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    """An attribute, filled up to a multiple of four bytes as the kernel wants it."""
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def _attributes(data: bytes) -> dict[int, bytes]:
-    found = {}
-    while len(data) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
-        data = data[(length + 3) & ~3 :]
-    return found
+    return message + netlink.attribute(_TCA_KIND, b"netem\0") + netlink.attribute(_TCA_OPTIONS, options)
 
 
 def _u64(attributes: dict[int, bytes], kind: int) -> int:
@@ -259,6 +239,6 @@ def _u64(attributes: dict[int, bytes], kind: int) -> int:
 
 
 def _drops(attributes: dict[int, bytes]) -> int:
-    statistics = _attributes(attributes.get(_TCA_STATS2, b""))
+    statistics = netlink.attributes(attributes.get(_TCA_STATS2, b""))
     queue = statistics.get(_TCA_STATS_QUEUE)
     return int(struct.unpack_from("=II I", queue)[2]) if queue else 0

@@ -15,6 +15,7 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
+from topologies.datapaths import Datapaths
 from topologies.rtnetlink import HtbClass, HtbRate, NetemDelay, RtNetlink
 from topologies.shaping import QUANTUM_BYTES, QUEUE_PACKETS, ClassKey, Shaping, class_name, mismatch
 
@@ -160,18 +161,19 @@ def _index(interface: str) -> int:
 
 
 class DropCounter:
-    """Counts packets dropped since it was made: by a queue of this network namespace, or by any interface.
+    """Counts packets dropped since it was made: by a queue of this network namespace, by any interface, or by a
+    datapath that waited for Open vSwitch to decide.
 
     `host_pids` are processes in the network namespaces of the hosts.
     """
 
     def __init__(self, host_pids: Sequence[int]) -> None:
         self._devices = [Path(f"/proc/{pid}/net/dev") for pid in ("self", *host_pids)]
-        self._netlink = RtNetlink()
+        self._netlink, self._datapaths = RtNetlink(), Datapaths()
         self._seen = self._read()
 
     def drops(self) -> dict[str, int]:
-        """The packets dropped since the last call, by the interface that dropped them or whose queue did."""
+        """The packets dropped since the last call, by the interface (or its queue) or the datapath that did."""
         now = self._read()
         fresh, self._seen = now - self._seen, now
         return dict(fresh)
@@ -179,9 +181,10 @@ class DropCounter:
     def close(self) -> None:
         """Stop counting."""
         self._netlink.close()
+        self._datapaths.close()
 
     def _read(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        found: Counter[str] = Counter(self._datapaths.lost())
         for path in self._devices:
             for name, columns in _DEVICE.findall(path.read_text()):
                 counts = columns.split()

@@ -6,6 +6,7 @@ What the network is like is told by ovs-vsctl, ovs-ofctl, ip and tc, raw; the te
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -143,6 +144,28 @@ def seconds(built: network.Network, src: int, dst: int, chunk_bytes: int = CHUNK
     return (end_ns - start_ns) / 1e9
 
 
+def undecided(built: network.Network, dropped: tc.DropCounter) -> dict[str, Any]:
+    """What is counted, and what Open vSwitch's own command says, of packets that it is too busy to decide on."""
+
+    def lost() -> int:
+        return int(re.search(r"lost:(\d+)", sh("ovs-dpctl show"))[1])  # type: ignore[index]
+
+    before = lost()
+    switchd = int(sh("pidof ovs-vswitchd"))
+    os.kill(switchd, signal.SIGSTOP)
+    try:
+        sh("ovs-dpctl del-flows")
+        with namespace(built.host_pids[0]):
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sender:
+            for _ in range(5000):
+                sender.sendto(bytes(8000), (built.net.hosts[1].IP(), 9))
+        time.sleep(1)
+        return {"counted": dropped.drops(), "lost": lost() - before}
+    finally:
+        os.kill(switchd, signal.SIGCONT)
+
+
 def refused(action: Any) -> str:
     """What a TcError says."""
     try:
@@ -188,6 +211,7 @@ def shaped() -> dict[str, Any]:
         sh("tc qdisc change dev s0l0-eth2 parent 1:1 handle 2: netem limit 1")
         found["seconds"]["dropping"] = seconds(built, 0, 1)
         found["drops after"], found["drops then"] = dropped.drops(), dropped.drops()
+        found["undecided"] = undecided(built, dropped)
         found["twice"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         found["qdiscs after a failure"] = json.loads(sh("tc -j qdisc show dev s0l0-eth2"))
         shaper.close()
