@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.results import open_run
 from scenarios.capacity import check, demand_bps, divisor
 from scenarios.loader import Override, load_scenario, resolved
 from scenarios.vm import CannotRunError
@@ -50,6 +51,30 @@ def test_what_is_measured_in_real_time_says_so_everywhere(tmp_path: Path) -> Non
     # A machine that is busy with other tests is late, so the times can be off; the scale still shows in them.
     ratios = np.array(rows["completion_s"]) / np.array(rows["predicted_s"])
     assert 0.8 < np.median(ratios) < 3
+
+
+FAULTS = """
+[[fault]]
+at = "collective 1"
+what = "link s0b0-s1b0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 2"
+what = "agent 2 killed"
+"""
+
+
+def test_faults_strike_and_are_made_good_in_real_time_too(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text(FAULTS)
+    where = tmp_path / "run"
+    chosen = ("--modes", "joint", "--collectives", "3", "--chunk", "64 MB", "--gpus", "4", "--out", str(where))
+    run(str(tmp_path / "f.toml"), "--engine", "emulation", "--clock", "wall", "--rate-scale", "1/1000", *chosen)
+    found = open_run(where)
+    assert found.faults is not None
+    assert found.faults.what.tolist() == ["link s0b0-s1b0 down", "agent 2 killed"]
+    assert found.faults.outcome.tolist() == ["recovered", "recovered"]
+    assert (found.faults.detected_s <= found.faults.recovered_s).all()
+    assert found.collectives.collective.tolist() == [0, 1, 2]
 
 
 def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path: Path) -> None:
