@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
-from scenarios.vm import boot, host, kernel, terminal
+from scenarios.vm import boot, cores, host, kernel, terminal
 from scenarios.vm.boot import CLOCKS, Clock
 from scenarios.vm.errors import CannotRunError, VMError, VMUsageError
 from scenarios.vm.host import DEFAULT_MEMORY_BYTES
@@ -80,7 +80,7 @@ def run(
     )
     image = kernel.find_kernel(environment)
     folder = host.memory_folder(memory_bytes, environment)
-    with Machine(terminal=use_terminal) as machine:
+    with cores.taken() as core, Machine(terminal=use_terminal) as machine:
         arguments = boot.kernel_command_line(
             clock=clock,
             memory_bytes=memory_bytes,
@@ -93,7 +93,7 @@ def run(
                 control=machine.control.theirs,
             ),
         )
-        machine.start(image, arguments, memory_folder=folder, request=request)
+        machine.start(image, arguments, memory_folder=folder, core=core, request=request)
         if on_start is not None:
             on_start(machine.stop)
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)

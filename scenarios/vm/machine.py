@@ -115,9 +115,12 @@ class Machine:
         for line in self._lines:
             line.close()
 
-    def start(self, kernel: Path, arguments: tuple[str, ...], *, memory_folder: str, request: bytes) -> None:
-        """Start the kernel; raises OSError when the host cannot."""
-        warden = ["setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
+    def start(
+        self, kernel: Path, arguments: tuple[str, ...], *, memory_folder: str, core: int | None, request: bytes
+    ) -> None:
+        """Start the kernel, on one core or on all; raises OSError when the host cannot."""
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        warden = [*pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
         self._process = subprocess.Popen(
             [*warden, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
