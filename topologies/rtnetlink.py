@@ -28,6 +28,7 @@ _TICK_NS = 64  # what tc and the kernel count bursts in, as the time that they t
 _ROOT = 0xFFFFFFFF
 _FIRST_HANDLE = 0x10000  # of the qdisc 1:, and how far apart such handles are
 _SO_RCVBUFFORCE = 33  # Python has no name for it
+_ANSWER_BYTES = 1 << 16  # twice what the kernel puts into one; a larger buffer is new memory each time, which costs
 _QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a batch before we can read the first answer
 
 
@@ -104,7 +105,7 @@ class RtNetlink:
         attributes = b"".join(netlink.attribute(kind, struct.pack("=I", size_bytes)) for kind in kinds)
         body = _IFINFOMSG.pack(0, 0, socket.if_nametoindex(interface), 0, 0) + attributes
         self._send(_RTM_NEWLINK, netlink.REQUEST_ACK, body)
-        (code,) = struct.unpack_from("=i", self._socket.recv(1 << 16), netlink.HEADER.size)
+        (code,) = struct.unpack_from("=i", self._socket.recv(_ANSWER_BYTES), netlink.HEADER.size)
         if code:
             raise OSError(-code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(-code)}")
 
@@ -144,7 +145,7 @@ class RtNetlink:
         self._socket.send(b"".join(self._message(kind, flags, body) for body in bodies))
         found: dict[int, tuple[int, bytes]] = {}
         while len(found) < len(bodies):
-            for answer, sequence, message in netlink.messages(self._socket.recv(1 << 20)):
+            for answer, sequence, message in netlink.messages(self._socket.recv(_ANSWER_BYTES)):
                 if sequence >= first:  # others are left over from a dump that was given up
                     code = -struct.unpack_from("=i", message)[0] if answer == netlink.ERROR else 0
                     found[sequence - first] = code, message
@@ -173,7 +174,7 @@ class RtNetlink:
         """Interface, handle, parent and attributes of everything of a kind."""
         self._send(kind, netlink.REQUEST_DUMP, _TCMSG.pack(0, interface, 0, 0, 0))
         while True:
-            for answer, sequence, message in netlink.messages(self._socket.recv(1 << 20)):
+            for answer, sequence, message in netlink.messages(self._socket.recv(_ANSWER_BYTES)):
                 if sequence != self._sequence:
                     continue  # left over from a dump that was given up
                 if answer == netlink.DONE:
