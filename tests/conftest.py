@@ -10,11 +10,15 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from scenarios.vm import kernel
 
 PROJECT = Path(__file__).parent.parent
 NOBODY = 65534
+
+settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of what is right
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,7 +17,7 @@ from analysis.certificate import Measured, certificate
 from analysis.results import load, open_run
 from scenarios.emulation import emulated
 from scenarios.loader import Override, load_scenario
-from scenarios.point import Reader, Task, WrongError, memory_bytes
+from scenarios.point import memory_bytes
 from tests.conftest import PROJECT
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
@@ -188,14 +188,6 @@ def test_whatever_dies_unforeseen_is_made_good(environment: dict[str, str], vict
     printed = inside(environment, str(PROJECT / "scenarios" / "paper.toml"), "joint", victim)
     assert [line for line in printed if line.isdecimal()] == ["0", "1", "2", "3"]
     assert [line for line in printed if not line.isdecimal()] == told
-
-
-def test_a_choice_that_differs_from_the_plan_ends_the_point() -> None:
-    setting = load_scenario("paper", [Override("collective.count", 3, "")])
-    point = Reader(Task(0, setting, "base"), lambda _: None)
-    row = {"collective": 0, "completion_s": 0.1, "ring": [0, 1, 2, 3, 4, 5, 7, 6], "path": [-1] * 8, "drops": 0}
-    with pytest.raises(WrongError, match=r"base, collective 0: the ring \[.*7, 6\] was chosen, and the plan says"):
-        point.write((json.dumps(row) + "\n").encode())
 
 
 def test_the_emulation_measures_the_first_collectives_only() -> None:

@@ -17,8 +17,10 @@ from scenarios.document import ScenarioError
 from scenarios.expected import Expectations, damaged
 from scenarios.faults import Fault
 from scenarios.loader import Override, load_scenario, resolved
+from scenarios.model import Model
 from scenarios.watchdog import Watchdog
 from tests.conftest import PROJECT
+from tests.test_model import times
 from topologies.conditions import sampler
 from topologies.fabric import FabricSpec, build_fabric
 
@@ -95,7 +97,7 @@ def test_every_mistake_is_told_at_its_place(tmp_path: Path, change: dict[str, ob
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ScenarioError) as told:
         load({"at": "never", "what": "nothing"}, {"at": "collective 1"})
-    assert [mistake.split(": ")[1] for mistake in told.value.mistakes] == [
+    assert [mistake.split(": ")[0] for mistake in told.value.mistakes] == [
         "fault[1].at",
         "fault[1].what",
         "fault[2].what",
@@ -251,3 +253,21 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode):
+    chosen = [Override("fault", [DOWN], "fault"), Override("run.modes", [mode], "modes")]
+    setting = load_scenario("paper", chosen)
+    link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
+    rows = [part.rows for part in Model(batch=20).run([setting])]
+    used = [
+        k for part in rows for k, paths in enumerate(part.paths, part.start)
+        if any(link & set(FABRIC.paths[path].links) for path in paths if path >= 0)
+    ]  # fmt: skip
+    assert not {2, 3, 4} & set(used) and used
+    assert (times([setting], Model(batch=20))[0, mode] == times([setting], Model(batch=1))[0, mode]).all()
+    healthy = times([load_scenario("paper", chosen[1:])], Model())[0, mode]
+    same = times([setting], Model(batch=20))[0, mode] == healthy
+    if mode == "base":
+        assert [k for k in range(20) if not same[k]] == [2, 3, 4]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller import outages as controller_outages
 from controller import rules
 from controller.forwarding import Forwarding
 from controller.outages import Outages
@@ -228,3 +229,27 @@ def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int
     assert not forwarding.in_doubt
     check(FABRIC, network, whole_again, {(3, 4): 3})
     assert (forwarding.path(3, 4), forwarding.path(7, 0)) == (3, 4)
+
+
+def test_an_outage_was_seen_when_the_first_word_of_it_came(monkeypatch):
+    now = [100]
+    monkeypatch.setattr(controller_outages.time, "monotonic_ns", lambda: now[0])
+    found, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
+    port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
+    found.reported("s0b0", [(port, True)])
+    now[0] = 200
+    found.left("s1b1")  # a second word of the same change
+    now[0] = 300
+    assert found.begin(NONE, link).seen_ns == 100
+    now[0] = 400
+    found.came("s1b1")
+    now[0] = 500
+    assert found.begin(link, NONE).seen_ns == 400
+    now[0] = 600
+    found.left("s1b1")
+    found.nothing_new()
+    now[0] = 700
+    found.left("s1b1")
+    now[0] = 800
+    assert found.begin(NONE, link).seen_ns == 700
+    assert [outage["done_ns"] for outage in found.told()] == [0, 0, 0]

@@ -5,9 +5,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from controller.routing import Router
+from controller.routing import NoPathError, Router
+from scenarios.expected import Expectations
+from scenarios.loader import Override, load_scenario
 from topologies.conditions import ConditionsSpec, delays_s, sampler
 from topologies.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.outage import around, dead_links
 from topologies.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -103,3 +106,49 @@ def test_a_crossing_without_a_path_is_refused() -> None:
     cost_s, _ = router.crossings(np.full((1, len(fabric.links)), 1e9), chunk_bytes=1, fixed=False)
     assert np.isinf(cost_s[0, :2, :2]).all()
     assert np.isfinite(cost_s[0, :2, 2:]).all()
+
+
+FABRIC = build_fabric(FabricSpec())
+LINK = {link.name: link.index for link in FABRIC.links}
+
+
+def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() -> None:
+    """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
+    rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
+    struck = [1, 4]
+    rates[np.ix_(struck, dead_links(FABRIC, around(FABRIC, "s0b0")))] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    src, dst = np.full(6, 2), np.full(6, 5)
+    paths = FABRIC.paths_between[0, 1]
+    fixed = router.fixed(rates, src, dst)
+    assert fixed.path.tolist() == [paths[2 if k in struck else 0].index for k in range(6)]
+    for routes, is_fixed in ((fixed, True), (router.best(rates, src, dst, chunk_bytes=10**6), False)):
+        cost, delay = router.crossings(rates, chunk_bytes=10**6, fixed=is_fixed)
+        assert (cost[:, 2, 5] == routes.delay_s + 8e6 / routes.rate_bps).all()
+        assert (delay[:, 2, 5] == routes.delay_s).all()
+
+
+def test_one_crossing_among_others_without_a_path_is_named() -> None:
+    rates = np.full((3, len(FABRIC.links)), 1e9)
+    rates[1, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    for choose in (router.fixed, lambda *given: router.best(*given, chunk_bytes=1)):
+        with pytest.raises(NoPathError, match="no path leads over the WAN from rank 2 to rank 6"):
+            choose(rates, np.array([0, 2, 4]), np.array([5, 6, 1]))
+
+
+def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
+    """As the prompt's `delay` makes it."""
+    delays = delays_s(FABRIC, ConditionsSpec())
+    delays[LINK["s0b0>s1b0"]] = 1.0
+    fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))
+    assert fixed.path[0] == FABRIC.paths_between[0, 1][0].index
+
+
+@pytest.mark.parametrize("mode", ["base", "wan"])
+def test_a_gpu_that_is_cut_off_has_no_plan_and_no_time(mode):
+    fault = {"at": "collective 1", "what": "link g1-s0l0 down"}
+    expected = Expectations(load_scenario("paper", [Override("fault", [fault], "")]), mode)
+    assert 0 < expected.of(0).predicted_s < 1
+    with pytest.raises(NoPathError, match="no way leads from rank 0 to rank 1"):
+        expected.of(1, [0])

@@ -309,3 +309,13 @@ def test_what_stays_the_same_is_left_alone() -> None:
     assert len(first.routes) == 1  # the fixed path is where the pair is anyhow
     again = rules.change(ways, first.routes, wanted, generation=2)
     assert (again.stages, again.routes) == ((), first.routes)
+
+
+def test_a_greeting_is_for_the_switch_that_connects_alone() -> None:
+    fabric = build_fabric(FabricSpec())
+    ways = Ways(fabric)
+    wanted = {(3, 4): fabric.paths_between[0, 1][3].index, (7, 0): fabric.paths_between[1, 0][2].index}
+    routes = rules.change(ways, (), wanted, generation=1).routes
+    for switch in fabric.switches:
+        told = [message.switch for stage in rules.greeting(ways, switch.name, routes) for message in stage]
+        assert set(told) == {switch.name}

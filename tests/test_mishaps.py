@@ -1,0 +1,108 @@
+"""Faults as they are carried out, on a testbed that only notes what is done to it."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scenarios import mishaps
+from scenarios.faults import Fault
+from scenarios.mishaps import Mishaps
+from topologies.fabric import FabricSpec, build_fabric
+
+FABRIC = build_fabric(FabricSpec())
+
+
+class Noted:
+    """What is done to a network: the interfaces that are down now, what each port loses, who was killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: Fault) -> None:
+        self.down: set[str] = set()
+        self.loss: dict[str, float] = {}
+        self.controllers: list[str] = []
+        self.struck: list[int] = []
+        monkeypatch.setattr(mishaps, "run_program", self.run_program)
+        testbed: Any = SimpleNamespace(
+            setting=SimpleNamespace(faults=faults), fabric=FABRIC, lose=self.loss.__setitem__
+        )
+        testbed.controller = SimpleNamespace(kill=lambda: self.controllers.append("killed"))
+        self.mishaps = Mishaps(testbed, lambda place, _: self.struck.append(place))
+
+    def run_program(self, command: list[str], text: str = "") -> None:
+        for interface, state in re.findall(r"^link set dev (\S+) (up|down)$", text, re.MULTILINE):
+            (self.down.add if state == "down" else self.down.discard)(interface)
+        if "set-controller" in command:
+            self.controllers.append(command[command.index("set-controller") + 1])
+
+    def attempt(self, collective: int) -> bool:
+        """An attempt at a collective from its beginning to its end; whether anything changed before it."""
+        changed = self.mishaps.before(collective)
+        self.mishaps.during(collective, 0)
+        self.mishaps.after()
+        return changed
+
+
+def ends(a: str, b: str) -> set[str]:
+    """The interfaces at both ends of a cable."""
+    return {p.interface for s in FABRIC.switches for p in s.ports if (s.name, p.peer) in ((a, b), (b, a))}
+
+
+def test_a_link_is_down_for_as_long_as_it_says_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
+    seen = []
+    for collective in range(5):
+        changed = noted.attempt(collective)
+        seen.append((changed, len(noted.down & ends("s0b0", "s1b0")), len(noted.down)))
+    assert seen == [(False, 0, 0), (True, 1, 1), (False, 1, 1), (True, 0, 0), (False, 0, 0)]
+
+
+def test_an_attempt_that_is_lost_counts_for_how_long_a_fault_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
+    for collective, down in ((0, 0), (1, 1), (1, 1), (1, 0)):  # collective 1 is begun three times
+        noted.attempt(collective)
+        assert len(noted.down) == down
+    assert noted.struck == [0]  # once, not at every attempt
+
+
+def test_a_link_loses_in_both_directions_what_it_is_to_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(
+        monkeypatch,
+        Fault(collective=0, kind="link loss", target="s0b0-s1b0", amount=0.01, lasts=3),
+        Fault(collective=1, kind="link loss", target="s1b0-s0b0", amount=0.2, lasts=1),
+    )
+    seen = []
+    for collective in range(5):
+        noted.attempt(collective)
+        seen.append(dict(noted.loss))
+    both = ends("s0b0", "s1b0")
+    assert len(both) == 2
+    assert seen == [dict.fromkeys(both, share) for share in (0.01, 0.2, 0.01, 0.0, 0.0)]
+
+
+def test_what_another_fault_keeps_down_stays_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(
+        monkeypatch,
+        Fault(collective=0, kind="switch down", target="s0b0", lasts=2),
+        Fault(collective=0, kind="link down", target="s0b0-s1b0", lasts=1),
+        Fault(collective=0, kind="link down", target="s0b0-s1b1", lasts=3),
+    )
+    around = sum("s0b0" in (c.a, c.b) for c in FABRIC.cables)
+    seen = []
+    for collective in range(5):
+        noted.attempt(collective)
+        seen.append((len(noted.down), noted.controllers.count("s0b0")))
+    assert seen == [(around, 0), (around, 0), (1, 1), (0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(("lasts", "held"), [(None, [0, 0, 0, 0]), (2, [0, 1, 1, 0])])
+def test_a_controller_stays_dead_for_as_long_as_it_says(
+    monkeypatch: pytest.MonkeyPatch, lasts: int | None, held: list[int]
+) -> None:
+    noted = Noted(monkeypatch, Fault(collective=1, kind="controller killed", lasts=lasts))
+    found = []
+    for collective in range(4):
+        noted.mishaps.before(collective)
+        found.append(noted.mishaps.holds_controller())
+        noted.mishaps.after()
+    assert found == held and noted.controllers == ["killed"]
