@@ -59,7 +59,15 @@ def _on_this_machine(
     command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
 ) -> int:
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "TERM", "--", *command],  # it takes its network down then, which a kill would leave
+        [
+            "env",
+            "--default-signal=TERM",
+            "setpriv",
+            "--pdeathsig",
+            "TERM",
+            "--",
+            *command,
+        ],  # it takes its network down then, which a kill would leave
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

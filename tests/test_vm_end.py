@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import NOBODY, VM
+from tests.conftest import NOBODY, PROJECT, VM
 
 WHO = NOBODY if os.getuid() == 0 else os.getuid()
 
@@ -89,3 +91,22 @@ def test_a_launcher_killed_at_any_instant_of_its_start_leaves_nothing(vm: VM, ke
         while leftovers(kernel_image) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert leftovers(kernel_image) == [], f"attempt {attempt}"
+
+
+DEAF = """
+import signal, sys, threading
+from scenarios import vm
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    vm.run(["sleep", "100000"], clock="wall", on_start=lambda stop: threading.Timer(0.5, stop).start())
+except vm.VMError:
+    sys.exit(7)
+"""
+
+
+def test_a_vm_is_ended_by_who_ignores_sigterm_since_before_it_was_started(vm: VM) -> None:
+    with subprocess.Popen([sys.executable, "-c", DEAF], cwd=PROJECT, env=os.environ | vm.environment) as process:
+        try:
+            assert process.wait(timeout=60) == 7
+        finally:
+            process.kill()

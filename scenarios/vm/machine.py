@@ -120,7 +120,9 @@ class Machine:
     ) -> None:
         """Start the kernel, on one core or on all; raises OSError when the host cannot."""
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-        warden = [*pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
+        # Who is ending ignores SIGTERM, and what is started meanwhile would inherit that and never be ended by it.
+        heeding = ["env", "--default-signal=TERM"]
+        warden = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
         self._process = subprocess.Popen(
             [*warden, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
