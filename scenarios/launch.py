@@ -58,16 +58,10 @@ def environment() -> Mapping[str, str]:
 def _on_this_machine(
     command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
 ) -> int:
+    heeding = ["env", "--default-signal=TERM"]  # which who is ending ignores
+    dying_with_us = ["setpriv", "--pdeathsig", "TERM", "--"]  # it takes its network down then, which a kill would leave
     process = subprocess.Popen(
-        [
-            "env",
-            "--default-signal=TERM",
-            "setpriv",
-            "--pdeathsig",
-            "TERM",
-            "--",
-            *command,
-        ],  # it takes its network down then, which a kill would leave
+        [*heeding, *dying_with_us, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
