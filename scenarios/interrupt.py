@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+_IMPORT = "<frozen importlib._bootstrap>"
+_AGAIN_S = 0.02
+
 
 class Interrupted(BaseException):
     """Ctrl-C or SIGTERM; not an Exception, so that nothing on the way takes it for a failure."""
@@ -16,11 +19,30 @@ class Interrupted(BaseException):
         super().__init__(f"signal {number}")
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    # What follows is the clean-up, which a second Ctrl-C must not cut short.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Interrupted(number)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _would_be_lost(frame):
+        signal.signal(signal.SIGALRM, lambda _number, now: _interrupt(number, now))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    elif not _is_heeded(sys.exc_info()[1]):  # what follows is the clean-up, which a second Ctrl-C must not cut short
+        raise Interrupted(number)
+
+
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Whether an exception raised here may reach nobody: inside an import, extension modules take any for their own
+    and go on without what they import; inside a finalizer, Python prints it and goes on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_heeded(handled: BaseException | None) -> bool:
+    """Whether what is being handled now, or what it came of, is an interruption."""
+    while handled is not None and not isinstance(handled, Interrupted):
+        handled = handled.__context__
+    return handled is not None
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -33,6 +55,7 @@ def guarded(command: Callable[[], int]) -> int:
             sys.stdout.flush()
         return status
     except Interrupted as interrupted:
+        _ignore()  # generators that were left are closed with it
         print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
         return interrupted.status
     except OSError as error:
@@ -43,6 +66,13 @@ def guarded(command: Callable[[], int]) -> int:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         return 1
+    finally:
+        _ignore()
+
+
+def _ignore() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_at_once(number: int, _frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
 _BACK_S = 25.0  # five seconds on a machine without other work
+_OVER_S = 1.5  # a run that was over before the interruption has ended by then
 _STARTED_S = 0.3  # before that Python itself may not listen yet, and a signal kills it: a shell says 130 then too
 
 
@@ -49,7 +51,8 @@ def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_pa
         status, took_s, said = interrupted(folder, after_s)
         print(f"after {after_s:5.2f} s: status {status}, back in {took_s:.2f} s")
         assert took_s < _BACK_S
-        if status == 0:  # it was over before
+        if status == 0:
+            assert took_s < _OVER_S, "the interruption was lost"
             continue
         assert status == 130 or (status == -signal.SIGINT and after_s < _STARTED_S), said
         assert "Traceback" not in said
@@ -63,3 +66,69 @@ def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_pa
         done = subprocess.run([*RUN, "--resume", str(folder)], capture_output=True, text=True, check=False, timeout=500)
         assert done.returncode == 0, done.stderr
         assert len(load(folder)) == 2 * 2 * 6
+
+
+def ended(program: str, folder: Path) -> tuple[int, str, str]:
+    """Run a command whose body is `program`; return its exit status and what it said."""
+    body = textwrap.indent(textwrap.dedent(program), "    ")
+    command = f"import os, signal, sys, time\nfrom scenarios.interrupt import guarded\n\ndef command():\n{body}\n"
+    call = [sys.executable, "-c", f"{command}\nsys.exit(guarded(command))"]
+    paths = f"{PROJECT}:{folder}"
+    done = subprocess.run(
+        call, capture_output=True, text=True, check=False, timeout=60, env=os.environ | {"PYTHONPATH": paths}
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interruption_is_not_lost_in_an_import_that_takes_every_exception_for_its_own(number, status, tmp_path):
+    (tmp_path / "greedy.py").write_text(
+        f"import os, signal\ntry:\n    os.kill(os.getpid(), signal.{number})\nexcept BaseException:\n    pass\n"
+    )
+    program = "import greedy\ntime.sleep(30)\nprint('went on')"
+    assert ended(program, tmp_path)[:2] == (status, "")
+
+
+def test_an_interruption_is_not_lost_in_a_finalizer(tmp_path):
+    program = """
+        class Doomed:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+        Doomed()
+        time.sleep(30)
+        print("went on")
+    """
+    status, told, said = ended(program, tmp_path)
+    assert (status, told) == (130, "")
+    assert "ignored" not in said
+
+
+def test_a_second_interruption_does_not_cut_the_clean_up_short(tmp_path):
+    program = """
+        def clean_up():
+            try:
+                raise OSError
+            except OSError:
+                os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            print("cleaned up")
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+        finally:
+            clean_up()
+    """
+    assert ended(program, tmp_path)[:2] == (130, "cleaned up\n")
+
+
+def test_a_second_interruption_ends_what_took_no_notice_of_the_first(tmp_path):
+    program = """
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+        print("went on")
+    """
+    assert ended(program, tmp_path)[:2] == (130, "")
