@@ -15,7 +15,7 @@ from pathlib import Path
 from analysis import certificate_picture, distribution, fabric_picture, faults, timeline, totals
 from analysis.canvas import Picture
 from analysis.collective import collectives_of
-from analysis.points import FigureError, checked, groups_of, points_of
+from analysis.points import FigureError, Points, checked, groups_of, points_of
 from analysis.results import ResultsError, Run, open_run
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -36,14 +36,13 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> lis
     path = Path(directory)
     run = open_run(path)
     folder = path / "figures"
-    jobs = jobs_of(run, setting=setting, collective=collective)
+    jobs = jobs_of(run, points_of(checked(run)), setting=setting, collective=collective)
     folder.mkdir(exist_ok=True)
     return [file for picture in with_progress(jobs, "figures") for file in picture.write(folder)]
 
 
-def jobs_of(run: Run, *, setting: int = 0, collective: int = 0) -> list[Job]:
-    """What is to be drawn of a run, in the order in which a reader wants it; errors as of `draw`."""
-    points = points_of(checked(run))
+def jobs_of(run: Run, points: Points, *, setting: int = 0, collective: int = 0) -> list[Job]:
+    """What is to be drawn of a run with these points, in the order in which a reader wants it; errors as of `draw`."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
     groups = groups_of(run.settings)
     if not 0 <= setting < len(run.settings):

@@ -97,7 +97,8 @@ def points_of(run: Run) -> dict[tuple[str, int, str], Point]:
             raise FigureError(f"the mode {mode} has no row in MODE_STYLES: allowed is {', '.join(MODE_STYLES)}")
         if engine not in ENGINES or not 0 <= setting < len(run.settings):
             raise FigureError(f"{run.path} holds a point ({engine}, setting {setting}, {mode}) that its settings lack")
-        ordered = rows.sort_values("collective", kind="stable")
+        sorted_already = rows["collective"].is_monotonic_increasing
+        ordered = rows if sorted_already else rows.sort_values("collective", kind="stable")
         found[engine, setting, mode] = Point(engine=engine, setting=int(setting), mode=mode, rows=ordered)
     order = list(MODE_STYLES)
     return dict(

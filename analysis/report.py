@@ -37,18 +37,18 @@ def write(directory: str | Path) -> Path:
     path = Path(directory)
     run = open_run(path)
     folder = path / "figures"
-    jobs = jobs_of(run)
+    points = points_of(checked(run))
+    jobs = jobs_of(run, points)
     folder.mkdir(exist_ok=True)
     pictures = []
     for picture in with_progress(jobs, "report"):
         picture.write(folder)
         pictures.append(picture)
-    return written(path / REPORT, report(run, pictures).encode())
+    return written(path / REPORT, report(run, points, pictures).encode())
 
 
-def report(run: Run, pictures: Sequence[Picture]) -> str:
-    """The page of a run with these figures."""
-    points = points_of(checked(run))
+def report(run: Run, points: Points, pictures: Sequence[Picture]) -> str:
+    """The page of a run with these points and figures."""
     name = run.provenance.get("name", "run")
     sections = [
         _heading(run, points),

@@ -86,10 +86,14 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
 def _bar(axes: Axes, box: tuple[float, float, float, float], colour: str, text: str) -> None:
     """A bar: its left, its top, its width and its height, with a text that is legible on it."""
     left, top, width, height = box
-    axes.barh(top + height / 2, width, height, left=left, color=colour, edgecolor="white", linewidth=0.4)
+    (bar,) = axes.barh(top + height / 2, width, height, left=left, color=colour, edgecolor="white", linewidth=0.4)
+    bar.set_in_layout(False)  # it is within the axes, and there are hundreds
+    if not text:
+        return
     red, green, blue = to_rgb(colour)
     on = INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-    axes.text(left + width / 2, top + height / 2, text, ha="center", va="center", fontsize=6, color=on)
+    written = axes.text(left + width / 2, top + height / 2, text, ha="center", va="center", fontsize=6, color=on)
+    written.set_in_layout(False)
 
 
 def _data(collectives: Sequence[Collective]) -> str:
