@@ -1,9 +1,11 @@
-"""How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation.
+"""How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation; workers.
 
-Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N]`. For the model a process of its own
-measures each mode at each size, on one core. For the emulation one VM, which has one CPU, runs each setting in mode
-joint, where everything that is done between two collectives is done. Only ratios within one run say something of the
-code rather than of the machine: the emulation's stand beside the time that copying the same bytes takes.
+Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] [--jobs N]`. For the model a process
+of its own measures each mode at each size, on one core. For the emulation one VM, which has one CPU, runs each setting
+in mode joint, where everything that is done between two collectives is done; its times stand beside the time that
+copying the same bytes takes. With `--jobs N` one sweep is run by one worker and by N, in turns, from its first point to
+its last: without the tables, the figures and the report that a run ends with. Only ratios within one run say something
+of the code rather than of the machine.
 """
 
 import argparse
@@ -20,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
 SIZES = (8, 16, 24)
 EMULATED = ((8, "8 MB"), (16, "8 MB"), (8, "64 MB"), (16, "64 MB"))
-MAX_COLLECTIVES = 10_000_000
+MAX_COLLECTIVES, MAX_JOBS = 10_000_000, 64
+SEEDS = [1, 2]
+TURNS = 3
+DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
+"""Collectives at a point, by the engine and by whether it is a sweep that is measured."""
 _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 
 
@@ -92,6 +98,34 @@ def _bench_emulation(collectives: int) -> None:
     print("\nwall time; copying: the bytes of one AllGather copied twice on this machine; times: of that")
 
 
+def swept_s(engine: str, jobs: int, collectives: int) -> float:
+    """Seconds of wall time that so many workers take for a sweep: 8 GPUs, four modes, two seeds."""
+    from scenarios import progress
+    from scenarios.emulation import Emulation
+    from scenarios.loader import Override, load_scenario
+    from scenarios.model import Model
+
+    given = {"collective.count": collectives, "sweep.run.seed": SEEDS}
+    settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
+    one = Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)
+    began = time.monotonic()
+    for _ in progress.shown(one.run(settings), engine, settings, ()):
+        pass
+    return time.monotonic() - began
+
+
+def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
+    points = len(MODES) * len(SEEDS)
+    print(f"{engine}, {points} points of {collectives:,} collectives")
+    print(f"{'turn':>5}{'1 worker':>12}{f'{jobs} workers':>12}{'times faster':>14}", flush=True)
+    ratios = []
+    for turn in range(1, TURNS + 1):
+        alone, together = (swept_s(engine, workers, collectives) for workers in (1, jobs))
+        ratios.append(alone / together)
+        print(f"{turn:>5}{alone:>10.1f} s{together:>10.1f} s{ratios[-1]:>14.2f}", flush=True)
+    print(f"\nmedian: {statistics.median(ratios):.2f} times faster; wall time from the first point to the last")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,14 +134,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--collectives",
         type=int,
         metavar="N",
-        help="at a point (4000 or more, until a second has passed; of the emulation 12)",
+        help="at a point (4000 or more, until a second has passed; of the emulation 12; of the model's sweep 500,000)",
     )
+    parser.add_argument("--jobs", type=int, metavar="N", help="measure a sweep, with one worker and with N in turns")
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.collectives is None:
-        options.collectives = {"model": 4000, "emulation": 12}[options.engine]
+        options.collectives = DEFAULTS[options.engine, options.jobs is not None]
     if not 2 <= options.collectives <= MAX_COLLECTIVES:
         parser.error(f"--collectives: {options.collectives} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
+    if options.jobs is not None:
+        if not 2 <= options.jobs <= MAX_JOBS:
+            parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
+        _bench_jobs(options.engine, options.jobs, options.collectives)
+        return 0
     if options.engine == "emulation":
         _bench_emulation(options.collectives)
         return 0

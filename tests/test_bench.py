@@ -1,5 +1,7 @@
 """What the bench makes of its measurements."""
 
+import pytest
+
 from scenarios import bench
 from scenarios.engine import Slice
 from tests.test_results import some_rows
@@ -56,3 +58,36 @@ def test_the_first_collective_is_measured_from_the_start_of_the_vm(monkeypatch):
     slices = [Slice(setting=0, mode="joint", rows=some_rows(k, 1)) for k in range(3)]
     monkeypatch.setattr(emulation.Emulation, "run", lambda *_: iter(slices))
     assert bench.emulated(8, "8 MB", 3) == (13.0, [0.5, 1.5])
+
+
+def test_workers_are_compared_in_turns_and_the_median_of_the_ratios_is_told(monkeypatch, capsys):
+    asked, took = [], iter([8.0, 5.0, 9.0, 5.0, 8.0, 4.0])
+
+    def swept_s(engine, jobs, collectives):
+        asked.append((engine, jobs, collectives))
+        return next(took)
+
+    monkeypatch.setattr(bench, "swept_s", swept_s)
+    assert bench.main(["--jobs", "2"]) == 0
+    assert asked == [("model", 1, 500_000), ("model", 2, 500_000)] * 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "model, 8 points of 500,000 collectives"
+    assert [line.split()[-1] for line in lines[2:5]] == ["1.60", "1.80", "2.00"]
+    assert lines[-1].startswith("median: 1.80 times faster")
+
+
+def test_a_sweep_is_every_point_of_four_modes_and_two_seeds(capsys):
+    assert bench.swept_s("model", 2, 10) > 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 8
+    assert {line.split("seed ")[1].split(":")[0] for line in said} == {
+        f"{seed}, {mode}" for seed in (1, 2) for mode in bench.MODES
+    }
+
+
+@pytest.mark.parametrize("jobs", ["1", "65", "0", "-2"])
+def test_a_sweep_is_compared_with_two_workers_or_more(jobs, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--jobs", jobs])
+    assert ended.value.code == 2
+    assert f"--jobs: {jobs} is not allowed: allowed is 2 to 64" in capsys.readouterr().err
