@@ -1,6 +1,6 @@
 """How the fuzz tests run: how many inputs, what is a hang and what is too much memory; and how inputs are made.
 
-`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of a few hundred.
+`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz*.py` tries ten thousand inputs each instead of a few hundred.
 """
 
 import os

@@ -1,6 +1,5 @@
 """The emulated testbed from end to end, as users run it, held against the model and the kernel's own counters."""
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from scenarios.emulation import emulated
 from scenarios.loader import Override, load_scenario
 from scenarios.point import memory_bytes
 from tests.conftest import PROJECT
+from tests.processes import descendants, living
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 TESTBED = str(PROJECT / "tests" / "guest" / "testbed.py")
@@ -101,23 +101,6 @@ def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Pa
         assert rows(folder).collective.to_list()[:2] == [0, 1]
         time.sleep(0.5)
         assert not set(below) & living().keys()
-
-
-def living() -> dict[int, int]:
-    """Every process that has not ended, with its parent's."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":  # the dead that nobody has waited for yet
-                found[int(process.name)] = int(parent)
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one."""
-    below = [child for child, parent in living().items() if parent == pid]
-    return [*below, *(grandchild for child in below for grandchild in descendants(child))]
 
 
 def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path: Path) -> None:

@@ -2,27 +2,20 @@
 
 import json
 import math
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analysis import results
-from analysis.journal import Journal
-from analysis.rows import Rows, packed
 from controller.lines import ProtocolError
 from controller.protocol import line_limit_bytes, parse_request, read_spec, write_spec
 from hosts import wire
 from scenarios import loader
 from scenarios.document import FOLDER, ScenarioError
 from scenarios.spec import Scenario
-from tests.conftest import PROJECT
 from tests.fuzz import anything, bounded, fuzzed, json_values, mutated, one_line
 from topologies import units
 from topologies.errors import ConditionsError
@@ -37,8 +30,6 @@ LINKS = [link.name for link in FABRIC.links]
 def dumped(value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
-
-# --- scenarios ------------------------------------------------------------------------------------------------------
 
 OWN = b"""
 name = "mine"
@@ -111,8 +102,6 @@ def test_the_option_set(text: str) -> None:
             assert all("\n" not in mistake for mistake in error.mistakes)
 
 
-# --- units ----------------------------------------------------------------------------------------------------------
-
 UNITS = ["Gbit/s", "bit/s", "MB", "MiB", "us", "ms", " ", "-", "–", ".", "1", "9" * 30, "0", "e5", "nan", "inf", "−", "µs", "٣"]  # fmt: skip  # noqa: E501
 
 
@@ -139,8 +128,6 @@ def test_units(text: str) -> None:
             assert read(write(value)) == value  # type: ignore[operator]
 
 
-# --- traces ---------------------------------------------------------------------------------------------------------
-
 TRACE = ("time,link,rate\n" + "".join(f"0,{name},40 Gbit/s\n" for name in LINKS) + f"1.5,{LINKS[0]},10\n").encode()
 ROWS = [b"time,link,rate\n", b"0,", LINKS[0].encode(), b",", b"40 Gbit/s", b"\n", b'"', b"1e9", b"-1", b"nan", b"1e400",
         b"\x00", b"\xff", b"0," + LINKS[1].encode() + b",1\n", b"sNaN", b"1_0", b"\r", b"9" * 50, b"Infinity"]  # fmt: skip  # noqa: E501
@@ -164,8 +151,6 @@ def test_the_trace_reader(data: bytes) -> None:
         assert all(times[0] == 0 for times in recording.times_ns)
         assert all((rates > 0).all() for rates in recording.rates_bps)
 
-
-# --- the control connections of agents and of the controller --------------------------------------------------------
 
 COMMANDS: list[dict[str, Any]] = [
     {"do": "connect", "epoch": 1, "successor": 2, "address": "10.0.0.1"},
@@ -263,65 +248,3 @@ def test_the_fabric_that_the_controller_is_given(data: bytes) -> None:
 def test_as_many_inputs_as_were_asked_for() -> None:
     assert fuzzed.max_examples >= 500
     assert sys.getrecursionlimit() <= 10_000  # or nested input would end the interpreter
-
-
-# --- run folders ----------------------------------------------------------------------------------------------------
-
-JSON_FILE = [
-    b"{", b"}", b"[", b"]", b":", b",", b'"', b"null", b"-1", b"1e999", b'"format": 2', b'"ended": null', b"9" * 5000,
-    b"\xff", b"PAR1", b"\n",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run of the model, complete, and a journal of its rows as if it were not."""
-    folder = tmp_path_factory.mktemp("run") / "run"
-    command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--engine", "model", "--collectives", "5"]
-    subprocess.run([*command, "--modes", "base", "--out", str(folder)], check=True, capture_output=True, timeout=300)
-    rows = Rows(
-        start=0,
-        completion_s=np.ones(3),
-        ring=np.zeros((3, 8), dtype=np.int16),
-        paths=np.zeros((3, 8), dtype=np.int16),
-        reembedded=np.ones(3, dtype=np.bool_),
-        rerouted=np.ones(3, dtype=np.bool_),
-    )
-    (folder / results.POINTS).mkdir()
-    with Journal(folder / results.POINTS / "model-0000-base.rows") as journal:
-        journal.append(packed(rows))
-        journal.append(packed(rows.part(1, 2)))
-    account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
-    account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
-    with Journal(folder / results.POINTS / results.STRUCK) as journal:
-        journal.append(json.dumps({"engine": "emulation", "setting": 0, "mode": "base", **account}).encode())
-    return folder
-
-
-FILES = (
-    "provenance.json",
-    "settings.json",
-    "collectives.parquet",
-    "points/model-0000-base.rows",
-    "points/faults.struck",
-)
-
-
-@fuzzed
-@given(st.sampled_from(FILES), st.booleans(), st.data())
-def test_the_results_reader(stored_run: Path, name: str, complete: bool, data: st.DataObject) -> None:
-    folder = _SCRATCH / "run"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / results.POINTS).mkdir(parents=True)
-    for file in (*FILES, "scenario.toml"):
-        shutil.copy(stored_run / file, folder / file)
-    if not complete:  # then the journals are read
-        provenance = json.loads((folder / "provenance.json").read_text())
-        (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
-    seed = (folder / name).read_bytes()
-    (folder / name).write_bytes(data.draw(mutated([seed], JSON_FILE) | anything(JSON_FILE)))
-    with bounded():
-        try:
-            results.open_run(folder)
-        except results.ResultsError as error:
-            one_line(error)

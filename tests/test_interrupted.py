@@ -16,7 +16,7 @@ import pytest
 
 from analysis.results import PROVENANCE, load
 from tests.conftest import PROJECT
-from tests.test_emulation import descendants, living
+from tests.processes import descendants, living
 
 INSTANTS = int(os.environ.get("LONGHAUL_INSTANTS", "5"))
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]

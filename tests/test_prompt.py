@@ -1,91 +1,15 @@
-"""A person at the prompt, in the VM and on a kernel that can do it: every verb, Ctrl-C, and nothing left behind."""
+"""A person at the prompt in the VM: every verb, Ctrl-C, mistakes, and the line itself."""
 
-import json
-import os
 import re
-import signal
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pexpect
 import pytest
 
-from tests.conftest import NOBODY, PROJECT, VM
-from tests.test_emulation import descendants, living
-
-RUN = str(PROJECT / "scenarios" / "run.py")
-GUEST = str(PROJECT / "tests" / "guest" / "prompt.py")
-PROMPT = "mininet> "
-COMING_UP_S, ANSWER_S = 180, 120
-
-
-class Session:
-    """A prompt at a pseudo-terminal."""
-
-    def __init__(self, child: "pexpect.spawn[str]") -> None:
-        self.child = child
-        child.expect_exact(PROMPT, timeout=COMING_UP_S)
-        self.banner = self._before()
-
-    def ask(self, line: str) -> str:
-        """Type a line and return what is said until the next prompt."""
-        self.child.sendline(line)
-        self.child.expect_exact(PROMPT, timeout=ANSWER_S)
-        return self._before().partition("\n")[2]
-
-    def _before(self) -> str:
-        text = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", str(self.child.before)).replace("\r", "")
-        assert "Traceback" not in text
-        return text
-
-
-@contextmanager
-def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[Session]:
-    """A prompt of an unprivileged user's, left by typing `leave`."""
-    child = sit_down(vm, *arguments)
-    try:
-        yield Session(child)
-        child.send(leave)
-        child.expect(pexpect.EOF, timeout=COMING_UP_S)
-        assert "taking everything down" in str(child.before)
-        child.close()
-        assert child.exitstatus == 0
-    finally:
-        child.close(force=True)
-
-
-def sit_down(vm: VM, *arguments: str) -> "pexpect.spawn[str]":
-    """Start the command at a pseudo-terminal, as an unprivileged user."""
-    return pexpect.spawn(
-        sys.executable,
-        [RUN, "--cli", *arguments],
-        env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},  # type: ignore[arg-type]
-        cwd=str(vm.folder),
-        preexec_fn=become_nobody,
-        dimensions=(50, 160),
-        encoding="utf-8",
-        timeout=ANSWER_S,
-    )
-
-
-def become_nobody() -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-
-
-def carried_bps(said: str) -> float:
-    """The rate that iperf says it has carried."""
-    found = re.search(r": ([0-9.]+) ([kMG])bit/s of payload carried", said)
-    assert found, said
-    return float(found[1]) * {"k": 1e3, "M": 1e6, "G": 1e9}[found[2]]
+from tests.conftest import VM
+from tests.seated import ANSWER_S, PROMPT, Session, carried_bps, session
 
 
 def in_use(prompt: Session) -> list[str]:
@@ -101,120 +25,160 @@ def nearest_bps(prompt: Session, line: str, wanted_bps: float) -> float:
     return min(found, key=lambda each: abs(each - wanted_bps))
 
 
+def rates(prompt: Session) -> None:
+    """Rates: the link's own within a site, the slowest of the way across the WAN."""
+    assert "g0>g1 has 50 Gbit/s, of which 1/1000, 50 Mbit/s, is carried" in prompt.ask("rate g0>g1 50 Gbit/s")
+    assert nearest_bps(prompt, "iperf g0 g1 3", 50e6) == pytest.approx(50e6, rel=0.05)
+    prompt.ask("rate s0b0>s1b0 12 Gbit/s")
+    assert nearest_bps(prompt, "iperf g0 g4 3", 12e6) == pytest.approx(12e6, rel=0.05)
+    assert re.search(r"s0b0>s1b0 +12 Gbit/s", prompt.ask("wan"))
+
+
+def conditions(prompt: Session) -> None:
+    """Conditions: the same seed gives the same ones again."""
+    first = prompt.ask("resample 7") + prompt.ask("wan")
+    assert "collective 0 of seed 7" in first
+    assert "collective 1 of seed 7" in prompt.ask("resample")
+    assert prompt.ask("resample 7") + prompt.ask("wan") == first
+
+
+def choices(prompt: Session) -> None:
+    """A ring, a mode and a collective, whose bytes go where the paths say."""
+    assert "g0 > g2 > g1 > g3 > g7 > g5 > g6 > g4 > g0" in prompt.ask("ring 0 2 1 3 7 5 6 4")
+    assert "joint: the ring re-embedded" in prompt.ask("mode joint")
+    said = prompt.ask("allgather 64 MB 2")
+    ratios = [(float(ratio), bool(late)) for ratio, late in re.findall(r"ratio ([0-9.]+)( \(this machine)?", said)]
+    assert len(ratios) == 2 and all(ratio > 0.8 and (ratio < 2 or late) for ratio, late in ratios)
+    used = in_use(prompt)
+    busy = re.findall(r"^(\S+) .*us +([0-9.]+) MB +[0-9.]+ MB", prompt.ask("wan"), re.MULTILINE)
+    assert sorted(used) == sorted(link for link, _ in busy)
+    assert all(7 * 64 <= float(sent) < 7 * 64 * 1.05 for _, sent in busy)
+    assert re.search(r"route 1 .*tagged 1", prompt.ask("flows s0l0"))
+    assert "g0 > g1 > g2 > g3 > g4 > g5 > g6 > g7 > g0" in prompt.ask("ring rank")
+    assert "base: the ring fixed, WAN paths fixed" in prompt.ask("mode base")
+
+
+def a_capture(prompt: Session) -> None:
+    """A capture, with what crosses in it, of the link's own packets."""
+    prompt.ask("capture g0>g1 leaf.pcap")
+    prompt.ask("allgather 8 MB")
+    assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
+    assert "is there already" in prompt.ask("capture g0>g1 leaf.pcap")
+
+
+def ctrl_c_in_a_collective(prompt: Session) -> None:
+    """Ctrl-C in a collective that would take half a minute."""
+    prompt.ask("rate s0b0>s1b0 1 Gbit/s")
+    prompt.child.sendline("allgather 640 MB")
+    prompt.child.expect(pexpect.TIMEOUT, timeout=3)
+    prompt.child.send("\x03")
+    prompt.child.expect_exact("aborted", timeout=ANSWER_S)
+    prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+    prompt.ask("rate s0b0>s1b0 50 Gbit/s")
+    assert "ratio" in prompt.ask("allgather 64 MB")
+
+
+def ctrl_c_at_a_nodes_command(prompt: Session) -> None:
+    """Ctrl-C at a node's command is the command's; what is typed meanwhile is its input, and nobody else's."""
+    prompt.child.sendline("g0 ping g4")
+    prompt.child.expect("icmp_seq=2", timeout=ANSWER_S)
+    prompt.child.send("left over")
+    prompt.child.expect("icmp_seq=3", timeout=ANSWER_S)
+    prompt.child.send("\x03")
+    prompt.child.expect_exact("0% packet loss", timeout=ANSWER_S)
+    prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+    assert prompt.ask("g0 echo $((6 * 7))").strip() == "42"
+
+
+def a_switch_that_was_stopped(prompt: Session) -> None:
+    """A switch that was stopped is shaped again when it is back."""
+    prompt.ask("switch s0b1 stop")
+    prompt.ask("switch s0b1 start")
+    assert "ratio" in prompt.ask("allgather 64 MB")
+
+
+def cables(prompt: Session) -> None:
+    """A cable, of the WAN and of a GPU."""
+    assert "s0b0 - s1b0 is down" in prompt.ask("link s0b0 s1b0 down")
+    end = time.monotonic() + ANSWER_S
+    while "s0b0>s1b0" in (found := in_use(prompt)) and time.monotonic() < end:
+        time.sleep(0.5)  # the controller leads around it, as soon as it has heard
+    assert len(found) == 2 and "s0b0>s1b0" not in found
+    assert "ratio" in prompt.ask("allgather 64 MB")
+    prompt.ask("link s0b0 s1b0 up")
+    prompt.ask("link g0 s0l0 down")
+    assert "100% packet loss" in prompt.ask("g1 ping -c 1 -W 1 g0")
+    prompt.ask("link g0 s0l0 up")
+    assert " 0% packet loss" in prompt.ask("g0 ping -c 3 -W 5 g4")
+    assert "ratio" in prompt.ask("allgather 64 MB")
+
+
+def a_delay(prompt: Session) -> None:
+    """A delay is one: there by it, back without."""
+    prompt.ask("delay s0b0>s1b0 30 ms")
+    fastest = re.search(r"min/avg/max/mdev = ([0-9.]+)", prompt.ask("g0 ping -c 3 g4"))
+    assert fastest and 30 <= float(fastest[1]) < 60
+
+
+def what_is_mistyped(prompt: Session) -> None:
+    """What is mistyped is a sentence, and the prompt again."""
+    for line, words in (
+        ("frobnicate", "is no verb and no node"),
+        ("algather 8 MB", "did you mean allgather?"),
+        ("rate s0b0>s9b9 1 Gbit/s", "is no link"),
+        ("rate s0b0>s1b0 fast", "is no rate"),
+        ("ring 0 1", "the ring lacks g2, g3, g4, g5, g6, g7"),
+        ("allgather 8", "is no size"),
+        ("allgather 800 TB", "allowed is"),
+        ("mode bse", "is no mode: allowed is base, ccl, wan, joint (did you mean base?)"),
+        ("flows s9l9", "is no switch"),
+        ("capture s0b0>s1b0 ../x", "is no name for the file"),
+        ("iperf g0 g9", "is no GPU: allowed is g0 to g7"),
+        ("link g0 s1l0 down", "no cable joins g0 and s1l0: g0 is joined to s0l0"),
+        ("xterm g0", "needs a display"),
+        ("source /nonexistent", "is no file"),
+        ("switch s9b0 stop", "allowed is switch NAME start, or stop"),
+        ("x", "usage"),
+        ("x g99", "came to nothing"),
+    ):
+        assert words in prompt.ask(line), line
+    assert prompt.ask("help rate").strip().startswith("rate LINK RATE")
+    assert re.search(r"^  pingall", prompt.ask("help"), re.MULTILINE)
+
+
+def the_line_itself(prompt: Session) -> None:
+    """Tab completes, and a line that was typed comes back with the arrow."""
+    prompt.child.send("flows s1b\t0\r")
+    prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+    assert "goes to" in str(prompt.child.before)
+    prompt.child.send("\x1b[A\r")
+    prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
+    assert "goes to" in str(prompt.child.before)
+
+
+STEPS = (
+    rates,
+    conditions,
+    choices,
+    a_capture,
+    ctrl_c_in_a_collective,
+    ctrl_c_at_a_nodes_command,
+    a_switch_that_was_stopped,
+    cables,
+    a_delay,
+    what_is_mistyped,
+    the_line_itself,
+)
+
+
 @pytest.mark.alone
 def test_a_session_at_eight_gpus(vm: VM) -> None:
     with session(vm, "--out", "kept") as prompt:
         assert "8 GPUs (4 + 4)" in prompt.banner and "rate scale 1/1000" in prompt.banner
         assert "in the VM" in prompt.banner
         assert "*** Results: 0% dropped (56/56 received)" in prompt.ask("pingall")
-
-        # Rates: the link's own within a site, the slowest of the way across the WAN.
-        assert "g0>g1 has 50 Gbit/s, of which 1/1000, 50 Mbit/s, is carried" in prompt.ask("rate g0>g1 50 Gbit/s")
-        assert nearest_bps(prompt, "iperf g0 g1 3", 50e6) == pytest.approx(50e6, rel=0.05)
-        prompt.ask("rate s0b0>s1b0 12 Gbit/s")
-        assert nearest_bps(prompt, "iperf g0 g4 3", 12e6) == pytest.approx(12e6, rel=0.05)
-        assert re.search(r"s0b0>s1b0 +12 Gbit/s", prompt.ask("wan"))
-
-        # Conditions: the same seed gives the same ones again.
-        first = prompt.ask("resample 7") + prompt.ask("wan")
-        assert "collective 0 of seed 7" in first
-        assert "collective 1 of seed 7" in prompt.ask("resample")
-        assert prompt.ask("resample 7") + prompt.ask("wan") == first
-
-        # A ring, a mode and a collective, whose bytes go where the paths say.
-        assert "g0 > g2 > g1 > g3 > g7 > g5 > g6 > g4 > g0" in prompt.ask("ring 0 2 1 3 7 5 6 4")
-        assert "joint: the ring re-embedded" in prompt.ask("mode joint")
-        said = prompt.ask("allgather 64 MB 2")
-        ratios = [(float(ratio), bool(late)) for ratio, late in re.findall(r"ratio ([0-9.]+)( \(this machine)?", said)]
-        assert len(ratios) == 2 and all(ratio > 0.8 and (ratio < 2 or late) for ratio, late in ratios)
-        used = in_use(prompt)
-        busy = re.findall(r"^(\S+) .*us +([0-9.]+) MB +[0-9.]+ MB", prompt.ask("wan"), re.MULTILINE)
-        assert sorted(used) == sorted(link for link, _ in busy)
-        assert all(7 * 64 <= float(sent) < 7 * 64 * 1.05 for _, sent in busy)
-        assert re.search(r"route 1 .*tagged 1", prompt.ask("flows s0l0"))
-        assert "g0 > g1 > g2 > g3 > g4 > g5 > g6 > g7 > g0" in prompt.ask("ring rank")
-        assert "base: the ring fixed, WAN paths fixed" in prompt.ask("mode base")
-
-        # A capture, with what crosses in it, of the link's own packets.
-        prompt.ask("capture g0>g1 leaf.pcap")
-        prompt.ask("allgather 8 MB")
-        assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
-        assert "is there already" in prompt.ask("capture g0>g1 leaf.pcap")
-
-        # Ctrl-C in a collective that would take half a minute.
-        prompt.ask("rate s0b0>s1b0 1 Gbit/s")
-        prompt.child.sendline("allgather 640 MB")
-        prompt.child.expect(pexpect.TIMEOUT, timeout=3)
-        prompt.child.send("\x03")
-        prompt.child.expect_exact("aborted", timeout=ANSWER_S)
-        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
-        prompt.ask("rate s0b0>s1b0 50 Gbit/s")
-        assert "ratio" in prompt.ask("allgather 64 MB")
-
-        # Ctrl-C at a node's command is the command's; what is typed meanwhile is its input, and nobody else's.
-        prompt.child.sendline("g0 ping g4")
-        prompt.child.expect("icmp_seq=2", timeout=ANSWER_S)
-        prompt.child.send("left over")
-        prompt.child.expect("icmp_seq=3", timeout=ANSWER_S)
-        prompt.child.send("\x03")
-        prompt.child.expect_exact("0% packet loss", timeout=ANSWER_S)
-        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
-        assert prompt.ask("g0 echo $((6 * 7))").strip() == "42"
-
-        # A switch that was stopped is shaped again when it is back.
-        prompt.ask("switch s0b1 stop")
-        prompt.ask("switch s0b1 start")
-
-        # A cable, of the WAN and of a GPU.
-        assert "s0b0 - s1b0 is down" in prompt.ask("link s0b0 s1b0 down")
-        end = time.monotonic() + ANSWER_S
-        while "s0b0>s1b0" in (found := in_use(prompt)) and time.monotonic() < end:
-            time.sleep(0.5)  # the controller leads around it, as soon as it has heard
-        assert len(found) == 2 and "s0b0>s1b0" not in found
-        assert "ratio" in prompt.ask("allgather 64 MB")
-        prompt.ask("link s0b0 s1b0 up")
-        prompt.ask("link g0 s0l0 down")
-        assert "100% packet loss" in prompt.ask("g1 ping -c 1 -W 1 g0")
-        prompt.ask("link g0 s0l0 up")
-        assert " 0% packet loss" in prompt.ask("g0 ping -c 3 -W 5 g4")
-        assert "ratio" in prompt.ask("allgather 64 MB")
-
-        # A delay is one: there by it, back without.
-        prompt.ask("delay s0b0>s1b0 30 ms")
-        fastest = re.search(r"min/avg/max/mdev = ([0-9.]+)", prompt.ask("g0 ping -c 3 g4"))
-        assert fastest and 30 <= float(fastest[1]) < 60
-
-        # What is mistyped is a sentence, and the prompt again.
-        for line, words in (
-            ("frobnicate", "is no verb and no node"),
-            ("algather 8 MB", "did you mean allgather?"),
-            ("rate s0b0>s9b9 1 Gbit/s", "is no link"),
-            ("rate s0b0>s1b0 fast", "is no rate"),
-            ("ring 0 1", "the ring lacks g2, g3, g4, g5, g6, g7"),
-            ("allgather 8", "is no size"),
-            ("allgather 800 TB", "allowed is"),
-            ("mode bse", "is no mode: allowed is base, ccl, wan, joint (did you mean base?)"),
-            ("flows s9l9", "is no switch"),
-            ("capture s0b0>s1b0 ../x", "is no name for the file"),
-            ("iperf g0 g9", "is no GPU: allowed is g0 to g7"),
-            ("link g0 s1l0 down", "no cable joins g0 and s1l0: g0 is joined to s0l0"),
-            ("xterm g0", "needs a display"),
-            ("source /nonexistent", "is no file"),
-            ("switch s9b0 stop", "allowed is switch NAME start, or stop"),
-            ("x", "usage"),
-            ("x g99", "came to nothing"),
-        ):
-            assert words in prompt.ask(line), line
-        assert prompt.ask("help rate").strip().startswith("rate LINK RATE")
-        assert re.search(r"^  pingall", prompt.ask("help"), re.MULTILINE)
-
-        # Tab completes, and a line that was typed comes back with the arrow.
-        prompt.child.send("flows s1b\t0\r")
-        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
-        assert "goes to" in str(prompt.child.before)
-        prompt.child.send("\x1b[A\r")
-        prompt.child.expect_exact(PROMPT, timeout=ANSWER_S)
-        assert "goes to" in str(prompt.child.before)
+        for step in STEPS:
+            step(prompt)
 
     assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap"]
     assert (vm.folder / "state" / "longhaul" / "history").read_text().endswith("flows s1b0\nexit\n")
@@ -248,100 +212,3 @@ def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) 
         prompt.ask("rate g0>g9 1 Gbit/s")
         assert "ratio" in prompt.ask("allgather 64 MB")
     assert not list((vm.folder / "results").iterdir())  # there was nothing to keep
-
-
-@pytest.fixture(scope="module")
-def on_its_own_kernel() -> dict[str, Any]:
-    """What was seen of a session as root on a kernel with Open vSwitch and netem: the VM's, used as the machine."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "scenarios.vm", "--clock", "wall", "--", sys.executable, GUEST],
-        cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.alone
-def test_root_on_a_kernel_that_can_do_it_has_the_network_there(on_its_own_kernel: dict[str, Any]) -> None:
-    seen = on_its_own_kernel
-    assert "on this machine's own kernel" in seen["banner"]
-    assert "0% dropped (12/12 received)" in seen["pingall"]
-    assert "ratio" in seen["allgather"]
-    assert "aborted" in seen["aborted"]
-    assert carried_bps(seen["iperf"]) > 40e6
-    assert len(seen["bridges while it is up"]) == 12
-
-
-@pytest.mark.parametrize("end", ["exit", "a signal", "Ctrl-C while it comes up"])
-@pytest.mark.alone
-def test_whatever_ends_it_nothing_is_left_on_that_kernel(on_its_own_kernel: dict[str, Any], end: str) -> None:
-    seen = on_its_own_kernel
-    assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}
-    assert seen["after"][end] == seen["before"]
-
-
-def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
-    child = sit_down(vm)
-    child.expect("bringing up the shaping", timeout=COMING_UP_S)
-    below = descendants(child.pid)
-    assert below
-    child.kill(signal.SIGTERM)
-    child.expect("run.py: interrupted", timeout=ANSWER_S)
-    child.expect(pexpect.EOF, timeout=ANSWER_S)
-    child.close()
-    assert child.exitstatus == 143
-    assert not set(below) & living().keys()
-    assert not list((vm.folder / "results").iterdir())
-
-
-LOST = """
-import signal, threading, time
-from scenarios.prompt import session
-signal.signal(signal.SIGTERM, session._end)
-session._insist()
-def strike():
-    time.sleep(0.3)
-    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # to another thread: it wakes no reader of a line
-threading.Thread(target=strike, daemon=True).start()
-input()
-"""
-
-
-def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
-    with subprocess.Popen([sys.executable, "-c", LOST], cwd=PROJECT, stdin=subprocess.PIPE) as child:
-        try:
-            assert child.wait(timeout=60) == 128 + signal.SIGTERM
-        finally:
-            child.kill()
-
-
-def test_commands_may_come_from_a_file(vm: VM) -> None:
-    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    ended = subprocess.run(
-        [sys.executable, RUN, "--cli", "--gpus", "4"],
-        input="g0 ping -c 1 g2\nnodes\nallgather 64 MB\n",
-        env=vm.environment, cwd=vm.folder, capture_output=True, text=True, check=False, timeout=COMING_UP_S, **become,
-    )  # fmt: skip
-    assert ended.returncode == 0
-    assert " 0% packet loss" in ended.stdout and "g0 g1 g2 g3" in ended.stdout and "ratio" in ended.stdout
-    assert "bringing up the agents" in ended.stderr and "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--cli", "--json"), "--json is beside --cli"),
-        (("--cli", "--rate-scale", "2/3"), '--rate-scale: "2/3" is no rate scale: allowed is 1/N'),
-        (("--cli", "--gpus", "7"), "--gpus"),
-        (("--rate-scale", "1/1000"), "--rate-scale: 1/1000 is for the wall clock: allowed with the virtual clock is 1"),
-    ],
-)
-def test_what_the_command_refuses(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, RUN, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert ended.returncode == 2
-    assert words in ended.stderr and ended.stdout == ""
-    assert list(tmp_path.iterdir()) == []

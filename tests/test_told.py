@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from scenarios.point import EmulationError, Reader
-from tests.test_sweep import Bench, bench, run  # noqa: F401
+from tests.test_sweep import run
+from tests.test_tries import Bench, bench  # noqa: F401
 
 
 class Slow(Bench):
@@ -18,7 +19,7 @@ class Slow(Bench):
         raise EmulationError(f"{task.name}: the switch fell over")
 
 
-def test_points_that_failed_are_told_in_the_runs_order_whichever_gave_up_first(bench, capsys):  # noqa: F811
+def test_points_that_failed_are_told_in_the_runs_order_whichever_gave_up_first(bench, capsys):
     bench(Slow())
     run("--engine", "emulation", "--modes", "wan", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run",
         status=1)  # fmt: skip
@@ -40,7 +41,7 @@ class Struck(Bench):
             reader.write((json.dumps(row) + "\n").encode())
 
 
-def test_a_certificate_is_of_what_no_fault_struck_and_is_told_again_the_same(bench, capsys):  # noqa: F811
+def test_a_certificate_is_of_what_no_fault_struck_and_is_told_again_the_same(bench, capsys):
     bench(Struck())
     run("--engine", "emulation", "--modes", "base,joint", "--collectives", "5", "--json", "--out", "run")
     first = json.loads(capsys.readouterr().out)
