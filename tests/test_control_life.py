@@ -20,7 +20,7 @@ FABRICS = {"mesh": SPEC, "five-router": FabricSpec(gpus_per_site=(3, 5), wan=Wan
 
 @pytest.mark.parametrize("name", FABRICS)
 def test_a_life_with_real_switches(vm: VM, name: str) -> None:
-    ended = vm.run("--", sys.executable, str(PROJECT / "tests/guest/openflow.py"), name, timeout=300)
+    ended = vm.run("--", sys.executable, str(PROJECT / "tests/guest/life.py"), name, timeout=300)
     assert ended.status == 0, ended.err
     found = json.loads(ended.out.splitlines()[-1])
     check_life(found, FABRICS[name])

@@ -46,7 +46,7 @@ def test_it_is_stock_ryu_and_os_ken_is_not_there(python: Path) -> None:
 
 
 def test_the_same_life_with_real_switches(vm: VM, python: Path) -> None:
-    command = ("--", sys.executable, str(PROJECT / "tests/guest/openflow.py"), "mesh")
+    command = ("--", sys.executable, str(PROJECT / "tests/guest/life.py"), "mesh")
     ended = vm.run(*command, env={"CONTROLLER_PYTHON": str(python)}, timeout=300)
     assert ended.status == 0, ended.err
     check_life(json.loads(ended.out.splitlines()[-1]), FABRICS["mesh"])

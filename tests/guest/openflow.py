@@ -1,4 +1,4 @@
-"""Runs inside the VM: a fabric of Open vSwitch bridges under ``python -m controller``. Prints one JSON object.
+"""A fabric of Open vSwitch bridges inside the VM, under ``python -m controller``, and what can be seen of it.
 
 The bridges are laid here from the fabric's cables, without the project's own way of building networks. Every WAN port
 delays by 1 ms, so that packets are on their way while routes change.
@@ -10,7 +10,6 @@ import os
 import random
 import re
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,10 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from controller.client import Controller, ControllerError
-from controller.protocol import write_spec
-from scenarios.vm import openvswitch
-from topologies.fabric import Fabric, FabricSpec, build_fabric
-from topologies.wan import WanSpec
+from topologies.fabric import Fabric
 
 SOCKET, DECLARED, PORT = Path("/run/controller.sock"), Path("/run/fabric.json"), 6653
 CHUNK_BYTES = 8_000_000
@@ -200,91 +196,3 @@ def refusal(controller: Controller, fabric: Fabric) -> str:
     except ControllerError as error:
         return str(error)
     return "it was done"
-
-
-def life(fabric: Fabric) -> dict[str, object]:
-    """The controller comes up, changes routes under traffic, dies, comes back, loses a switch, and is stopped."""
-    found: dict[str, object] = {}
-    chance = random.Random(1)
-    src, dst = fabric.gpus_per_site[0] - 1, fabric.gpus_per_site[0]
-    process = start_controller()
-    controller = Controller(SOCKET)
-    controller.wait_ready(timeout_s=60, alive=lambda: process.poll() is None)
-    found["standing"] = {switch.name: dump(switch.name) for switch in fabric.switches}
-    n = len(fabric.gpus)
-    found["pairs_lost"] = [(a, b) for a in range(n) for b in range(n) if a != b and ping(fabric, a, b, count=1) != 1]
-    found["default"] = carried(fabric, src, dst, count=50)
-
-    there = [path.index for path in fabric.paths_between[0, 1]]
-    live, moved = Stream(fabric, src, dst), []
-    for _ in range(30):
-        path = chance.choice(there)
-        paths = ask(controller, fabric, path, [(src, dst), (n - 1, 0)], chance)
-        moved.append((path, paths))
-        time.sleep(chance.choice([0, 0.0005, 0.003]))
-    found["changes"], found["live"] = moved, live.end()
-
-    routed = {}
-    for path in chance.sample(there, min(len(there), 6)):
-        ask(controller, fabric, path, [(src, dst)], chance)
-        routed[fabric.paths[path].name] = carried(fabric, src, dst, count=50)
-    found["routed"] = routed
-
-    last = there[-1]
-    assert fabric.border_routers[fabric.paths[last].src_br] != "s0b0"  # off the way of the answers
-    ask(controller, fabric, last, [(src, dst)], chance)
-    held = {switch.name: dump(switch.name) for switch in fabric.switches}
-    found["routed_rules"] = held
-    process.kill()
-    process.wait()
-    time.sleep(30)
-    found["kept_when_dead"] = held == {switch.name: dump(switch.name) for switch in fabric.switches}
-    found["routed_when_dead"] = carried(fabric, src, dst, count=50)
-    found["asked_when_dead"] = refusal(controller, fabric)
-
-    live = Stream(fabric, src, dst)
-    process = start_controller()
-    controller.wait_ready(timeout_s=60, alive=lambda: process.poll() is None)
-    found["live_restart"] = live.end()
-    found["standing_again"] = found["standing"] == {switch.name: dump(switch.name) for switch in fabric.switches}
-
-    ask(controller, fabric, last, [(src, dst)], chance)
-    victim = fabric.paths[last].name.split(">")[0]
-    sh(f"ovs-ofctl -O OpenFlow13 del-flows {victim}")
-    sh(f"ovs-vsctl del-controller {victim}")
-    time.sleep(1)
-    (around,) = ask(controller, fabric, last, [(src, dst)], chance)
-    found["asked_without_switch"] = fabric.paths[around].name
-    found["routed_without_switch"] = carried(fabric, src, dst, count=50)
-    found["rules_without_controller"] = dump(victim)
-    sh(f"ovs-vsctl set-controller {victim} tcp:127.0.0.1:{PORT}")
-    controller.wait_ready(timeout_s=60)
-    found["reconnected"] = set(found["standing"][victim]) <= set(dump(victim))
-    ask(controller, fabric, last, [(src, dst)], chance)
-    found["routed_reconnected"] = carried(fabric, src, dst, count=50)
-    controller.close()
-    for name, number in (("sigterm", signal.SIGTERM), ("sigint", signal.SIGINT)):
-        process.send_signal(number)
-        found[name] = (process.wait(timeout=30), SOCKET.exists())
-        if name == "sigterm":
-            process = start_controller()
-            Controller(SOCKET).wait_ready(timeout_s=60)
-    return found
-
-
-FABRICS = {
-    "mesh": FabricSpec(),
-    "five-router": FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router")),
-}
-
-
-def main(name: str) -> None:
-    fabric = build_fabric(FABRICS[name])
-    openvswitch.up()
-    DECLARED.write_text(write_spec(FABRICS[name]))
-    build(fabric)
-    print(json.dumps(life(fabric)))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
