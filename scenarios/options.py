@@ -11,7 +11,7 @@ from typing import NoReturn
 from scenarios import place
 from scenarios.document import ScenarioError, did_you_mean, scenario_names, shown
 from scenarios.loader import Override, assignment, axis, load_scenario, scenario_of
-from scenarios.place import FolderError
+from scenarios.place import FolderError, is_scaffold
 from scenarios.spec import Scenario
 
 BAD_USAGE = 2
@@ -182,7 +182,10 @@ def _resumed(options: argparse.Namespace, overrides: Sequence[Override]) -> tupl
     try:
         before = recorded(Path(options.resume))
     except ResultsError as error:
-        raise ScenarioError([*mistakes, f"--resume: {error}"]) from None
+        why = str(error)
+        if Path(options.resume).is_dir() and is_scaffold(Path(options.resume)):
+            why = f"{options.resume} is of a run that was killed before it began: allowed is --out {options.resume}"
+        raise ScenarioError([*mistakes, f"--resume: {why}"]) from None
     if options.scenario is None:
         wanted = scenario_of(before.text, overrides, path=Path(options.resume, "scenario.toml"))
     else:

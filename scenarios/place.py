@@ -24,7 +24,7 @@ def check(path: Path) -> None:
         raise FolderError(f"{one_line(str(path))} is no name to be shown: allowed is printable text")
     try:
         if path.is_dir():
-            if any(path.iterdir()):
+            if any(path.iterdir()) and not is_scaffold(path):
                 raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
             return
         if path.exists() or path.is_symlink():
@@ -59,7 +59,10 @@ class Place:
 
     @classmethod
     def new(cls, path: Path) -> "Place":
-        """A new folder at `path`, or an empty one that is there; raises FolderError."""
+        """A new folder at `path`, or an empty one that is there; raises FolderError.
+
+        As empty counts a folder whose run was killed before it had been described: that is taken away.
+        """
         check(path)
         missing = [path, *path.absolute().parents]
         made = list(itertools.takewhile(lambda folder: not folder.exists(), missing))
@@ -73,6 +76,8 @@ class Place:
         except FolderError:
             _take_away(made)
             raise
+        if is_scaffold(path):
+            _clear(path)
         if any(path.iterdir()):  # another run was faster
             place.close()
             raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
@@ -104,6 +109,27 @@ class Place:
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
+
+
+def is_scaffold(path: Path) -> bool:
+    """Whether a folder holds what a run makes before it has described itself, and nothing else."""
+    from analysis.results import POINTS, SCENARIO, SETTINGS  # with Parquet, which takes its time
+
+    points = path / POINTS
+    if not points.is_dir() or any(points.iterdir()):
+        return False
+    return all(
+        file.name in (SCENARIO, SETTINGS, POINTS) or (file.name.startswith(".") and file.name.endswith(".new"))
+        for file in path.iterdir()
+    )
+
+
+def _clear(path: Path) -> None:
+    for file in path.iterdir():
+        if file.is_dir():
+            file.rmdir()
+        else:
+            file.unlink()
 
 
 def _take_away(folders: Sequence[Path]) -> None:

@@ -215,6 +215,35 @@ def test_what_cannot_be_gone_on_with_is_a_sentence(unfinished):
     assert "provenance.json is damaged" in says()
 
 
+MADE = ("points", ".scenario.toml.new", "scenario.toml", "settings.json", ".provenance.json.new")
+"""What a run makes of its folder before it is one, in this order; halves of files are gone once they are whole."""
+
+
+@pytest.mark.parametrize("made", [MADE[:1], MADE[:2], ("points", "scenario.toml"), (*MADE[:1], *MADE[2:])], ids=len)
+def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path, made):
+    for name in made:
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).mkdir() if name == "points" else (tmp_path / "run" / name).write_text("half")
+    _, said = ended("--resume", "run", cwd=tmp_path, status=2)
+    assert said == "--resume: run is of a run that was killed before it began: allowed is --out run\n"
+    ended("--engine", "model", "--collectives", "5", "--out", "run", cwd=tmp_path)
+    assert len(rows(tmp_path / "run")) == 4 * 5
+    assert not [path.name for path in (tmp_path / "run").iterdir() if path.name.endswith(".new")]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [("scenario.toml",), ("points/model-0000-base.rows",), ("points/", "scenario.toml", "notes.txt"), ("points",)],
+)
+def test_what_somebody_else_has_in_a_folder_is_not_taken_for_such_a_run(tmp_path, there):
+    for name in there:
+        (tmp_path / "run" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "run" / name).mkdir() if name.endswith("/") else (tmp_path / "run" / name).write_text("mine")
+    _, said = ended("--engine", "model", "--collectives", "5", "--out", "run", cwd=tmp_path, status=2)
+    assert said == "--out: run is not empty: allowed is a new folder or an empty one\n"
+    assert all((tmp_path / "run" / name).exists() for name in there)
+
+
 def test_two_runs_into_one_folder_are_refused(unfinished):
     with started("--resume", "run", cwd=unfinished) as first:
         until = time.monotonic() + 60
