@@ -6,6 +6,7 @@ figures. Drawing again puts the same files in the place of the old ones and leav
 
 import argparse
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,4 +110,5 @@ def said(work: Callable[[], Sequence[Path]], name: str) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

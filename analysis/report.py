@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -199,4 +200,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

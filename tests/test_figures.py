@@ -4,8 +4,10 @@ import csv
 import itertools
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -190,6 +192,22 @@ def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_p
     ended = command(run, "--collective", 800)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "no collective 800" in ended.stderr
+
+
+@pytest.mark.parametrize("module", ["figures", "report"])
+@pytest.mark.parametrize("after_s", [0, 0.2, 0.5, 1])
+def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
+    command = [sys.executable, "-m", f"analysis.{module}", str(both)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
+        maps = Path(f"/proc/{drawing.pid}/maps")
+        until = time.monotonic() + 60
+        while "numpy" not in maps.read_text() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(after_s)
+        drawing.send_signal(signal.SIGINT)
+        _, said = drawing.communicate(timeout=60)
+    assert drawing.returncode == 130
+    assert "Traceback" not in said
 
 
 def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
