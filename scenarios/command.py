@@ -10,7 +10,7 @@ from scenarios import progress
 from scenarios.answer import plan_as_json
 from scenarios.capacity import check_capacity
 from scenarios.document import ScenarioError
-from scenarios.emulation import Emulation, at_a_time, check, check_chunks, emulated
+from scenarios.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
 from scenarios.loader import resolved
 from scenarios.model import Model, as_reckoned
 from scenarios.options import BAD_USAGE, Asked, asked
@@ -88,6 +88,7 @@ def _able(wanted: Asked, engine: "Engine", settings: Sequence[Scenario]) -> "Par
     if not isinstance(engine, Emulation):
         return engine, settings
     check_chunks(settings)
+    check_faults(settings)
     if engine.elsewhere is not None:
         return engine, settings
     check(settings)

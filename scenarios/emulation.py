@@ -116,6 +116,18 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
             ) from None
 
 
+def check_faults(settings: Sequence[Scenario]) -> None:
+    """Raise ValueError for a fault that comes after all collectives that are measured, as in `emulated` settings."""
+    for setting in settings:
+        count = setting.collective.count
+        for place, fault in enumerate(setting.faults, 1):
+            if fault.collective >= count:
+                raise ValueError(
+                    f"fault[{place}].at: collective {fault.collective:,} is not among the {count:,} that the emulation "
+                    f"measures (collective.emulated): allowed is 0 to {count - 1:,}"
+                )
+
+
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
     """How many VMs can be at work at a time, `jobs` at most: what they need together has room on this machine."""
     points = [setting for setting in settings for _ in setting.run.modes]

@@ -19,6 +19,7 @@ from hosts.communicator import CollectiveError, Communicator
 from hosts.lateness import Watch
 from hosts.ring import rank_order
 from scenarios import witness
+from scenarios.awake import awake
 from scenarios.control import PORT, ControllerProcess
 from scenarios.document import ScenarioError
 from scenarios.faults import Fault, known, slowed
@@ -82,7 +83,7 @@ class Testbed:
             stack.callback(self._unshape)
             self._tell("the controller and its rules")
             self._controller = stack.enter_context(self.controller.client())
-            self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive)
+            self._wait_ready()
             self._tell("the agents")
             self._communicator = self._communicate(self.setting.collective.chunk_bytes)
             stack.callback(self._hang_up)
@@ -212,7 +213,11 @@ class Testbed:
         self._tell("a new controller")
         self._controller.close()
         self.controller.start()
-        self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
+        self._wait_ready(without)
+
+    def _wait_ready(self, without: Collection[str] = ()) -> None:
+        with awake():
+            self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
 
     def agent_pid(self, rank: int) -> int:
         """The process of an agent."""

@@ -226,9 +226,13 @@ class Trial:
             return
         for account in waiting:
             names = self._cables(self._faults[account.fault])
-            for outage in outages:
-                if outage["seen_ns"] >= account.struck_ns and names & set(outage["died"]):
-                    account.note(detected_ns=outage["seen_ns"], recovered_ns=outage["done_ns"] or None)
+            since = [outage for outage in outages if outage["seen_ns"] >= account.struck_ns]
+            died = [outage for outage in since if names & set(outage["died"])]
+            back = [outage for outage in since if names & set(outage["back"])]
+            if died:  # a switch takes its cables with it one after another, and a way round may take several tries
+                led = [outage for outage in died if not back or outage["seen_ns"] < back[0]["seen_ns"]]
+                helped = back if back and account.collectives_lost else led or back
+                account.note(detected_ns=died[0]["seen_ns"], recovered_ns=helped[-1]["done_ns"] or None)
 
     def _cables(self, fault: Fault) -> set[str]:
         if fault.kind == "link down":

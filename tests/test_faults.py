@@ -241,6 +241,7 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
         assert (part.detected_s < part.recovered_s).all() and (part.recovered_s < 100).all()
     assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective went another way
     assert (by_what["switch s0b0 down"].recovered_s < 0.2).all()
+    assert (by_what["controller killed"].recovered_s < 2).all()  # switches look for it again after a second
     assert (by_what["agent 3 killed"].collectives_lost == 1).all()
     assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # its instant came when the collective was over
     assert (by_what["agent 2 killed"].collectives_lost == 0).all()

@@ -1,5 +1,7 @@
 """What is done when collectives fail, and how it is accounted for, on a testbed that fails as it is told to."""
 
+import math
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,10 @@ ROW = Row(
     collective=0, completion_s=1.0, ring=(), path=(), reembedded=False, rerouted=False, drops=0, late=False,
     start_ns=(), arrived_ns=(),
 )  # fmt: skip
+
+
+def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
+    return CollectiveError(text)
 
 
 class Scripted:
@@ -71,10 +77,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mishaps, "run_program", lambda *_: None)
 
 
-def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
-    return CollectiveError(text)
-
-
 def test_a_collective_is_begun_four_times_at_most() -> None:
     testbed = Scripted([None, failed(), failed(), failed(), None, None])
     found, ended = told(testbed, 3)
@@ -86,6 +88,47 @@ def test_a_collective_is_begun_four_times_at_most() -> None:
     assert testbed.begun == [0, 1, 1, 1, 1] and ended == "collective 1 was begun 4 times: try 4"
     accounts = [item for item in found if isinstance(item, Account)]  # they are told before it ends
     assert accounts[-1].outcome == f"aborted: {ended}"
+
+
+LEAF = ("g0-s0l0", "g1-s0l0", "s0l0-s0p0", "s0l0-s0p1")
+FALLS = [
+    # seen, done, what died, what came back: the cables of a leaf, the first of which no rule leads over
+    (10, 10, LEAF[:1], ()), (20, 0, LEAF[1:], ()), (30, 50, LEAF[1:], ()),
+]  # fmt: skip
+RISES = [(900, 910, (), LEAF[:1]), (910, 930, (), LEAF[1:])]
+OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
+
+
+@pytest.mark.parametrize(
+    ("outages", "script", "recovered_ns"),
+    [
+        (FALLS, [None], 50),
+        (FALLS[:2], [None], None),  # a way round that is not complete yet
+        (FALLS + RISES, [None], 50),
+        (FALLS + RISES, [failed(), None], 930),  # the way round was no help
+        (FALLS, [failed(), None], 50),  # or it was, in the end
+        (OTHER, [None], None),
+    ],
+)
+def test_a_switch_is_made_good_when_its_last_cable_is_led_around_or_it_is_back(
+    outages: list[Any], script: list[Exception | None], recovered_ns: int | None
+) -> None:
+    testbed = Scripted(script, (Fault(collective=0, kind="switch down", target="s0l0"),))
+    begun = time.monotonic_ns() + 10**9
+
+    def told_of() -> list[dict[str, Any]]:
+        return [
+            {"seen_ns": begun + seen, "done_ns": done and begun + done, "died": list(died), "back": list(back)}
+            for seen, done, died, back in sorted(OTHER[:1] + outages)
+        ]
+
+    testbed.outages = told_of  # type: ignore[method-assign]
+    (account,) = (item for item in told(testbed, 1)[0] if isinstance(item, Account))
+    if recovered_ns is None:
+        assert account.outcome == "ridden out" and math.isnan(account.recovered_s)
+    else:
+        assert account.outcome == "recovered"
+        assert round((account.recovered_s - account.detected_s) * 1e9) == recovered_ns - 10
 
 
 def test_wrong_data_is_never_tried_again() -> None:

@@ -141,6 +141,18 @@ def test_the_largest_chunk_that_is_allowed_is_allowed_and_no_larger(gpus):
         check_chunks([scenario(("fabric.gpus", gpus), ("collective.chunk", f"{largest + 2} MB"))])
 
 
+def test_a_fault_after_all_that_is_measured_is_refused_before_anything_is_run(bench, capsys):
+    bench(Bench())
+    Path("late.toml").write_text('[collective]\ncount = 30\n[[fault]]\nat = "collective 20"\nwhat = "agent 3 killed"\n')
+    run("late.toml", "--engine", "both", "--modes", "base", "--out", "run", status=2)
+    assert capsys.readouterr().err == (
+        "fault[1].at: collective 20 is not among the 20 that the emulation measures (collective.emulated): "
+        "allowed is 0 to 19\n"
+    )
+    assert not Path("run").exists()
+    run("late.toml", "--engine", "model", "--modes", "base", "--out", "run")
+
+
 def test_drops_are_told_loudly_also_beside_json(bench, monkeypatch, capsys):
     take = point.Reader._take
     monkeypatch.setattr(point.Reader, "_take", lambda self, row: take(self, row | {"drops": 1}))
