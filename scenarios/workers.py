@@ -65,10 +65,11 @@ def over_tasks(
             pool.start(task)
         while pool.busy:
             for worker, task, result in pool.done():
-                yield from queue.settled(task, result)
+                settled = list(queue.settled(task, result))
                 following = next(queue, None)
                 if following is not None:
                     pool.give(worker, following)
+                yield from settled  # whoever takes it may take time, in which the worker is at the next
 
 
 class Queue:

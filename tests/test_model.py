@@ -3,6 +3,8 @@
 import math
 import os
 import signal
+import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -146,6 +148,12 @@ def dying_once(task):
     return b"done"
 
 
+def beginning(task):
+    """Leaves a file to tell that it has begun."""
+    Path(task.decode()).touch()
+    return task
+
+
 def always_dying(task):
     if task == b"2":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -175,6 +183,16 @@ def test_a_task_whose_workers_die_twice_is_given_up_and_the_rest_goes_on():
     found = dict(over_tasks(always_dying, tasks(8), jobs=2))
     assert "ended before its task was done" in found.pop(b"2").why
     assert found == {task: task for task in tasks(8) if task != b"2"}
+
+
+def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
+    wanted = [str(tmp_path / str(number)).encode() for number in range(6)]
+    with closing(over_tasks(beginning, wanted, jobs=2)) as results:
+        next(results)
+        until = time.monotonic() + 60
+        while not (tmp_path / "2").exists() and time.monotonic() < until:
+            time.sleep(0.01)  # nothing is taken meanwhile
+        assert (tmp_path / "2").exists()
 
 
 def test_closing_a_run_midway_is_clean():

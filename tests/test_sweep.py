@@ -78,14 +78,6 @@ def test_a_sweep_in_a_file_is_that_of_the_options(tmp_path, monkeypatch):
     ]
 
 
-def test_sites_of_several_sizes_are_named_everywhere(bench, capsys):
-    run("--gpus", "8,3+5", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "swept")
-    run("--set", "fabric.gpus=[3, 5]", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "one")
-    assert capsys.readouterr().out.count("3+5 GPUs, 8 MB, 10 us") == 4
-    both, one = load("swept"), load("one")
-    assert both[both.setting == 1].completion_s.tolist() == one.completion_s.tolist()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -114,6 +106,15 @@ def test_a_sweep_that_cannot_be_is_a_sentence(tmp_path, monkeypatch, capsys, arg
     said = capsys.readouterr().err
     assert says in said and len(said.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sites_of_several_sizes_are_named_everywhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run("--gpus", "8,3+5", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "swept")
+    run("--set", "fabric.gpus=[3, 5]", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "one")
+    assert capsys.readouterr().out.count("3+5 GPUs, 8 MB, 10 us") == 4
+    both, one = load("swept"), load("one")
+    assert both[both.setting == 1].completion_s.tolist() == one.completion_s.tolist()
 
 
 def test_parameters_of_samplers_that_are_swept_are_allowed():
