@@ -72,5 +72,6 @@ def as_csv(rows: pd.DataFrame) -> str:
 
 def _words(lists: "pd.Series[Any]") -> Any:
     array = pa.array(lists)
-    own = array.take(pa.array(range(len(array))))  # of a part, a cast would be of everything that it is a part of
+    # Its own rows alone: a cast of a part is one of everything that it is a part of.
+    own = array.take(pa.array(range(len(array)), pa.int64()))
     return compute.binary_join(own.cast(pa.list_(pa.string())), " ").to_pylist()

@@ -14,15 +14,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scenarios.engine import News
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
 SIZES = (8, 16, 24)
 EMULATED = ((8, "8 MB"), (16, "8 MB"), (8, "64 MB"), (16, "64 MB"))
-MAX_COLLECTIVES, MAX_JOBS = 10_000_000, 64
+MAX_COLLECTIVES, MAX_JOBS = 10_000_000, 8
 SEEDS = [1, 2]
 TURNS = 3
 DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
@@ -62,7 +66,10 @@ def _in_a_process(gpus: int, mode: str, collectives: int) -> tuple[float, float]
 
 
 def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float]]:
-    """Seconds of wall time from the start of the VM to the end of the first AllGather, and for each one after it."""
+    """Seconds of wall time from the start of the VM to the end of the first AllGather, and for each one after it.
+
+    Raises RuntimeError where the point fails.
+    """
     from scenarios.emulation import Emulation
     from scenarios.engine import Slice
     from scenarios.loader import Override, load_scenario
@@ -71,8 +78,16 @@ def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float
     scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
     began = time.monotonic()
     news = Emulation(jobs=1).run(scenario.settings())
-    ends = [time.monotonic() - began for item in news if isinstance(item, Slice)]
+    ends = [time.monotonic() - began for item in news if isinstance(_whole(item), Slice)]
     return ends[0], [after - before for before, after in pairwise(ends)]
+
+
+def _whole(item: "News") -> "News":
+    from scenarios.engine import Failed
+
+    if isinstance(item, Failed):
+        raise RuntimeError(f"there is nothing to compare, as a point has failed: {item.why}")
+    return item
 
 
 def copying_s(gpus: int, chunk_bytes: int) -> float:
@@ -99,7 +114,10 @@ def _bench_emulation(collectives: int) -> None:
 
 
 def swept_s(engine: str, jobs: int, collectives: int) -> float:
-    """Seconds of wall time that so many workers take for a sweep: 8 GPUs, four modes, two seeds."""
+    """Seconds of wall time that so many workers take for a sweep: 8 GPUs, four modes, two seeds.
+
+    Raises RuntimeError where a point fails.
+    """
     from scenarios import progress
     from scenarios.emulation import Emulation
     from scenarios.loader import Override, load_scenario
@@ -109,8 +127,8 @@ def swept_s(engine: str, jobs: int, collectives: int) -> float:
     settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
     one = Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)
     began = time.monotonic()
-    for _ in progress.shown(one.run(settings), engine, settings, ()):
-        pass
+    for item in progress.shown(one.run(settings), engine, settings):
+        _whole(item)
     return time.monotonic() - began
 
 
@@ -124,6 +142,18 @@ def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
         ratios.append(alone / together)
         print(f"{turn:>5}{alone:>10.1f} s{together:>10.1f} s{ratios[-1]:>14.2f}", flush=True)
     print(f"\nmedian: {statistics.median(ratios):.2f} times faster; wall time from the first point to the last")
+
+
+def _told(bench: Callable[[], None]) -> int:
+    """Measure, or say why not; returns the exit status."""
+    from scenarios.vm import VMError
+
+    try:
+        bench()
+    except (VMError, RuntimeError) as error:
+        print(f"bench.py: {error}", file=sys.stderr)
+        return error.status if isinstance(error, VMError) else 1
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,11 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.jobs is not None:
         if not 2 <= options.jobs <= MAX_JOBS:
             parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
-        _bench_jobs(options.engine, options.jobs, options.collectives)
-        return 0
+        return _told(lambda: _bench_jobs(options.engine, options.jobs, options.collectives))
     if options.engine == "emulation":
-        _bench_emulation(options.collectives)
-        return 0
+        return _told(lambda: _bench_emulation(options.collectives))
     if options.one:
         print(*measured(int(options.one[0]), options.one[1], options.collectives))
         return 0

@@ -88,7 +88,8 @@ def _able(wanted: Asked, engine: "Engine", settings: Sequence[Scenario]) -> "Par
     if not isinstance(engine, Emulation):
         return engine, settings
     check_chunks(settings)
-    check_faults(settings)
+    if wanted.resume is None:
+        check_faults(settings)
     if engine.elsewhere is not None:
         return engine, settings
     check(settings)

@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
@@ -76,8 +77,12 @@ class Place:
         except FolderError:
             _take_away(made)
             raise
-        if is_scaffold(path):
-            _clear(path)
+        try:
+            if any(path.iterdir()) and is_scaffold(path):
+                _clear(path)
+        except OSError as error:
+            place.close()
+            raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
         if any(path.iterdir()):  # another run was faster
             place.close()
             raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
@@ -113,23 +118,23 @@ class Place:
 
 def is_scaffold(path: Path) -> bool:
     """Whether a folder holds what a run makes before it has described itself, and nothing else."""
-    from analysis.results import POINTS, SCENARIO, SETTINGS  # with Parquet, which takes its time
+    from analysis.results import POINTS, PROVENANCE, SCENARIO, SETTINGS  # with Parquet, which takes its time
 
-    points = path / POINTS
-    if not points.is_dir() or any(points.iterdir()):
+    own = {SCENARIO, SETTINGS, *(f".{name}.new" for name in (SCENARIO, SETTINGS, PROVENANCE))}
+    try:
+        found = {file.name: file.lstat().st_mode for file in path.iterdir()}
+        points = stat.S_ISDIR(found.pop(POINTS, 0)) and not any((path / POINTS).iterdir())
+    except OSError:
         return False
-    return all(
-        file.name in (SCENARIO, SETTINGS, POINTS) or (file.name.startswith(".") and file.name.endswith(".new"))
-        for file in path.iterdir()
-    )
+    return points and found.keys() <= own and all(map(stat.S_ISREG, found.values()))
 
 
 def _clear(path: Path) -> None:
-    for file in path.iterdir():
-        if file.is_dir():
-            file.rmdir()
-        else:
-            file.unlink()
+    folders = [file for file in path.iterdir() if file.is_dir()]
+    for file in set(path.iterdir()) - set(folders):
+        file.unlink()
+    for folder in folders:  # last: without it the rest would be somebody else's
+        folder.rmdir()
 
 
 def _take_away(folders: Sequence[Path]) -> None:

@@ -26,7 +26,7 @@ MOST_ATTEMPTS = 4
 UNFORESEEN = -1
 """The number of a fault that no scenario declares."""
 
-_SETTLE_S = 0.1  # for the controller to have led everything around before a collective begins; free in virtual time
+_SETTLE_S = 0.5  # for the controller to have led everything around before a collective begins; free in virtual time
 _MOST_ACCOUNTS = 1000
 
 
@@ -129,7 +129,7 @@ class Trial:
     def _completed(self, row: Row, in_force: list[int], *, struck: bool, disturbed: bool, attempts: int) -> Row:
         """A row with what happened to it, after a look at what it took."""
         incomparable = any(self._faults[place].kind in ("link loss", "controller killed") for place in in_force)
-        if struck or in_force or disturbed:
+        if struck or in_force or disturbed or self._cut():
             if struck:  # it may have come at the very end
                 self._afresh = True
                 time.sleep(_SETTLE_S)
@@ -217,7 +217,7 @@ class Trial:
 
     def _ask_after(self) -> None:
         """Ask the controller what it has noticed of links and switches that went down."""
-        waiting = [a for a in self._accounts if a.open and self._kind(a) in ("link down", "switch down")]
+        waiting = self._cut()
         if not waiting or not self._testbed.controller.alive():
             return
         try:
@@ -228,11 +228,17 @@ class Trial:
             names = self._cables(self._faults[account.fault])
             since = [outage for outage in outages if outage["seen_ns"] >= account.struck_ns]
             died = [outage for outage in since if names & set(outage["died"])]
-            back = [outage for outage in since if names & set(outage["back"])]
             if died:  # a switch takes its cables with it one after another, and a way round may take several tries
+                noticed_ns = died[0]["seen_ns"]
+                back = [o for o in since if names & set(o["back"]) and o["seen_ns"] >= noticed_ns]
                 led = [outage for outage in died if not back or outage["seen_ns"] < back[0]["seen_ns"]]
-                helped = back if back and account.collectives_lost else led or back
-                account.note(detected_ns=died[0]["seen_ns"], recovered_ns=helped[-1]["done_ns"] or None)
+                no_help = account.collectives_lost or not led or not led[-1]["done_ns"]
+                helped = back if back and no_help else led
+                account.note(detected_ns=noticed_ns, recovered_ns=helped[-1]["done_ns"] or None)
+
+    def _cut(self) -> list[Account]:
+        """The faults that cut links and are not made good yet."""
+        return [a for a in self._accounts if a.open and self._kind(a) in ("link down", "switch down")]
 
     def _cables(self, fault: Fault) -> set[str]:
         if fault.kind == "link down":

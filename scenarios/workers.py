@@ -174,7 +174,7 @@ class _Pool:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """Hold Ctrl-C and SIGTERM back for a moment; a process started meanwhile holds them back for all of its life."""
-    held = {signal.SIGINT, signal.SIGTERM}
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}  # by which those two may come again
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield

@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios import bench
-from scenarios.engine import Slice
+from scenarios.engine import Failed, Slice
 from tests.test_results import some_rows
 
 
@@ -85,9 +85,20 @@ def test_a_sweep_is_every_point_of_four_modes_and_two_seeds(capsys):
     }
 
 
-@pytest.mark.parametrize("jobs", ["1", "65", "0", "-2"])
+@pytest.mark.parametrize("jobs", ["1", "9", "0", "-2"])
 def test_a_sweep_is_compared_with_two_workers_or_more(jobs, capsys):
     with pytest.raises(SystemExit) as ended:
         bench.main(["--jobs", jobs])
     assert ended.value.code == 2
-    assert f"--jobs: {jobs} is not allowed: allowed is 2 to 64" in capsys.readouterr().err
+    assert f"--jobs: {jobs} is not allowed: allowed is 2 to 8" in capsys.readouterr().err
+
+
+def test_a_point_that_fails_is_told_and_nothing_is_compared(monkeypatch, capsys):
+    from scenarios import emulation
+
+    failed = Failed(setting=0, mode="joint", why="the switch fell over")
+    monkeypatch.setattr(emulation.Emulation, "run", lambda *_: iter([failed]))
+    for arguments in (["--jobs", "2"], []):
+        assert bench.main(["--engine", "emulation", *arguments]) == 1
+        sentence = "bench.py: there is nothing to compare, as a point has failed: the switch fell over"
+        assert capsys.readouterr().err.splitlines()[-1] == sentence

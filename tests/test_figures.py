@@ -195,7 +195,7 @@ def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_p
 
 
 @pytest.mark.parametrize("module", ["figures", "report"])
-@pytest.mark.parametrize("after_s", [0, 0.2, 0.5, 1])
+@pytest.mark.parametrize("after_s", [0, 0.2, 0.5])
 def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
     command = [sys.executable, "-m", f"analysis.{module}", str(both)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
@@ -203,6 +203,7 @@ def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
         until = time.monotonic() + 60
         while "numpy" not in maps.read_text() and time.monotonic() < until:
             time.sleep(0.01)
+        assert "numpy" in maps.read_text()
         time.sleep(after_s)
         drawing.send_signal(signal.SIGINT)
         _, said = drawing.communicate(timeout=60)

@@ -233,7 +233,14 @@ def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path, made):
 
 @pytest.mark.parametrize(
     "there",
-    [("scenario.toml",), ("points/model-0000-base.rows",), ("points/", "scenario.toml", "notes.txt"), ("points",)],
+    [
+        ("scenario.toml",),
+        ("points/model-0000-base.rows",),
+        ("points/", "scenario.toml", "notes.txt"),
+        ("points/", "scenario.toml", ".diary.new"),
+        ("points/", "settings.json/"),
+        ("points",),
+    ],
 )
 def test_what_somebody_else_has_in_a_folder_is_not_taken_for_such_a_run(tmp_path, there):
     for name in there:

@@ -96,6 +96,7 @@ FALLS = [
     (10, 10, LEAF[:1], ()), (20, 0, LEAF[1:], ()), (30, 50, LEAF[1:], ()),
 ]  # fmt: skip
 RISES = [(900, 910, (), LEAF[:1]), (910, 930, (), LEAF[1:])]
+EARLIER = [(-2 * 10**9, -(10**9), LEAF[:2], ()), (2, 3, (), LEAF[:2])]  # of a fault before, whose end comes late
 OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
 
 
@@ -105,6 +106,9 @@ OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
         (FALLS, [None], 50),
         (FALLS[:2], [None], None),  # a way round that is not complete yet
         (FALLS + RISES, [None], 50),
+        (EARLIER + FALLS, [None], 50),
+        (EARLIER, [None], None),
+        (FALLS[:2] + RISES, [None], 930),  # there was none before it was back
         (FALLS + RISES, [failed(), None], 930),  # the way round was no help
         (FALLS, [failed(), None], 50),  # or it was, in the end
         (OTHER, [None], None),
