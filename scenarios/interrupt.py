@@ -14,9 +14,13 @@ _UNHEARD = (
 )
 _AGAIN_S = 0.02
 _PATIENCE_S = 10.0  # with an import that does not end
+_INSIST_S = 0.2
 
 
 class _Command:
+    """The command of this process: the signal that it was to end by, and whether it has ended."""
+
+    number = 0
     over = False
 
 
@@ -24,18 +28,33 @@ class Interrupted(BaseException):
     """Ctrl-C or SIGTERM; not an Exception, so that nothing on the way takes it for a failure."""
 
     def __init__(self, number: int) -> None:
-        self.status = 128 + number
         super().__init__(f"signal {number}")
 
 
-def _interrupt(number: int, frame: FrameType | None, waited_s: float = 0) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _deliver(number, frame, again=False, waited_s=0.0)
+
+
+def _deliver(number: int, frame: FrameType | None, *, again: bool, waited_s: float) -> None:
+    """Raise Interrupted where it is heard, and again until it is heeded: extension modules may swallow it anywhere."""
     if _Command.over:
         return
     if waited_s < _PATIENCE_S and _would_be_lost(frame):
-        signal.signal(signal.SIGALRM, lambda _number, now: _interrupt(number, now, waited_s + _AGAIN_S))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-    elif not _is_heeded(sys.exc_info()[1]):  # what follows is the clean-up, which a second Ctrl-C must not cut short
-        raise Interrupted(number)
+        _in_a_while(_AGAIN_S, number, again=again, waited_s=waited_s + _AGAIN_S)
+        return
+    handled = sys.exc_info()[1]
+    if _is_heeded(handled):  # by the clean-up, which a second Ctrl-C must not cut short
+        return
+    _in_a_while(_INSIST_S, number, again=True, waited_s=0.0)
+    if again and handled is not None:  # which may be what an extension module has made of it
+        return
+    _Command.number = number
+    raise Interrupted(number)
+
+
+def _in_a_while(delay_s: float, number: int, *, again: bool, waited_s: float) -> None:
+    signal.signal(signal.SIGALRM, lambda _, frame: _deliver(number, frame, again=again, waited_s=waited_s))
+    signal.setitimer(signal.ITIMER_REAL, delay_s)
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
@@ -68,13 +87,15 @@ def guarded(command: Callable[[], int]) -> int:
         status = command()
         if sys.stdout is not None:
             sys.stdout.flush()
-        return status
-    except Interrupted as interrupted:
-        _ignore()  # generators that were left are closed with it
-        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
-        return interrupted.status
-    except OSError as error:
+        return _interrupted() if status and _Command.number else status
+    except Interrupted:
+        return _interrupted()
+    except Exception as error:
         _Command.over = True
+        if _Command.number:  # it is what became of the interruption on its way
+            return _interrupted()
+        if not isinstance(error, OSError):
+            raise
         if not isinstance(error, BrokenPipeError):
             print(f"{Path(sys.argv[0]).name}: the output cannot be written: {error.strerror}", file=sys.stderr)
         # There is nobody to tell, and nothing to flush at exit.
@@ -89,9 +110,11 @@ def guarded(command: Callable[[], int]) -> int:
             signal.signal(signal.SIGTERM, end_at_once)
 
 
-def _ignore() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+def _interrupted() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):  # generators that were left are closed after this
         signal.signal(number, signal.SIG_IGN)
+    print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+    return 128 + _Command.number
 
 
 def end_at_once(number: int, _frame: FrameType | None) -> None:

@@ -118,17 +118,29 @@ def test_a_second_interruption_does_not_cut_the_clean_up_short(tmp_path):
     assert ended(program, tmp_path)[:2] == (130, "cleaned up\n")
 
 
-def test_a_second_interruption_ends_what_took_no_notice_of_the_first(tmp_path):
-    program = """
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except BaseException:
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(30)
-        print("went on")
-    """
-    assert ended(program, tmp_path)[:2] == (130, "")
+SWALLOWED = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+"""As extension modules do when they ask something of Python's side and get an exception for an answer."""
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ("time.sleep(30)\nprint('went on')", 130),
+        ("raise ValueError('Invalid bounding box')", 130),
+        ("return 1", 130),
+        ("return 0", 0),  # all was done by then
+        ("try:\n    raise OSError\nexcept OSError:\n    time.sleep(1)\n    print('cleaned up')\ntime.sleep(30)", 130),
+    ],
+)
+def test_an_interruption_that_is_swallowed_comes_again(then, status, tmp_path):
+    found, told, said = ended(SWALLOWED + then, tmp_path)
+    assert found == status and "Traceback" not in said
+    assert told == ("cleaned up\n" if "cleaned" in then else "")
+
+
+def test_an_exception_that_no_interruption_has_become_is_none(tmp_path):
+    status, _, said = ended("raise ValueError('Invalid bounding box')", tmp_path)
+    assert status == 1 and "ValueError: Invalid bounding box" in said
 
 
 def test_an_import_that_does_not_end_is_not_waited_for_for_ever(tmp_path):
