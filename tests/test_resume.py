@@ -216,7 +216,6 @@ def test_what_cannot_be_gone_on_with_is_a_sentence(unfinished):
 
 
 MADE = ("points", ".scenario.toml.new", "scenario.toml", "settings.json", ".provenance.json.new")
-"""What a run makes of its folder before it is one, in this order; halves of files are gone once they are whole."""
 
 
 @pytest.mark.parametrize("made", [MADE[:1], MADE[:2], ("points", "scenario.toml"), (*MADE[:1], *MADE[2:])], ids=len)
