@@ -1,9 +1,9 @@
-"""Which way the WAN carries a collective: path choice, flow rules and the OpenFlow app."""
+"""The OpenFlow controller: path choice, flow rules, the app, and its socket."""
 
 import os
 import signal
 import sys
 
-# Ctrl-C while `python -m controller` is importing, which takes a while; what a script starts with & ignores it.
+# For Ctrl-C while `python -m controller` imports. A process that a script starts with & ignores SIGINT: keep that.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))

@@ -2,7 +2,7 @@
 
 import sys
 
-from controller import framework  # isort: skip  (before whatever uses sockets)
+from controller import compat  # isort: skip  (before whatever uses sockets)
 
 import argparse
 import logging
@@ -11,67 +11,56 @@ import signal
 import socket
 from pathlib import Path
 
-from controller.declaration import COUNTS, DeclarationError, default_socket, fabric_of
-from controller.lines import ProtocolError
-from controller.protocol import MAX_TOKEN
-from controller.service import SocketTakenError
-from topologies.wan import WAN_PRESETS
+from controller.api.protocol import MAX_TOKEN
+from controller.api.server import SocketTakenError
+from controller.config import COUNTS, DeclarationError, default_socket, fabric_of, sentence
+from topologies.fabric.wan import WAN_PRESETS
 
-_FAILED = 0  # no signal's number
-_LOOK_AGAIN_S = 0.01
-_LOGGED = 300  # characters of what is logged
+_FAILED = 0  # not a signal's number
+_POLL_S = 0.01
+_LOGGED = 300  # characters of a logged message
 
 
 def main(arguments: list[str]) -> int:
-    """Run the controller until SIGTERM or SIGINT; return its exit status: 0 then, 1 if it failed, 2 for bad usage."""
+    """Run the controller until SIGTERM or SIGINT. Exit status: 0 then, 1 if it fails, 2 for bad usage."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, handlers=[_log()])
-    counts = {name: getattr(options, name) for name in COUNTS if getattr(options, name) is not None}
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     try:
-        fabric = fabric_of(options.fabric, counts)
-    except DeclarationError as error:
-        print(f"controller: {error}", file=sys.stderr)
-        return 2
-    try:
+        fabric = fabric_of(options.fabric, {n: getattr(options, n) for n in COUNTS if getattr(options, n) is not None})
         token = _read_token(options.token)
-    except (OSError, ProtocolError) as error:
-        print(f"controller: the token {options.token} cannot be had: {_sentence(error)}", file=sys.stderr)
-        return 2
+    except DeclarationError as error:
+        return _fail(2, str(error))
     stopped, stop = _signals()
     try:
-        options.socket = options.socket or default_socket()
-        if _is_listened_on(options.port):  # the framework would only log it, and stay deaf
+        path = options.socket or default_socket()
+        if _is_listened_on(options.port):  # the framework would only log it, and wait for switches in vain
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
-        threads = framework.start(
-            "controller.app", port=options.port, fabric=fabric, socket_path=options.socket, token=token
-        )
+        given = {"fabric": fabric, "socket_path": path, "token": token}
+        threads = compat.start("controller.app", port=options.port, **given)
     except (SocketTakenError, ValueError) as error:
-        print(f"controller: {_sentence(error)}", file=sys.stderr)
-        return 1
-    framework.hub.spawn(_watch, threads, stop)
-    framework.hub.spawn(_tell, options.port, options.socket)
-    why = ord(stopped.recv(1))
-    framework.AppManager.get_instance().applications["RouteApp"].close()
-    if why == _FAILED:
-        print(f"controller: the OpenFlow listener on port {options.port} has ended", file=sys.stderr)
-    return 1 if why == _FAILED else 0
+        return _fail(1, sentence(error))
+    compat.hub.spawn(_watch, threads, stop)
+    compat.hub.spawn(_announce, options.port, path)
+    reason = ord(stopped.recv(1))
+    compat.AppManager.get_instance().applications["RouteApp"].close()
+    return _fail(1, f"the OpenFlow listener on port {options.port} has ended") if reason == _FAILED else 0
+
+
+def _fail(status: int, what: str) -> int:
+    print(f"controller: {what}", file=sys.stderr)
+    return status
 
 
 class _OneLine(logging.Formatter):
-    """A line for everything, also for what the framework tells with a traceback, as of a message that is malformed."""
+    """One line for every record, also where the framework logs a traceback, as for a malformed message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        words = record.getMessage().replace("\n", "; ")[:_LOGGED]
+        text = record.getMessage().replace("\n", "; ")[:_LOGGED]
         if record.exc_info and record.exc_info[1] is not None:
-            words += f" ({type(record.exc_info[1]).__name__}: {str(record.exc_info[1])[:_LOGGED]})"
-        return f"controller: {words}"
-
-
-def _log() -> logging.Handler:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
-    return handler
+            text += f" ({type(record.exc_info[1]).__name__}: {str(record.exc_info[1])[:_LOGGED]})"
+        return f"controller: {text}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,30 +79,29 @@ def _parser() -> argparse.ArgumentParser:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no TCP port; allowed: 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a TCP port; allowed: 1 to 65535")
     return int(text)
 
 
 def _read_token(path: Path | None) -> str | None:
     if path is None:
         return None
-    with path.open("rb") as file:
-        found = file.read(MAX_TOKEN + 1).strip()
-    if not found.isalnum() or len(found) > MAX_TOKEN:
-        raise ProtocolError(f"allowed is a file of 1 to {MAX_TOKEN} letters and digits")
-    return found.decode()
-
-
-def _sentence(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")
+    try:
+        with path.open("rb") as file:
+            token = file.read(MAX_TOKEN + 1).strip()
+    except OSError as error:
+        raise DeclarationError(f"the token {path} cannot be read: {sentence(error)}") from None
+    if not token.isalnum() or len(token) > MAX_TOKEN:
+        raise DeclarationError(f"the token {path} cannot be used: expected 1 to {MAX_TOKEN} letters and digits")
+    return token.decode()
 
 
 def _signals() -> tuple[socket.socket, socket.socket]:
-    """A socket that gets a byte, the signal's number, for SIGTERM and SIGINT, and the other end, to write more to."""
+    """A socket that receives a byte, the signal's number, for SIGTERM and SIGINT; and its other end, to write more."""
     stopped, stop = socket.socketpair()
     stop.setblocking(False)
-    # The interpreter itself writes the number, at whatever moment the signal comes; a handler could be called after
-    # the main thread has gone to wait, or not on it at all.
+    # The interpreter writes the number whenever the signal comes; a handler could run after the main thread has begun
+    # to wait, or not on it at all.
     signal.set_wakeup_fd(stop.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -121,26 +109,26 @@ def _signals() -> tuple[socket.socket, socket.socket]:
 
 
 def _is_listened_on(port: int) -> bool:
-    """Whether somebody listens on this port of loopback; does not listen itself, so it keeps nobody from it."""
+    """Whether this port of loopback is in use; does not listen itself, so that nobody else finds it in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((framework.LOOPBACK, port))
+            probe.bind((compat.LOOPBACK, port))
         except OSError:
             return True
     return False
 
 
-def _tell(port: int, path: Path) -> None:
-    """Say one line once switches can connect."""
+def _announce(port: int, path: Path) -> None:
+    """Print one line once switches can connect."""
     while not _is_listened_on(port):
-        framework.hub.sleep(_LOOK_AGAIN_S)
-    print(f"controller: {framework.version()}, port {port}, {path}", flush=True)
+        compat.hub.sleep(_POLL_S)
+    print(f"controller: {compat.version()}, port {port}, {path}", flush=True)
 
 
 def _watch(threads: list[object], stop: socket.socket) -> None:
-    """The framework's threads never end unless they fail."""
-    framework.hub.joinall(threads)
+    """Report the end of the framework's threads, which end only if they fail."""
+    compat.hub.joinall(threads)
     stop.send(bytes([_FAILED]))
 
 

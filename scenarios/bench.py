@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.engine import News
+    from scenarios.engines.base import News
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
@@ -40,8 +40,8 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
     that other work on the machine matters little. Imports and caches are warm when the clock starts.
     """
-    from scenarios.loader import Override, load_scenario
-    from scenarios.model import Model
+    from scenarios.engines.model import Model
+    from scenarios.spec.load import Override, load_scenario
 
     def seconds(count: int) -> float:
         given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.count": count, "collective.chunk": "64 MB"}
@@ -70,9 +70,9 @@ def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float
 
     Raises RuntimeError where the point fails.
     """
-    from scenarios.emulation import Emulation
-    from scenarios.engine import Slice
-    from scenarios.loader import Override, load_scenario
+    from scenarios.engines.base import Slice
+    from scenarios.engines.emulation import Emulation
+    from scenarios.spec.load import Override, load_scenario
 
     given = {"fabric.gpus": gpus, "run.modes": ["joint"], "collective.count": collectives, "collective.chunk": chunk}
     scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
@@ -83,7 +83,7 @@ def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float
 
 
 def _whole(item: "News") -> "News":
-    from scenarios.engine import Failed
+    from scenarios.engines.base import Failed
 
     if isinstance(item, Failed):
         raise RuntimeError(f"there is nothing to compare, as a point has failed: {item.why}")
@@ -118,10 +118,10 @@ def swept_s(engine: str, jobs: int, collectives: int) -> float:
 
     Raises RuntimeError where a point fails.
     """
-    from scenarios import progress
-    from scenarios.emulation import Emulation
-    from scenarios.loader import Override, load_scenario
-    from scenarios.model import Model
+    from scenarios.engines.emulation import Emulation
+    from scenarios.engines.model import Model
+    from scenarios.experiment import progress
+    from scenarios.spec.load import Override, load_scenario
 
     given = {"collective.count": collectives, "sweep.run.seed": SEEDS}
     settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
@@ -196,6 +196,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    from scenarios.interrupt import guarded
+    from scenarios.signals import supervised
 
-    sys.exit(guarded(main))
+    sys.exit(supervised(main))

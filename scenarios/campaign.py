@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.outcomes import Outcome
+    from scenarios.tools.outcomes import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +25,7 @@ MAX_COUNT, MAX_JOBS, MAX_PATIENCE_S = 100_000, 64, 86_400
 
 
 def _campaign(count: int, seed: int, jobs: int, patience_s: float) -> "list[Outcome]":
-    from scenarios.drill import drawn, run, sizes_of
+    from scenarios.tools.drill import drawn, run, sizes_of
 
     sizes = sizes_of(count, seed)
     outcomes: list[Outcome] = []
@@ -65,8 +65,8 @@ def _children() -> list[str]:
 
 def main() -> int:
     """Run the campaign of sys.argv and print its table; return an exit status."""
-    from scenarios.drill import drawn, sizes_of
-    from scenarios.outcomes import GOOD, Outcome, table
+    from scenarios.tools.drill import drawn, sizes_of
+    from scenarios.tools.outcomes import GOOD, Outcome, table
     from scenarios.vm import CannotRunError
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,6 +100,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    from scenarios.interrupt import guarded
+    from scenarios.signals import supervised
 
-    sys.exit(guarded(main))
+    sys.exit(supervised(main))

@@ -5,21 +5,15 @@ Started by the system's Python (`sudo python scenarios/run.py`, say) it goes on 
 that is sure to be there, nothing is imported that Python does not bring.
 """
 
-import os
 import signal
-import sys
-
-
-def _end_at_once(*_: object) -> None:
-    """End at a Ctrl-C that comes while modules are still being imported: nothing has been started."""
-    os.write(2, b"run.py: interrupted\n")
-    os._exit(130)
-
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, _end_at_once)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback until the supervisor takes over
 
-from pathlib import Path  # noqa: E402 - it takes long enough for a Ctrl-C
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
@@ -29,13 +23,16 @@ _OLDEST = (3, 11)
 
 def main() -> int:
     """Run the command of sys.argv; returns its exit status."""
-    if sys.argv[1:] == ["--doctor"]:
-        from scenarios.doctor import diagnosis
+    try:
+        if sys.argv[1:] == ["--doctor"]:
+            from scenarios.tools.doctor import diagnosis
 
-        return diagnosis()
-    # Imported late: numpy takes long enough for Ctrl-C to arrive meanwhile.
-    from scenarios.command import run
-
+            return diagnosis()
+        from scenarios.experiment.command import run
+    except ModuleNotFoundError as missing:
+        if (ROOT / str(missing.name).partition(".")[0]).is_dir():
+            raise  # a module of the project's own that is not there is no matter of set-up
+        _refuse(f"{sys.executable} has no module {missing.name}: run `{SETUP}` in {ROOT}, which makes .venv")
     return run(sys.argv[1:])
 
 
@@ -48,7 +45,7 @@ def _at_home(own: Path) -> None:
         _refuse(f"Python {sys.version.split()[0]} is too old: 3.11 or newer is needed, in Debian 12 or newer")
 
 
-def _refuse(sentence: str) -> None:
+def _refuse(sentence: str) -> NoReturn:
     print(f"run.py: {sentence}", file=sys.stderr)
     raise SystemExit(CANNOT)
 
@@ -57,11 +54,7 @@ if __name__ == "__main__":
     _at_home(ROOT / ".venv" / "bin" / "python")
     # The packages beside this file and no others of the same names; not this folder, whose modules have common names.
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    try:
-        from scenarios.interrupt import guarded
+    from scenarios.signals import guarded, supervised
 
-        sys.exit(guarded(main))
-    except ModuleNotFoundError as missing:
-        if (ROOT / str(missing.name).partition(".")[0]).is_dir():
-            raise  # a module of the project's own that is not there is no matter of set-up
-        _refuse(f"{sys.executable} has no module {missing.name}: run `{SETUP}` in {ROOT}, which makes .venv")
+    # A prompt needs the terminal for itself, which only the process group in the foreground can read.
+    sys.exit((guarded if "--cli" in sys.argv else supervised)(main))

@@ -2,6 +2,7 @@
 # Makes a fresh Debian 12, Debian 13 or Ubuntu 24.04 ready for Longhaul, and does nothing where all is in place.
 #   bash scenarios/setup.sh            `bash scenarios/setup.sh bare` also installs what `pytest -m bare` takes
 # Root (or sudo) is used for apt alone. The rest is yours: .venv in the project, the VM's kernel in ~/.cache/longhaul.
+# A machine that cannot have the VM gets everything else: status 0, and a sentence on what is missing and what mends it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +14,7 @@ command -v apt-get >/dev/null || { say "this machine has no apt: Debian 12, Debi
 
 # --- packages ------------------------------------------------------------------------------------------------------
 # The network, the prompt's tools, Python, and what builds a kernel.
-packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf net-tools procps util-linux python3 python3-venv
+packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping iperf tcpdump net-tools procps util-linux python3 python3-venv
     python-is-python3 gcc libc6-dev make flex bison bc patch tar xz-utils bzip2 git)
 # What opens a report in its test; Ubuntu has it as a snap alone, and that test is skipped there.
 grep -qx ID=ubuntu /etc/os-release || packages+=(chromium)
@@ -48,12 +49,13 @@ if [ ${#missing[@]} -gt 0 ] || ! have_source; then
     root apt-get update -qq || die "apt-get update failed"
     if ! have_source; then
         source=$(kernel_source)
-        [ -n "$source" ] || die "this distribution has no package linux-source-*: enable its main archive"
-        missing+=("$source")
+        [ -z "$source" ] || missing+=("$source")
     fi
-    say "installing ${missing[*]}"
-    root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
-        die "apt-get install failed"
+    if [ ${#missing[@]} -gt 0 ]; then
+        say "installing ${missing[*]}"
+        root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+            die "apt-get install failed"
+    fi
     lacking
     [ ${#missing[@]} -eq 0 ] || die "apt installed everything but ${missing[*]}"
 fi
@@ -78,8 +80,19 @@ fi
 .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
 
 # --- the VM's kernel -----------------------------------------------------------------------------------------------
-kernel=$(.venv/bin/python -m scenarios.vm.build) || die "the VM's kernel could not be built"
+without_vm() { # WHY STATUS
+    [ "$2" -lt 128 ] || exit "$2" # interrupted
+    say "everything but the VM is ready, and until it runs, run.py runs the model and measures nothing: $1"
+    exit 0
+}
+have_source || without_vm "this distribution has no package linux-source-*; enable its main archive and run set-up again" 1
+kernel=$(.venv/bin/python -m scenarios.vm.build) ||
+    without_vm "its kernel could not be built for the reason above; mend that and run set-up again" $?
 copy=.venv/lib/longhaul/$(basename "$(dirname "$kernel")")/linux # for root and others, whose caches are not yours
 cmp -s "$kernel" "$copy" || { rm -rf .venv/lib/longhaul && install -D -m 755 "$kernel" "$copy"; }
-.venv/bin/python -m scenarios.vm -- true || die "the VM does not run on this machine"
+why=$(timeout --foreground 120 .venv/bin/python -m scenarios.vm -- true 2>&1) || { # a boot takes less than a second
+    status=$?
+    [ "$status" -ne 124 ] || why="it did not boot within 120 s"
+    without_vm "${why#longhaul: }" "$status"
+}
 say "ready"

@@ -31,7 +31,7 @@ _KINDS = (
     ("ovs-vswitchd", "switches"),
     ("ovsdb-server", "switches' database"),
     ("controller", "controller"),
-    ("hosts.nursery", "agents"),
+    ("hosts.agent.launcher", "agents"),
     ("scenarios.soak", "testbed"),
 )
 
@@ -149,8 +149,9 @@ def _costs(one: Sample, other: Sample) -> dict[str, float]:
 
 def soak(collectives: int) -> int:
     """Run, print the table, return the exit status."""
-    from scenarios import launch, vm
-    from scenarios.loader import Override, load_scenario, resolved
+    from scenarios import vm
+    from scenarios.spec.load import Override, load_scenario, resolved
+    from scenarios.testbed import launch
 
     given = {"collective.chunk": "100 kB", "collective.count": collectives, "collective.emulated": collectives}
     scenario = load_scenario("paper", [Override(key, value, "soak") for key, value in given.items()])
@@ -174,10 +175,10 @@ def soak(collectives: int) -> int:
 
 def inside(text: str, collectives: int) -> int:
     """The VM's side: run them, and say every hundred what memory each kind of process has."""
-    from scenarios.ground import VIRTUAL
-    from scenarios.loader import load_scenario
-    from scenarios.plan import MODES
-    from scenarios.testbed import Failure, Testbed
+    from scenarios.policies.decide import MODES
+    from scenarios.spec.load import load_scenario
+    from scenarios.testbed.platform import VIRTUAL
+    from scenarios.testbed.testbed import Failure, Testbed
 
     path = VIRTUAL.folder / "scenario.toml"
     path.write_text(text)
@@ -241,6 +242,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    from scenarios.interrupt import guarded
+    from scenarios.signals import guarded, supervised
 
-    sys.exit(guarded(main))
+    sys.exit((guarded if "--inside" in sys.argv else supervised)(main))  # what is inside counts memory

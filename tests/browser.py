@@ -29,6 +29,7 @@ window.onload = () => {
   document.getElementById("found").textContent = JSON.stringify({
     width: root.clientWidth, wanted: root.scrollWidth, drawings: drawings, text: page.body.innerText,
     links: [...page.querySelectorAll("a")].map(a => [a.download, a.href]),
+    tables: [...page.querySelectorAll(".wide")].map(one => [one.clientWidth, one.scrollWidth]),
     pictures: [...page.querySelectorAll("svg image")].length,
   });
 };

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from analysis import results, tables
-from analysis.journal import Journal
-from analysis.results import Point
-from analysis.rows import Rows, packed
-from analysis.timing import completion_s
-from hosts.collectives import ring_allgather
-from scenarios.described import described
-from scenarios.loader import Override, load_scenario, resolved
-from scenarios.plan import MODES, Decisions, decide
-from scenarios.spec import Scenario
-from topologies.conditions import delays_s, sampler
-from topologies.fabric import build_fabric
+from analysis.model.alpha_beta import completion_s
+from analysis.results import reader, schema
+from analysis.results.journal import Journal
+from analysis.results.reader import Point
+from analysis.results.rows import Rows, packed
+from hosts.collectives.ring import ring_allgather
+from scenarios.policies.decide import MODES, Decisions, decide
+from scenarios.spec.described import described
+from scenarios.spec.load import Override, load_scenario, resolved
+from scenarios.spec.scenario import Scenario
+from topologies.conditions.sampler import delays_s, sampler
+from topologies.fabric.fabric import build_fabric
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""
@@ -35,9 +35,11 @@ def write_run(
     drops: int = 0,
     late: bool = False,
     finished: bool = True,
+    off: float = OFF,
 ) -> Path:
     """A run of that scenario with that many collectives a point in each engine, its tables written if it is finished;
-    every measured collective has lost `drops` packets, and found the machine too slow if `late`."""
+    every measured collective has lost `drops` packets, found the machine too slow if `late`, and took up to `off` more
+    of its time than predicted."""
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
     settings, counts = described(chosen), {"model": modelled, "emulation": emulated}
@@ -47,7 +49,7 @@ def write_run(
         for engine in engines:
             for mode in setting.run.modes:
                 points.append(Point(engine, place, mode))
-                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops, late)
+                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops, late, off)
                 append(directory, points[-1], rows)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
@@ -55,14 +57,14 @@ def write_run(
     measured = [point for point in points if point.engine == "emulation"]
     if measured:
         conditions = [_conditions(place, setting, emulated) for place, setting in enumerate(chosen.settings())]
-        tables.write_table(directory / "conditions.parquet", tables.CONDITIONS, conditions)
+        schema.write_table(directory / "conditions.parquet", schema.CONDITIONS, conditions)
     if finished:
-        schema = results.collectives_schema(settings)
-        parts = results.collectives_of(directory, settings, points)
-        tables.write_table(directory / "collectives.parquet", schema, parts)
+        columns = reader.collectives_schema(settings)
+        parts = reader.collectives_of(directory, settings, points)
+        schema.write_table(directory / "collectives.parquet", columns, parts)
         if measured:
-            parts = results.transfers_of(directory, settings, measured)
-            tables.write_table(directory / "transfers.parquet", tables.TRANSFERS, parts)
+            parts = reader.transfers_of(directory, settings, measured)
+            schema.write_table(directory / "transfers.parquet", schema.TRANSFERS, parts)
     return directory
 
 
@@ -90,7 +92,7 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
 def _conditions(place: int, setting: Scenario, count: int) -> Any:
     fabric = build_fabric(setting.fabric)
     rates_bps = sampler(fabric, setting.conditions, seed=setting.run.seed).rates_bps(0, count)
-    return tables.conditions_table(place, 0, rates_bps, delays_s(fabric, setting.conditions))
+    return schema.conditions_table(place, 0, rates_bps, delays_s(fabric, setting.conditions))
 
 
 def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
@@ -107,7 +109,7 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     )
 
 
-def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool) -> Rows:
+def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
     predicted = completion_s(plan.edge_alpha_s, plan.edge_beta_s)
     chosen: dict[str, Any] = {
         "start": 0,
@@ -119,7 +121,7 @@ def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool) -> R
     if engine == "model":
         return Rows(completion_s=predicted, **chosen)
     return Rows(
-        completion_s=predicted * (1 + OFF * np.random.default_rng(place).random(len(predicted))),
+        completion_s=predicted * (1 + off * np.random.default_rng(place).random(len(predicted))),
         predicted_s=predicted,
         drops=np.full(len(predicted), drops),
         late=np.full(len(predicted), late),

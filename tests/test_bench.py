@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios import bench
-from scenarios.engine import Failed, Slice
+from scenarios.engines.base import Failed, Slice
 from tests.test_results import some_rows
 
 
@@ -51,7 +51,7 @@ def test_an_allgather_is_copied_once_into_and_once_out_of_every_connection(monke
 
 
 def test_the_first_collective_is_measured_from_the_start_of_the_vm(monkeypatch):
-    from scenarios import emulation
+    from scenarios.engines import emulation
 
     now = iter([100.0, 113.0, 113.5, 115.0])
     monkeypatch.setattr(bench.time, "monotonic", lambda: next(now))
@@ -94,7 +94,7 @@ def test_a_sweep_is_compared_with_two_workers_or_more(jobs, capsys):
 
 
 def test_a_point_that_fails_is_told_and_nothing_is_compared(monkeypatch, capsys):
-    from scenarios import emulation
+    from scenarios.engines import emulation
 
     failed = Failed(setting=0, mode="joint", why="the switch fell over")
     monkeypatch.setattr(emulation.Emulation, "run", lambda *_: iter([failed]))

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.bound import lower_bound_s
-from analysis.timing import completion_s
-from scenarios.plan import MODES, decide
-from topologies.conditions import ConditionsSpec, delays_s, sampler
-from topologies.fabric import Fabric, FabricSpec, build_fabric
-from topologies.wan import WanSpec
+from analysis.model.alpha_beta import completion_s
+from analysis.model.lower_bound import lower_bound_s
+from scenarios.policies.decide import MODES, decide
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
 
 CHUNK = 1_000_000
 FIVE = WanSpec(preset="five-router")

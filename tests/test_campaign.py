@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from scenarios import launch, vm
-from scenarios.drill import drawn, run, sizes_of
-from scenarios.faults import KINDS
-from scenarios.outcomes import GOOD, OUTCOMES, Outcome, table
-from scenarios.point import EmulationError
+from scenarios import vm
+from scenarios.engines.point import EmulationError
+from scenarios.spec.faults import KINDS
+from scenarios.testbed import launch
+from scenarios.tools.drill import drawn, run, sizes_of
+from scenarios.tools.outcomes import GOOD, OUTCOMES, Outcome, table
 from tests.conftest import PROJECT
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]

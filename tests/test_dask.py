@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results import open_run
+from analysis.results.reader import open_run
 from tests.conftest import PROJECT
 from tests.test_resume import KEY, ended, rows, started
 

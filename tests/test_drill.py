@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-from scenarios import campaign, drill, launch
-from scenarios.drill import drawn
-from scenarios.outcomes import Outcome
+from scenarios import campaign
+from scenarios.testbed import launch
+from scenarios.tools import drill
+from scenarios.tools.drill import drawn
+from scenarios.tools.outcomes import Outcome
 
 DRILL = drawn(0, 1, 1)  # one fault: "controller killed", in mode joint
 WELL = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
@@ -16,8 +18,8 @@ WELL = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.
 
 def lines(count=6, change=lambda row: row, account=WELL):
     """What a VM says of so many collectives that went as the plan has it; the last one changed."""
-    from scenarios.expected import Expectations
-    from scenarios.loader import scenario_of
+    from scenarios.engines.prediction import Expectations
+    from scenarios.spec.load import scenario_of
 
     setting = scenario_of(DRILL.text)
     expected, n = Expectations(setting, DRILL.mode), setting.gpus

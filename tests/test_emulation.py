@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.certificate import Measured, certificate
-from analysis.results import load, open_run
-from scenarios.emulation import emulated
-from scenarios.loader import Override, load_scenario
-from scenarios.point import memory_bytes
+from analysis.results.reader import load, open_run
+from analysis.statistics.fidelity import Measured, certificate
+from scenarios.engines.emulation import emulated
+from scenarios.engines.point import memory_bytes
+from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
 from tests.processes import descendants, living
 
@@ -97,7 +97,8 @@ def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Pa
             _, said = process.communicate(timeout=10)
         assert process.returncode == status
         kept = f"run.py: what was found is kept; go on with --resume {folder}\n"
-        assert said == kept + "run.py: interrupted\n"
+        assert said.endswith(kept + "run.py: interrupted\n")
+        assert all(line.startswith("[0/1] emulation") for line in said.splitlines()[:-2])
         assert rows(folder).collective.to_list()[:2] == [0, 1]
         time.sleep(0.5)
         assert not set(below) & living().keys()
@@ -118,6 +119,14 @@ def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path: Path) -> None:
         *other,
     )
     assert_true_to_the_model(answer, collectives=4)
+
+
+def test_sixty_four_gpus_are_emulated(tmp_path: Path) -> None:
+    answer = run(
+        tmp_path / "run", "--engine", "emulation", "--modes", "wan", "--collectives", "1", "--gpus", "64",
+        "--chunk", "1 MB",
+    )  # fmt: skip
+    assert_true_to_the_model(answer, collectives=1)
 
 
 def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path: Path) -> None:
@@ -199,6 +208,13 @@ def test_the_certificate_is_what_its_words_say() -> None:
     clean = certificate([part(1.0, 1.0, 0)])
     assert str(clean).startswith("certificate: 1 collective measured, ") and "WARNING" not in str(clean)
     assert clean is not None and clean.late is None
+    assert clean.holds and not found.holds
+    # The median, or the tail alone.
+    for parts in ([part(1.02, 1.0, 0)] * 3, [part(1.0, 1.0, 0)] * 2 + [part(1.011, 1.0, 0)]):
+        off = certificate(parts)
+        assert off is not None and not off.holds and "\nWARNING: measured times differ" in str(off)
+    near = certificate([part(1.000004, 1.0, 0)] * 3)
+    assert near is not None and near.holds and "0.00040 %" in str(near) and near.warnings == ()
     real = certificate([part(1.0, 1.0, 0, late=True), part(1.0, 1.0, 0), part(1.0, 1.0, 0, late=True)], is_real=True)
     assert real is not None and real.late == 2
     assert "too slow for 2 collectives" in str(real)

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.results import open_run
-from scenarios import faults
-from scenarios.document import ScenarioError
-from scenarios.expected import Expectations, damaged
-from scenarios.faults import Fault
-from scenarios.loader import Override, load_scenario, resolved
-from scenarios.model import Model
-from scenarios.watchdog import Watchdog
+from analysis.results.reader import open_run
+from scenarios.engines.model import Model
+from scenarios.engines.prediction import Expectations, damaged
+from scenarios.engines.watchdog import Watchdog
+from scenarios.spec import faults
+from scenarios.spec.document import ScenarioError
+from scenarios.spec.faults import Fault
+from scenarios.spec.load import Override, load_scenario, resolved
 from tests.conftest import PROJECT
 from tests.test_model import times
-from topologies.conditions import sampler
-from topologies.fabric import FabricSpec, build_fabric
+from topologies.conditions.sampler import sampler
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
 DOWN = {"at": "collective 2", "what": "link s0b0-s1b0 down", "for": "3 collectives"}
@@ -69,7 +69,7 @@ def test_a_scenario_with_faults_is_resolved_to_itself(tmp_path: Path) -> None:
     [
         ({"at": "tomorrow"}, "at", '"tomorrow" is not understood: allowed is "collective 12"'),
         ({"at": 12}, "at", "12 is not understood"),
-        ({"at": "collective 20"}, "at", "collective 20 is not run: allowed is 0 to 19"),
+        ({"at": "collective 100000"}, "at", "collective 100,000 is not run: allowed is 0 to 99,999"),
         ({"at": "4 parsec into collective 2"}, "at", "wrong unit for a delay"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
         ({"what": "link s0b0-s1b7 down"}, "what", "is no link: allowed is a cable of the fabric (did you mean"),
@@ -171,11 +171,13 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
 
 
 def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from scenarios import launch, point, vm
-    from scenarios.point import EmulationError, Task, run_point
+    from scenarios import vm
+    from scenarios.engines import point
+    from scenarios.engines.point import EmulationError, Task, run_point
+    from scenarios.testbed import launch
 
     def spin(_arguments: object, *, stdout: vm.Sink, on_start: object, **_: object) -> int:
-        code = "from scenarios.inside import tell\ntell('collective 0: the ring')\nwhile True: pass"
+        code = "from scenarios.testbed.__main__ import tell\ntell('collective 0: the ring')\nwhile True: pass"
         command = [sys.executable, "-c", code]
         return vm.run(command, directory=PROJECT, stdout=stdout, on_start=on_start)  # type: ignore[arg-type]
 
@@ -258,7 +260,8 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
 
 @pytest.mark.parametrize("mode", ["base", "joint"])
 def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode):
-    chosen = [Override("fault", [DOWN], "fault"), Override("run.modes", [mode], "modes")]
+    given = {"fault": [DOWN], "run.modes": [mode], "collective.count": 20}
+    chosen = [Override(key, value, "test") for key, value in given.items()]
     setting = load_scenario("paper", chosen)
     link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
     rows = [part.rows for part in Model(batch=20).run([setting])]

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.lines import ProtocolError
-from controller.protocol import line_limit_bytes, parse_request, read_spec, write_spec
-from hosts import wire
-from scenarios import loader
-from scenarios.document import FOLDER, ScenarioError
-from scenarios.spec import Scenario
+from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
+from scenarios.spec import load
+from scenarios.spec.document import FOLDER, ScenarioError
+from scenarios.spec.scenario import Scenario
 from tests.fuzz import anything, bounded, fuzzed, json_values, mutated, one_line
 from topologies import units
+from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError
-from topologies.fabric import FabricSpec, build_fabric
-from topologies.trace import read_trace
-from topologies.wan import WanSpec
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
 LINKS = [link.name for link in FABRIC.links]
@@ -71,15 +69,15 @@ def test_the_scenario_loader(data: bytes) -> None:
     path.write_bytes(data)
     with bounded():
         try:
-            scenario = loader.load_scenario(str(path))
+            scenario = load.load_scenario(str(path))
         except ScenarioError as error:
             assert error.mistakes and len(error.mistakes) < 500
             for mistake in error.mistakes:
                 assert mistake and "\n" not in mistake and len(mistake) < 3000
             return
         assert isinstance(scenario, Scenario)
-    path.write_text(loader.resolved(scenario))
-    assert loader.load_scenario(str(path)) == scenario
+    path.write_text(load.resolved(scenario))
+    assert load.load_scenario(str(path)) == scenario
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,7 +95,7 @@ _SCRATCH = Path()
 def test_the_option_set(text: str) -> None:
     with bounded():
         try:
-            loader.load_scenario("paper", [loader.assignment(text)])
+            load.load_scenario("paper", [load.assignment(text)])
         except ScenarioError as error:
             assert all("\n" not in mistake for mistake in error.mistakes)
 
@@ -152,71 +150,23 @@ def test_the_trace_reader(data: bytes) -> None:
         assert all((rates > 0).all() for rates in recording.rates_bps)
 
 
-COMMANDS: list[dict[str, Any]] = [
-    {"do": "connect", "epoch": 1, "successor": 2, "address": "10.0.0.1"},
-    {"do": "accept", "epoch": 1, "predecessor": 0},
-    {"do": "confirm"},
-    {"do": "touch"},
-    {"do": "abort"},
-    {"do": "again"},
-    {"do": "allgather", "collective": 7, "start_ns": 10**9, "arrivals": [3, 2, 1], "flip": []},
-]
-ANSWERS: list[dict[str, Any]] = [
-    {"pid": 5}, {}, {"error": "is ill"}, {"congestion_window_bytes": 1, "announced_window_bytes": 2}, {"bytes": 5},
-    {"start_ns": 1, "arrived_ns": [2], "faults": [{"step": 1, "chunk": 2, "text": "byte 3 is wrong"}]},
-]  # fmt: skip
 REQUESTS: list[dict[str, Any]] = [
     {"ask": "status", "wait_s": 3, "token": "secret"},
     {"ask": "route", "crossings": [[1, 2], [3, 0]], "rates_bps": [1e9] * len(LINKS), "delays_s": [0] * len(LINKS),
      "chunk_bytes": 8, "best": True, "token": "secret"},
 ]  # fmt: skip
 SPEC = json.loads(write_spec(FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"),)))))
-NAMES = sorted({key for message in (*COMMANDS, *ANSWERS, *REQUESTS, SPEC) for key in message} | {"status", "route"})
+NAMES = sorted({key for message in (*REQUESTS, SPEC) for key in message} | {"status", "route"})
 JSON = [b"{", b"}", b"[", b"]", b":", b",", b'"', b"1", b"-1", b"1e999", b"NaN", b"null", b"true", b"\\u0000", b"\xff",
         b"\n", *(f'"{name}"'.encode() for name in NAMES), b"9" * 5000]  # fmt: skip
 
 
-def lines(messages: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
+def lines(examples: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
     """Messages with a value changed, lines mutated, and anything else."""
-    changed = st.tuples(st.sampled_from(messages), st.sampled_from(NAMES), json_values(NAMES)).map(
+    changed = st.tuples(st.sampled_from(examples), st.sampled_from(NAMES), json_values(NAMES)).map(
         lambda parts: dumped(parts[0] | {parts[1]: parts[2]})
     )
-    return changed | mutated([dumped(message) for message in messages], JSON) | anything(JSON)
-
-
-@fuzzed
-@given(lines(COMMANDS))
-@example(b"[" * 65_000 + b"\n")
-@example(b"[" * 10_000_000 + b"\n")
-def test_what_an_agent_is_told(data: bytes) -> None:
-    with bounded():
-        for line in wire.Lines().feed(data):
-            try:
-                command = wire.command(line)
-            except wire.WireError as error:
-                one_line(error)
-                continue
-            assert command.keys() - {"do"} == wire.COMMANDS[command["do"]].keys()
-
-
-@fuzzed
-@given(lines(ANSWERS), st.sampled_from(sorted(wire.ANSWERS)))
-def test_what_an_agent_answers(data: bytes, to: str) -> None:
-    with bounded():
-        try:
-            answer = wire.answer(data, to=to)
-        except wire.WireError as error:
-            one_line(error)
-            return
-        assert answer.keys() in ({"error"}, wire.ANSWERS[to].keys())
-
-
-@fuzzed
-@given(st.binary(min_size=wire.GREETING_BYTES, max_size=wire.GREETING_BYTES))
-def test_how_an_agent_is_greeted(data: bytes) -> None:
-    known, rank, epoch, token = wire.greeted(data)
-    assert known == data.startswith(b"LHhi") and rank >= 0 and epoch >= 0 and len(token) == wire.TOKEN_BYTES
-    assert wire.label_fault(data[: wire.LABEL_BYTES], collective=1, rank=2, chunk_bytes=3) is not None
+    return changed | mutated([dumped(message) for message in examples], JSON) | anything(JSON)
 
 
 @fuzzed

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import results
-from analysis.journal import Journal
-from analysis.rows import Rows, packed
+from analysis.results import reader
+from analysis.results.journal import Journal
+from analysis.results.rows import Rows, packed
 from tests.conftest import PROJECT
 from tests.fuzz import anything, bounded, fuzzed, mutated, one_line
 
@@ -37,13 +37,13 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reembedded=np.ones(3, dtype=np.bool_),
         rerouted=np.ones(3, dtype=np.bool_),
     )
-    (folder / results.POINTS).mkdir()
-    with Journal(folder / results.POINTS / "model-0000-base.rows") as journal:
+    (folder / reader.POINTS).mkdir()
+    with Journal(folder / reader.POINTS / "model-0000-base.rows") as journal:
         journal.append(packed(rows))
         journal.append(packed(rows.part(1, 2)))
     account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
     account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
-    with Journal(folder / results.POINTS / results.STRUCK) as journal:
+    with Journal(folder / reader.POINTS / reader.STRUCK) as journal:
         journal.append(json.dumps({"engine": "emulation", "setting": 0, "mode": "base", **account}).encode())
     return folder
 
@@ -64,7 +64,7 @@ def test_the_results_reader(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "mutated"
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / results.POINTS).mkdir(parents=True)
+    (folder / reader.POINTS).mkdir(parents=True)
     for file in (*FILES, "scenario.toml"):
         shutil.copy(stored_run / file, folder / file)
     if not complete:  # then the journals are read
@@ -74,6 +74,6 @@ def test_the_results_reader(
     (folder / name).write_bytes(data.draw(mutated([seed], JSON_FILE) | anything(JSON_FILE)))
     with bounded():
         try:
-            results.open_run(folder)
-        except results.ResultsError as error:
+            reader.open_run(folder)
+        except reader.ResultsError as error:
             one_line(error)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.checks import MAX_SETTINGS
-from scenarios.document import MAX_BYTES, ScenarioError, scenario_names
-from scenarios.loader import assignment, load_scenario, resolved
-from scenarios.spec import values_of
+from scenarios.spec.checks import MAX_SETTINGS
+from scenarios.spec.document import MAX_BYTES, ScenarioError, scenario_names
+from scenarios.spec.load import assignment, load_scenario, resolved
+from scenarios.spec.scenario import values_of
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def trace_text(links, times=(0, 5)):
 
 
 def link_names():
-    from topologies.fabric import FabricSpec, build_fabric
+    from topologies.fabric.fabric import FabricSpec, build_fabric
 
     return [link.name for link in build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1)).links]
 
@@ -168,7 +168,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[conditions]\nwan_rate = "100-10 Gbit/s"', "upside down"),
         ('[conditions]\nwan_rate = "10-10 Gbit/s"', "empty range"),
         ('[conditions]\nwan_rate = "0-10 Gbit/s"', "zero"),
-        ('[conditions]\nwan_rate = ""', "no range"),
+        ('[conditions]\nwan_rate = ""', "not a range"),
         ("[conditions]\nwan_rate = inf", "inf is a float"),
         ("[conditions]\nwan_delay = nan", "nan is a float"),
         ('[conditions]\nwan_delay = "-1 us"', "greater than zero"),

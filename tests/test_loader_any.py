@@ -3,10 +3,10 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios import document
-from scenarios.document import ScenarioError, scenario_names
-from scenarios.keys import KEYS, SWEPT
-from scenarios.loader import Override, assignment, load_scenario, resolved
+from scenarios.spec import document
+from scenarios.spec.document import ScenarioError, scenario_names
+from scenarios.spec.keys import KEYS, SWEPT
+from scenarios.spec.load import Override, assignment, load_scenario, resolved
 from tests.test_loader import load  # noqa: F401
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

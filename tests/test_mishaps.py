@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import mishaps
-from scenarios.faults import Fault
-from scenarios.mishaps import Mishaps
-from topologies.fabric import FabricSpec, build_fabric
+from scenarios.spec.faults import Fault
+from scenarios.testbed import fault_injector
+from scenarios.testbed.fault_injector import Mishaps
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
 
@@ -22,7 +22,7 @@ class Noted:
         self.loss: dict[str, float] = {}
         self.controllers: list[str] = []
         self.struck: list[int] = []
-        monkeypatch.setattr(mishaps, "run_program", self.run_program)
+        monkeypatch.setattr(fault_injector, "run_program", self.run_program)
         testbed: Any = SimpleNamespace(
             setting=SimpleNamespace(faults=faults), fabric=FABRIC, lose=self.loss.__setitem__
         )

@@ -1,11 +1,9 @@
 """The model engine: the same numbers however it is run, the same conditions for every mode; results and claims."""
 
-import math
 import os
 import signal
 import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.claims import claims
-from analysis.metrics import Interval, gain
-from analysis.timing import completion_s
-from scenarios.loader import Override, load_scenario
-from scenarios.model import Model
-from scenarios.plan import MODES, decide
-from scenarios.results import block
-from scenarios.workers import Lost, over_tasks
-from topologies.conditions import delays_s, sampler
-from topologies.fabric import build_fabric
+from analysis.model.alpha_beta import completion_s
+from analysis.statistics.claims import claims
+from analysis.statistics.intervals import Series
+from scenarios.engines.model import Model
+from scenarios.engines.pool import Lost, over_tasks
+from scenarios.experiment.statistics import series_of
+from scenarios.policies.decide import MODES, decide
+from scenarios.spec.load import Override, load_scenario
+from topologies.conditions.sampler import delays_s, sampler
+from topologies.fabric.fabric import build_fabric
 
 
 def scenario(**values):
@@ -92,11 +90,15 @@ def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
         assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
 
 
-def test_what_hangs_together_is_resampled_together():
-    assert block(scenario()) == 10
-    markov = scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7)
-    assert block(markov) == 35
-    assert block(markov) % 7 == 0
+def test_collectives_hang_together_that_share_a_ring_or_conditions():
+    def blocks(setting):
+        return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
+
+    assert blocks(scenario()) == [1, 10, 1, 10]
+    assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
+    markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
+    assert min(markov) >= 30 and markov[0] == markov[2]
+    assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
 
 
 def found(order="base ccl wan joint", joint=0.67, noise=0.0, count=4000):
@@ -105,7 +107,7 @@ def found(order="base ccl wan joint", joint=0.67, noise=0.0, count=4000):
     modes = order.split()
     shares = dict(zip(modes, np.linspace(1, joint, len(modes)), strict=True))
     series = {mode: share + noise * rng.standard_normal(count) for mode, share in shares.items()}
-    return claims(series, partial(gain, block=10, seed=1))
+    return claims({mode: Series(np.arange(count), times, 10) for mode, times in series.items()})
 
 
 def test_claims_are_reported_as_found():
@@ -124,8 +126,8 @@ def test_claims_are_reported_as_found():
 
 
 def test_an_interval_that_cannot_be_had_leaves_claims_open():
-    nothing = Interval(value=0.3, low=math.nan, high=math.nan)
-    open_ = claims({m: np.ones(3) for m in MODES}, lambda a, b: nothing)
+    shares = {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}
+    open_ = claims({mode: Series(np.arange(3), share * np.ones(3)) for mode, share in shares.items()})
     assert (open_.order_holds, open_.joint_holds) == (None, None)
 
 

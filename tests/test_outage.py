@@ -8,37 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller import outages as controller_outages
-from controller import rules
-from controller.forwarding import Forwarding
-from controller.outages import Outages
-from controller.routing import NoPathError, Router
-from controller.switches import SwitchError
-from controller.ways import Ways
-from tests.flowtables import FakeNetwork
-from tests.test_rules import crossing_pairs, fabrics, wan_of, with_standing_rules
-from topologies.conditions import ConditionsSpec, delays_s, sampler
-from topologies.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.outage import NONE, Cables, around, cable, dead_links
-from topologies.wan import WanSpec
+from controller.forwarding import rules
+from controller.forwarding.state import Forwarding, State
+from controller.forwarding.switches import SwitchError
+from controller.routing import link_state as controller_outages
+from controller.routing.link_state import Outages
+from controller.routing.path_choice import NoPathError, Router
+from controller.routing.paths import Ways
+from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, wan_of, with_standing_rules
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.fabric.failures import NONE, Cables, around, cable, dead_links
+from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
-
-
-def reachable(fabric: Fabric, dead: Cables, src: str, dst: str, over: set[str]) -> bool:
-    """Whether whole cables lead from one node to another over switches of `over`: a search, knowing no tiers."""
-    seen, frontier = {src}, [src]
-    while frontier:
-        here = frontier.pop()
-        for c in fabric.cables:
-            if here in (c.a, c.b) and cable(c.a, c.b) not in dead:
-                other = c.b if here == c.a else c.a
-                if other == dst:
-                    return True
-                if other in over and other not in seen:
-                    seen.add(other)
-                    frontier.append(other)
-    return False
 
 
 @st.composite
@@ -49,22 +32,6 @@ def deaths(draw: st.DrawFn, fabric: Fabric) -> Cables:
     for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
         dead |= around(fabric, switch.name)
     return frozenset(dead)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_link_is_dead_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
-    fabric = data.draw(fabrics())
-    dead = data.draw(deaths(fabric))
-    kinds = {switch.name: switch for switch in fabric.switches}
-    found = set(dead_links(fabric, dead))
-    for link in fabric.links:
-        site = next(s.site for s in fabric.switches if s.site is not None and link.src.startswith(f"s{s.site}b")) if (
-            link.kind == "from_br") else next((g.site for g in fabric.gpus if g.name == link.src), None)  # fmt: skip
-        near = {g.leaf for g in fabric.gpus if g.name in (link.src, link.dst)}
-        near |= {name for name, switch in kinds.items() if switch.kind == "spine" and switch.site == site}
-        alive = reachable(fabric, dead, link.src, link.dst, near if link.kind != "wan" else set())
-        assert alive == (link.index not in found), link
 
 
 def whole(fabric: Fabric, dead: Cables, path: WanPath, src: int, dst: int) -> bool:
@@ -217,16 +184,16 @@ def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int
     forwarding = Forwarding(FABRIC, switches)  # type: ignore[arg-type]
     forwarding.ready = {switch.name for switch in FABRIC.switches}
     before = {(3, 4): 1, (7, 0): 5}
-    forwarding.put(forwarding.ways, before)
+    forwarding.reconcile(forwarding.ways, before)
     around_it = Ways(FABRIC, frozenset({cable("s0b0", "s1b0")}))
     switches.fails = fails
     with pytest.raises(SwitchError):
-        forwarding.put(around_it, {(3, 4): 2})
-    assert forwarding.in_doubt
+        forwarding.reconcile(around_it, {(3, 4): 2})
+    assert forwarding.state is State.IN_DOUBT
     switches.fails = 10**6
     whole_again = forwarding.ways
-    forwarding.put(whole_again, {(3, 4): 3})
-    assert not forwarding.in_doubt
+    forwarding.reconcile(whole_again, {(3, 4): 3})
+    assert forwarding.state is State.CONFIRMED
     check(FABRIC, network, whole_again, {(3, 4): 3})
     assert (forwarding.path(3, 4), forwarding.path(7, 0)) == (3, 4)
 

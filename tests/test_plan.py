@@ -1,5 +1,6 @@
 """The plan: each mode chooses what it says, from conditions alone, however the work is cut up."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -7,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.timing import completion_s
-from scenarios.plan import MODES, Decisions, decide
-from topologies.conditions import ConditionsSpec, delays_s, sampler
-from topologies.fabric import Fabric, FabricSpec, build_fabric
-from topologies.wan import WanSpec
+from analysis.model.alpha_beta import completion_s
+from scenarios.policies.decide import MODES, Decisions, decide, shared_wan_links
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
 FABRICS = {
@@ -20,6 +21,14 @@ FABRICS = {
     "five-router": build_fabric(FabricSpec(gpus_per_site=(3, 3), wan=WanSpec(preset="five-router"))),
     "three sites": build_fabric(FabricSpec(gpus_per_site=(2, 3, 2))),
 }
+_OVER_ONE_LINK = (("s0b0", "X"), ("s2b0", "X"), ("X", "Y"), ("Y", "s1b0"), ("Y", "s3b0"))
+FABRICS["four sites, one link"] = build_fabric(
+    FabricSpec(
+        gpus_per_site=(2, 2, 2, 2),
+        border_routers=1,
+        wan=WanSpec(preset=None, routers=("X", "Y"), links=_OVER_ONE_LINK),
+    )
+)
 PARTS = ("ring", "path", "edge_alpha_s", "edge_beta_s", "reembedded", "rerouted")
 
 
@@ -91,7 +100,8 @@ def test_a_mode_changes_what_it_says_and_nothing_else(name: str) -> None:
         assert not still.rerouted.any()
     for routed in (wan, joint):
         assert routed.rerouted.all()
-        assert not set(np.unique(routed.path)) <= {-1, *fixed_paths}
+        if any(len(paths) > 1 for paths in fabric.paths_between.values()):
+            assert not set(np.unique(routed.path)) <= {-1, *fixed_paths}
 
 
 @pytest.mark.parametrize("name", FABRICS)
@@ -118,3 +128,37 @@ def test_a_site_too_large_for_the_exact_choice_is_refused_where_a_ring_is_chosen
     assert plan(large, "wan", 0, 2).ring.shape == (2, 15)
     with pytest.raises(ValueError, match="13 GPUs in a site"):
         plan(large, "joint", 0, 2)
+
+
+def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
+    """The WAN links that two crossings of one collective use, over that many collectives."""
+    found: set[str] = set()
+    for paths in plan(fabric, mode, 0, count, every=1).path.tolist():
+        used = Counter(link for path in paths if path >= 0 for link in fabric.paths[path].links)
+        found |= {fabric.links[link].name for link, times in used.items() if times > 1}
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FABRICS)
+def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> None:
+    known = set(shared_wan_links(FABRICS[name].spec, mode, detours=False))
+    seen = shared_when_run(FABRICS[name], mode, 300)
+    assert seen <= known
+    if mode == "base":  # the same ring and paths every time
+        assert seen == known
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "detours", "links"),
+    [
+        ("mesh", "joint", True, set()),
+        ("three sites", "joint", True, set()),
+        ("four sites, one link", "base", False, {"X>Y", "Y>X"}),
+        ("five-router", "base", False, set()),
+        ("five-router", "wan", False, {"R2>R4", "R4>R2"}),  # R0-R1-R2-R4-R3 one way and R3-R2-R4-R0 the other
+        ("five-router", "base", True, {"R2>R4", "R4>R2"}),
+    ],
+)
+def test_which_links_can_be_shared(name: str, mode: str, detours: bool, links: set[str]) -> None:
+    assert set(shared_wan_links(FABRICS[name].spec, mode, detours=detours)) == links

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from scenarios import launch
-from scenarios.loader import Override, load_scenario
-from scenarios.point import EmulationError, Reader, Task, WrongError, run_point
-from topologies.fabric import FabricSpec, build_fabric
+from scenarios.engines.point import EmulationError, Reader, Task, WrongError, run_point
+from scenarios.spec.load import Override, load_scenario
+from scenarios.testbed import launch
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
 

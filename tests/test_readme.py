@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.loader import load_scenario
+from scenarios.spec.load import load_scenario
 from tests.conftest import PROJECT
 
 LANGUAGES = {"sh", "toml", "python", ""}  # without a language: what a command prints
@@ -117,9 +117,9 @@ RULES: tuple[tuple[str, Callable[[str], str]], ...] = (
     (rf"{PYTHON} -m analysis\.", as_written),
     (
         rf"{PYTHON} -m controller ",
-        elsewhere("test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller"),
+        elsewhere("topologies/test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller"),
     ),
-    (r"sudo mn ", elsewhere("test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller")),
+    (r"sudo mn ", elsewhere("topologies/test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller")),
     (r"vagrant ", elsewhere("test_bare.py::test_a_bare_machine_is_set_up_and_runs_the_command_as_written")),
     (rf"{PYTHON} scenarios/bench\.py$", lambda command: f"{command} --one 8 base"),
     (r"ryu-manager ", elsewhere("test_ryu.py::test_ryu_manager_loads_the_app_by_the_name_of_its_module")),

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.journal import Journal, JournalError, records
-from analysis.results import Point, ResultsError, load, open_run
-from analysis.rows import Rows, RowsError, joined, packed, unpacked
-from scenarios.folder import RunFolder
-from scenarios.loader import Override, load_scenario
-from scenarios.model import Model
-from scenarios.place import FolderError, Place
-from scenarios.running import Run, run_in
-from scenarios.spans import Spans
-from scenarios.store import Store
+from analysis.results.journal import Journal, JournalError, records
+from analysis.results.reader import Point, ResultsError, load, open_run
+from analysis.results.rows import Rows, RowsError, joined, packed, unpacked
+from scenarios.engines.model import Model
+from scenarios.experiment.place import FolderError, Place
+from scenarios.experiment.run_directory import RunFolder
+from scenarios.experiment.runner import Run, run_in
+from scenarios.experiment.spans import Spans
+from scenarios.experiment.store import Store
+from scenarios.spec.load import Override, load_scenario
 
 
 def some_rows(start, count, *, n=8, measured=False, seed=1):

@@ -1,7 +1,9 @@
 """The command as users run it, in a process of its own: what it prints, writes, refuses and leaves behind."""
 
 import csv
+import html
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import command
+from scenarios.experiment import command
 
 RUN = Path(__file__).resolve().parent.parent / "scenarios" / "run.py"
 POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectives", "seed", "mean_s", "total_s"]
@@ -39,6 +41,9 @@ def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(tmp_path):
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("paper-20")
     assert "base > " in done.stdout
+    modes = [line for line in done.stdout.splitlines() if line.startswith("model  ")]
+    assert len(modes) == 4 and all(" 100,000 " in line for line in modes)
+    assert "(open)" not in done.stdout  # so many decide each of the paper's claims
     assert str(folder.relative_to(tmp_path)) in done.stdout
     files = {"scenario.toml", "provenance.json", "settings.json", "collectives.parquet", "summary.csv", "log.txt"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "report.html"}
@@ -55,7 +60,7 @@ def test_json_is_one_object_and_all_there_is_on_stdout(tmp_path):
     assert list(answer) == ["run", "points"]
     assert answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
-    assert all(list(point) == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
+    assert all(list(point)[:10] == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
     base = answer["points"][0]
     assert base["gain_vs_base"] == 0
     assert base["total_s"] == pytest.approx(30 * base["mean_s"])
@@ -64,7 +69,10 @@ def test_json_is_one_object_and_all_there_is_on_stdout(tmp_path):
 
 
 def test_without_base_there_is_no_gain(tmp_path):
-    assert [p["gain_vs_base"] for p in points("--modes", "joint,wan", cwd=tmp_path)] == [None, None]
+    assert [p["gain_vs_base"] for p in points("--modes", "joint,wan", "--collectives", 9, cwd=tmp_path)] == [
+        None,
+        None,
+    ]
 
 
 def test_the_numbers_are_the_same_for_any_jobs_and_order_of_modes(tmp_path):
@@ -77,6 +85,7 @@ def test_the_numbers_are_the_same_for_any_jobs_and_order_of_modes(tmp_path):
 
 def test_the_resolved_scenario_gives_the_same_numbers_again(tmp_path):
     options = ("--gpus", "6,8", "--wan-delay", "1 ms", "--seed", 7, "--set", "conditions.sampler=markov")
+    options += ("--collectives", 20)
     first = points(*options, "--out", "first", cwd=tmp_path)
     again = points("first/scenario.toml", "--out", "again", cwd=tmp_path)
     assert again == first
@@ -85,11 +94,44 @@ def test_the_resolved_scenario_gives_the_same_numbers_again(tmp_path):
 
 
 def test_another_seed_gives_other_numbers(tmp_path):
-    assert points("--seed", 2, cwd=tmp_path) != points("--seed", 3, cwd=tmp_path)
+    assert points("--collectives", 20, "--seed", "2", cwd=tmp_path) != points(
+        "--collectives", 20, "--seed", 3, cwd=tmp_path
+    )
+
+
+@pytest.mark.parametrize("modes", ["joint,base", "joint"])
+def test_json_has_whatever_the_summary_has(tmp_path, modes):
+    """Intervals and what tells fabrics apart included; null is an empty field."""
+    options = ("--gpus", "16,4+4+4+4", "--modes", modes, "--collectives", 200)
+    found = points(*options, "--out", "there", cwd=tmp_path)
+    with (tmp_path / "there/summary.csv").open() as file:
+        summary = list(csv.DictReader(file))
+    as_text = [{name: "" if value is None else str(value) for name, value in point.items()} for point in found]
+    assert as_text == summary
+    assert {(point["setting"], point["gpus_per_site"]) for point in found} == {(0, "8+8"), (1, "4+4+4+4")}
+    assert all(point["total_low_s"] < point["total_s"] < point["total_high_s"] for point in found)
+    assert all((point["gain_low"] is None) == (modes == "joint") for point in found)
+
+
+def test_fabrics_of_as_many_gpus_are_told_apart(tmp_path):
+    done = run("--gpus", "16,4+4+4+4", "--modes", "base", "--collectives", 3, "--out", "there", cwd=tmp_path)
+    rows = [line.partition(" GPUs")[0].split()[-1] for line in done.stdout.splitlines() if line.startswith("model ")]
+    assert rows == ["16", "4+4+4+4"]
+    with (tmp_path / "there/figures/paper.csv").open() as file:
+        assert [row["gpus"] for row in csv.DictReader(file)] == ["16", "4+4+4+4"]
+
+
+@pytest.mark.parametrize("chunk", ["8 MB", "1 MB"])
+def test_the_papers_claims_are_held_against_the_papers_own_configurations_only(tmp_path, chunk):
+    done = run("--collectives", 12, "--chunk", chunk, "--out", "there", cwd=tmp_path)
+    assert ("paper's claims" in done.stdout) == (chunk == "8 MB")
+    report = html.unescape((tmp_path / "there/report.html").read_text())
+    assert ("paper's claims" in report) == (chunk == "8 MB")
+    assert "base" in done.stdout.split("\n\n")[1]  # the order of the modes stands there anyway
 
 
 def test_the_summary_and_the_data_beside_a_figure_hold_what_was_found(tmp_path):
-    found = points("--chunk", "8 MB,16 MB", "--out", "there", cwd=tmp_path)
+    found = points("--chunk", "8 MB,16 MB", "--collectives", 100, "--out", "there", cwd=tmp_path)
     with (tmp_path / "there/summary.csv").open() as file:
         summary = list(csv.DictReader(file))
     assert [float(row["total_s"]) for row in summary] == [point["total_s"] for point in found]
@@ -111,13 +153,7 @@ def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results
     assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
     text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
     assert "nan" not in text
-    assert (",,\n" in text) == (count == 1)
-
-
-def test_several_axes_make_a_figure_for_each_value_of_the_shorter(tmp_path):
-    run("--gpus", "4,6", "--chunk", "8MB,9MB,10MB", "--collectives", 3, "--out", "there", cwd=tmp_path)
-    totals = {path.stem for path in (tmp_path / "there/figures").glob("paper-?.svg")}
-    assert totals == {"paper-4", "paper-6"}
+    assert (",,\n" in text) == (count < 60)
 
 
 def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
@@ -127,7 +163,32 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(tmp_path):
     answer = json.loads(run("fig5a", "--dry-run", "--json", cwd=tmp_path).stdout)
     assert answer["run"] is None
     assert [point["mean_s"] for point in answer["points"]] == [None] * 16
+    (links,) = answer["links"]
+    assert links["settings"] == [0, 1, 2, 3]
+    # Two sites of 8 GPUs and 2 border routers: 8 * 7 + 2 * 8 * 2 each, and 2 * 2 both ways between them.
+    assert len(set(links["names"])) == 2 * (56 + 32) + 8
+    for name in ("s0b1>s1b0", "g15>g14", "g0>s0b1", "s1b1>g8"):
+        assert name in links["names"] and re.search(rf"\b{name}\b", done.stdout)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wan_link_that_flows_can_share_is_told_before_the_run_and_in_its_results(tmp_path):
+    links = '[["s0b0","X"],["s2b0","X"],["X","Y"],["Y","s1b0"],["Y","s3b0"]]'
+    wan = f'wan = {{routers = ["X", "Y"], links = {links}}}'
+    (tmp_path / "four.toml").write_text(f"[fabric]\ngpus = [2, 2, 2, 2]\nborder_routers = 1\n{wan}\n")
+    planned = run("four.toml", "--modes", "base,wan", "--dry-run", "--json", cwd=tmp_path)
+    assert "WARNING: in base and wan " in planned.stderr and "X>Y" in planned.stderr
+    assert [p["shared_wan_links"] for p in json.loads(planned.stdout)["points"]] == [["X>Y", "Y>X"]] * 2
+    done = run("four.toml", "--modes", "base,wan", "--json", "--out", "there", cwd=tmp_path)
+    assert done.stderr.startswith(planned.stderr)
+    assert [p["shared_wan_links"] for p in json.loads(done.stdout)["points"]] == [["X>Y", "Y>X"]] * 2
+    with (tmp_path / "there/summary.csv").open() as file:
+        assert [row["shared_wan_links"] for row in csv.DictReader(file)] == ["X>Y Y>X"] * 2
+    (setting,) = json.loads((tmp_path / "there/settings.json").read_text())
+    assert setting["shared_wan_links"] == {"base": ["X>Y", "Y>X"], "wan": ["X>Y", "Y>X"]}
+    assert "X&gt;Y" in (tmp_path / "there/report.html").read_text().partition("<h2>Figures")[0]
+    other = run("--dry-run", "--json", cwd=tmp_path)  # the paper's: two crossings, in opposite directions
+    assert "WARNING" not in other.stderr and "shared_wan_links" not in other.stdout
 
 
 @pytest.mark.parametrize(

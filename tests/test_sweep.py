@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from analysis.results import load, open_run
-from scenarios import command
-from scenarios.engine import Slice
-from scenarios.loader import Override, axis, load_scenario, resolved
-from scenarios.progress import Progress, label
+from analysis.results.reader import load, open_run
+from scenarios.engines.base import Slice
+from scenarios.experiment import command
+from scenarios.experiment.progress import Progress, label
+from scenarios.experiment.statistics import results_of
+from scenarios.spec.load import Override, axis, load_scenario, resolved
 from tests.conftest import PROJECT
-from tests.processes import children
+from tests.processes import descendants
 from tests.test_results import some_rows
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
@@ -51,7 +54,7 @@ def test_the_values_of_a_sweep_are_apart_at_commas(text, values):
 def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     swept = ["--seed", "3,4", "--gpus", "4,6", "--sweep", "conditions.sampler=uniform,markov"]
-    run(*swept, "--engine", "model", "--modes", "base,joint", "--jobs", "2", "--out", "all")
+    run(*swept, "--engine", "model", "--modes", "base,joint", "--collectives", "20", "--jobs", "2", "--out", "all")
     found = open_run("all")
     assert len(found.settings) == 8
     assert [tuple(setting["swept"].values()) for setting in found.settings] == [
@@ -60,7 +63,7 @@ def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(tmp_path, 
     rows = found.collectives
     assert rows.groupby(["gpus", "seed", "conditions.sampler", "mode"]).size().to_list() == [20] * 16
     alone = ["--seed", "4", "--gpus", "6", "--set", "conditions.sampler=markov", "--modes", "base,joint"]
-    run(*alone, "--engine", "model", "--out", "one")
+    run(*alone, "--engine", "model", "--collectives", "20", "--out", "one")
     of_all = rows[(rows.gpus == 6) & (rows.seed == 4) & (rows["conditions.sampler"] == "markov")]
     assert of_all.completion_s.to_list() == load("one").completion_s.to_list()
 
@@ -112,7 +115,7 @@ def test_sites_of_several_sizes_are_named_everywhere(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     run("--gpus", "8,3+5", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "swept")
     run("--set", "fabric.gpus=[3, 5]", "--engine", "model", "--modes", "base", "--collectives", "5", "--out", "one")
-    assert capsys.readouterr().out.count("3+5 GPUs, 8 MB, 10 us") == 4
+    assert capsys.readouterr().out.count("3+5 GPUs, 8 MB, 10 us") == 2
     both, one = load("swept"), load("one")
     assert both[both.setting == 1].completion_s.tolist() == one.completion_s.tolist()
 
@@ -141,6 +144,38 @@ def test_the_time_left_is_that_of_the_rest_at_the_pace_so_far(monkeypatch):
     assert progress.time_left() == ""
 
 
+def sliced(mode, times_s, *starts):
+    """The times of a mode in slices that begin at these collectives, the last one first."""
+    ends = [*starts[1:], len(times_s)]
+    return [
+        Slice(setting=0, mode=mode, rows=replace(some_rows(start, end - start), completion_s=times_s[start:end]))
+        for start, end in zip(starts, ends, strict=True)
+    ][::-1]
+
+
+def test_what_is_shown_on_the_way_is_what_the_results_say_of_the_same_collectives():
+    """Slices of different lengths, as a run that is resumed has them, are paired collective by collective."""
+    (setting,) = scenario(("collective.count", 1000)).settings()
+    base_s = np.random.default_rng(1).gamma(4.0, 0.001, 1000)
+    times_s = {"base": base_s, "ccl": 0.9 * base_s, "wan": base_s**1.1, "joint": 0.5 * base_s}
+    progress = Progress("model", [setting])
+    for part in [*sliced("base", times_s["base"], 0, 100, 500), *sliced("joint", times_s["joint"], 0, 500)[1:]]:
+        progress.take(part)
+    assert progress.words(0, "joint")[2] == "50.0 % ± 0.0"
+    for mode, starts in (("wan", (0, 700)), ("ccl", (0, 30, 31))):
+        for part in sliced(mode, times_s[mode], *starts):
+            progress.take(part)
+    on_the_way = {mode: progress.words(0, mode) for mode in ("base", "wan", "ccl")}
+    progress.take(sliced("joint", times_s["joint"], 0, 500)[0])
+    ((result),) = results_of(lambda point: times_s[point.mode], "model", [setting])
+    for point in result.points:
+        mean, gain = point.summary.mean_s, point.gain
+        shown = f"{mean.value * 1e3:,.3f} ms ± {(mean.high - mean.low) * 500:,.3f}"
+        less = "" if point.mode == "base" else f"{gain.value * 100:.1f} % ± {(gain.high - gain.low) * 50:.1f}"
+        assert progress.words(0, point.mode) == ("1,000 of 1,000", shown, less)
+        assert on_the_way.get(point.mode, progress.words(0, point.mode)) == ("1,000 of 1,000", shown, less)
+
+
 def test_a_worker_that_is_killed_changes_no_number(tmp_path):
     options = ["fig4a", "--engine", "model", "--collectives", "100000", "--chunk", "8 MB", "--jobs", "2"]
     with subprocess.Popen([*RUN, *options, "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
@@ -149,7 +184,9 @@ def test_a_worker_that_is_killed_changes_no_number(tmp_path):
         while not list(tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
             time.sleep(0.01)
         while len(workers) < 2 and time.monotonic() < until:
-            workers = [pid for pid in children(process.pid) if b"serve()" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            workers = [
+                pid for pid in descendants(process.pid) if b"serve()" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
         os.kill(workers[0], signal.SIGKILL)
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from hosts.communicator import AllGather, Fault
-from scenarios import testbed
-from scenarios.loader import load_scenario
-from scenarios.plan import MODES
-from scenarios.testbed import WrongDataError
+from scenarios.policies.decide import MODES
+from scenarios.spec.load import load_scenario
+from scenarios.testbed import testbed
+from scenarios.testbed.testbed import WrongDataError
 
 
 def bed(*, drops: dict[str, int] | None = None, faults: tuple[Fault, ...] = ()) -> testbed.Testbed:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.timing import completion_s
+from analysis.model.alpha_beta import completion_s
 
 times = st.floats(1e-9, 10.0)
 

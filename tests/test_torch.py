@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.loader import load_scenario, resolved
+from scenarios.spec.load import load_scenario, resolved
 from tests.conftest import PROJECT, VM
 
 pytestmark = pytest.mark.torch

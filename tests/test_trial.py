@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from controller.client import ControllerError
+from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
-from scenarios import mishaps, trial
-from scenarios.faults import Fault
-from scenarios.plan import MODES
-from scenarios.row import Row
-from scenarios.testbed import WrongDataError
-from scenarios.trial import Account, Trial
-from topologies.fabric import FabricSpec, build_fabric
+from scenarios.policies.decide import MODES
+from scenarios.spec.faults import Fault
+from scenarios.testbed import fault_injector, recovery
+from scenarios.testbed.recovery import Account, Trial
+from scenarios.testbed.row import Row
+from scenarios.testbed.testbed import WrongDataError
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 ROW = Row(
     collective=0, completion_s=1.0, ring=(), path=(), reembedded=False, rerouted=False, drops=0, late=False,
@@ -73,8 +73,8 @@ def told(testbed: Scripted, count: int) -> tuple[list[Row | Account], str]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_SETTLE_S", 0)
-    monkeypatch.setattr(mishaps, "run_program", lambda *_: None)
+    monkeypatch.setattr(recovery, "_SETTLE_S", 0)
+    monkeypatch.setattr(fault_injector, "run_program", lambda *_: None)
 
 
 def test_a_collective_is_begun_four_times_at_most() -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.results import load, open_run
-from scenarios import emulation, point
-from scenarios.emulation import MOST_QUEUED_BYTES, at_a_time, check_chunks
-from scenarios.point import EmulationError, Reader, WrongError, memory_bytes
-from scenarios.vm import CannotRunError
+from analysis.results.reader import load, open_run
+from scenarios.engines import emulation, point
+from scenarios.engines.emulation import MOST_QUEUED_BYTES, at_a_time, check_chunks
+from scenarios.engines.point import EmulationError, Reader, WrongError, memory_bytes
+from scenarios.testbed.platform import VIRTUAL
+from scenarios.vm import CannotRunError, NoRoomError
 from tests.test_sweep import run, scenario
 
 
@@ -40,6 +41,7 @@ class Bench:
 def bench(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(emulation.vm, "check", lambda **_: None)
+    monkeypatch.setattr(emulation.vm, "run", lambda *_, **__: 0)  # the boot before the first point
 
     def put(bench):
         monkeypatch.setattr(emulation, "run_point", bench.run_point)
@@ -100,14 +102,56 @@ def test_an_emulation_of_which_nothing_succeeds_leaves_what_the_model_found(benc
     assert "model,joint" in (Path("run") / "summary.csv").read_text()
 
 
-def test_a_machine_that_cannot_is_told_before_anything_runs(bench, monkeypatch, capsys):
-    def no(**_):
-        raise CannotRunError("there is no kernel")
+def no_kernel(**_):
+    raise CannotRunError("there is no kernel", remedy="build one")
 
-    monkeypatch.setattr(emulation.vm, "check", no)
-    run("--out", "run", status=3)
-    assert capsys.readouterr().err == "run.py: there is no kernel (or reckon alone: --engine model)\n"
+
+@pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
+def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(bench, monkeypatch, capsys, asked):
+    used = bench(Bench())
+    monkeypatch.setattr(emulation, "ground", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
+    monkeypatch.setattr(emulation.vm, "check", no_kernel)
+    run(*asked, "--out", "run", status=3)
+    assert capsys.readouterr().err == "run.py: there is no kernel: build one (or reckon alone: --engine model)\n"
+    assert used.tries == [] and not Path("run").exists()
+
+
+def test_a_machine_without_a_vm_models_what_nobody_asked_to_be_measured(bench, monkeypatch, capsys):
+    bench(Bench())
+    with monkeypatch.context() as machine:
+        machine.setattr(emulation.vm, "check", no_kernel)
+        run("--collectives", "5", "--json", "--out", "run", status=3)
+        out, said = capsys.readouterr()
+        answer = json.loads(out)
+        assert {point["engine"] for point in answer["points"]} == {"model"} and len(answer["points"]) == 4
+        assert answer["unmeasured"] == "there is no kernel: build one" and "fidelity" not in answer
+        assert "nothing was measured: there is no kernel: build one" in said
+        assert (Path("run") / "summary.csv").exists() and (Path("run") / "report.html").exists()
+        run("--resume", "run", status=3)  # what is left is the measurement
+        assert "there is no kernel" in capsys.readouterr().err
+    used = bench(Bench())
+    run("--resume", "run")  # the machine has been mended
+    assert len(used.tries) == 4 and open_run("run").complete
+    assert load("run").groupby("engine").size().to_dict() == {"emulation": 20, "model": 20}
+
+
+@pytest.mark.parametrize("gpus", ["[64, 64]", "[6, 100]"])
+def test_where_memory_is_short_the_refusal_names_the_most_gpus_that_fit(bench, monkeypatch, capsys, gpus):
+    def room(**_):
+        raise NoRoomError("no room", room_bytes=10**9)
+
+    monkeypatch.setattr(emulation.vm, "check", room)
+    wanted = ("--modes", "base", "--chunk", "4 MB", "--set", f"fabric.gpus={gpus}")
+    run("--engine", "emulation", *wanted, "--out", "run", status=3)
+    (most,) = re.findall(r"room for (\d+) \(", capsys.readouterr().err)
+    largest, smaller = json.loads(gpus)[1], json.loads(gpus)[0]
+    fits = max(n for n in range(2, largest + 1) if memory_bytes(four_mb(min(n, smaller), n)) <= 10**9)
+    assert int(most) == fits + min(fits, smaller)
     assert not Path("run").exists()
+
+
+def four_mb(*gpus):
+    return scenario(("fabric.gpus", list(gpus)), ("collective.chunk", "4 MB"), ("run.modes", ["base"]))
 
 
 def test_no_more_vms_are_started_than_have_room_together(bench, monkeypatch, capsys):

@@ -13,14 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.results import open_run
-from scenarios.capacity import check, demand_bps, divisor
-from scenarios.loader import Override, load_scenario, resolved
+from analysis.results.reader import open_run
+from scenarios.engines.host_capacity import check, demand_bps, divisor
+from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT, VM
-from topologies.scale import RateScale
-
-pytestmark = pytest.mark.alone
+from topologies.shaping.rate_scale import RateScale
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 
@@ -32,6 +30,7 @@ def run(*arguments: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
     return done
 
 
+@pytest.mark.alone
 def test_what_is_measured_in_real_time_says_so_everywhere(tmp_path: Path) -> None:
     where = tmp_path / "run"
     chosen = ("--modes", "base,joint", "--collectives", "2", "--chunk", "64 MB", "--gpus", "4", "--out", str(where))
@@ -64,6 +63,7 @@ what = "agent 2 killed"
 """
 
 
+@pytest.mark.alone
 def test_faults_strike_and_are_made_good_in_real_time_too(tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text(FAULTS)
     where = tmp_path / "run"
@@ -143,8 +143,8 @@ def test_half_of_what_is_carried_is_allowed() -> None:
 def test_a_process_that_was_kept_from_the_processor_knows_how_long() -> None:
     script = """
 import sys
-from hosts.lateness import Watch
-with Watch() as watch:
+from hosts.monitor import TimerLatency
+with TimerLatency() as watch:
     watch.worst_s()
     print("ready", flush=True)
     sys.stdin.readline()

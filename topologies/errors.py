@@ -1,6 +1,6 @@
 """What is wrong with a declaration: every mistake at once, each with the scenario key it belongs to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -33,3 +33,9 @@ class FabricError(SpecError):
 
 class ConditionsError(SpecError):
     """Conditions that cannot be sampled."""
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first of some names as a message can list them: "a, b, c and 5 more"."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

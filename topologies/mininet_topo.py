@@ -1,12 +1,12 @@
-"""The declared fabric as a Mininet topology: hosts, switches, ports, addresses and cables, just as the Fabric says.
+"""The declared fabric as a Mininet topology: the same hosts, switches, ports, addresses and cables.
 
 Also a custom file for Mininet's own command, beside the controller of the same fabric, `python -m controller --gpus 8`:
 
     mn --custom topologies/mininet_topo.py --topo longhaul,gpus=8 --controller remote \
        --switch ovs,protocols=OpenFlow13 --test pingall
 
-Whatever this module calls by a name, `mn` takes for its own variable of that name: there must be none that it has.
-Building a network from the topology is left to `network`.
+`mn` makes every name of this module a variable of its own: none may be one that it has already. The network of an
+experiment is built from the topology by `mininet_network`.
 """
 
 import sys
@@ -16,19 +16,18 @@ from mininet.link import Link
 from mininet.node import Host
 from mininet.topo import Topo
 
-if "__file__" not in globals():  # run by mn, which tells a custom file neither where it is nor where its package is
+if "__file__" not in globals():  # run by mn, where a custom file has neither its path nor its package's
     _root = Path((lambda: None).__code__.co_filename).resolve().parent.parent
-    # The packages of set-up are for the Python that mn runs on, too, which knows nothing of them.
+    # The packages that setup.sh installed, for the Python that mn runs on.
     _packages = _root.glob(f".venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
     sys.path += map(str, [_root, *_packages])
 
-from topologies.declared import declared
-from topologies.fabric import Fabric, build_fabric
-from topologies.shaping import MTU_BYTES
-from topologies.wiring import Gpu
+from topologies.fabric.addressing import Gpu
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.shaping.classes import MTU_BYTES
 
 PREFIX_LENGTH = 8
-"""Of every GPU's address: all GPUs of all sites are on one link, and no route is needed."""
+"""Of every GPU's address: all GPUs of all sites are in one subnet, and need no routes."""
 
 
 class JumboLink(Link):
@@ -42,10 +41,10 @@ class JumboLink(Link):
 
 
 class NeighbourlyHost(Host):
-    """A host that knows the addresses of all others, because the switches carry no broadcasts: mn's --arp, always."""
+    """A host with the MAC addresses of all others, as mn's --arp, because the switches forward no broadcasts."""
 
     def config(self, neighbours: tuple[Gpu, ...] = (), **params: object) -> object:
-        """Set the host up as Mininet does, and tell it of these GPUs."""
+        """Set the host up as Mininet does, with these GPUs as permanent neighbours."""
         result = super().config(**params)
         device = self.defaultIntf()
         lines = [f"ip neigh replace {gpu.ip} lladdr {gpu.mac} dev {device}" for gpu in neighbours]
@@ -54,7 +53,7 @@ class NeighbourlyHost(Host):
 
 
 class LonghaulTopo(Topo):
-    """A fabric as Mininet sees it; every number is one that the Fabric declares."""
+    """A fabric in Mininet's terms."""
 
     def build(  # noqa: PLR0917 - mn passes what it is given positionally
         self,
@@ -65,14 +64,14 @@ class LonghaulTopo(Topo):
         wan: str = "mesh",
         fabric: Fabric | None = None,
     ) -> None:
-        """Declare hosts, switches and links: of `fabric`, or of one that `declared` makes of the others.
+        """Declare hosts, switches and links: of `fabric`, or of what `FabricSpec.parse` makes of the others.
 
         Raises FabricError for a fabric that cannot be built.
         """
         alone = fabric is None  # nobody else sets the hosts up
         if fabric is None:
-            spec = declared(gpus=gpus, leaves=leaves, spines=spines, border_routers=border_routers, wan=wan)
-            fabric = build_fabric(spec)
+            counts = {"leaves": leaves, "spines": spines, "border_routers": border_routers}
+            fabric = build_fabric(FabricSpec.parse(gpus=gpus, wan=wan, **counts))
         for gpu in fabric.gpus:
             others = tuple(other for other in fabric.gpus if other is not gpu)
             own = {"cls": NeighbourlyHost, "neighbours": others} if alone else {}

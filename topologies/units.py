@@ -8,65 +8,42 @@ prefixes are powers of 1000 (``MB``) and binary ones powers of 1024 (``MiB``).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from fractions import Fraction
-from types import MappingProxyType
+from decimal import ROUND_DOWN, Context, Decimal
+from typing import NamedTuple
 
 
 class UnitError(ValueError):
-    """Text that is no quantity of the kind asked for; the message is one sentence that carries the text."""
+    """Text that is not a quantity of the kind asked for; the message is one sentence that carries the text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
+class _Kind(NamedTuple):
     """One kind of quantity: its units as multiples of the base unit, and the range the product can work with."""
 
     noun: str
+    base: str
+    units: Mapping[str, Decimal]
     example: str
-    units: Mapping[str, Fraction]
     least: str
     most: str
 
-    @property
-    def limits(self) -> tuple[Fraction, Fraction]:
-        return _exact(self.least, self), _exact(self.most, self)
 
+_DECIMAL = {prefix: Decimal(1000**power) for power, prefix in enumerate(("", "k", "M", "G", "T"))}
+_BINARY = {f"{prefix}iB": Decimal(1024**power) for power, prefix in enumerate("KMG", start=1)}
+_RATES = {f"{prefix}bit/s": factor for prefix, factor in _DECIMAL.items()}
+_SIZES = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()} | _BINARY
+_DELAYS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
-_RATE = _Kind(
-    noun="a rate",
-    example="40 Gbit/s",
-    units=MappingProxyType({f"{p}bit/s": Fraction(1000**i) for i, p in enumerate(("", "k", "M", "G", "T"))}),
-    least="1 bit/s",
-    most="1000 Tbit/s",
-)
-_SIZE = _Kind(
-    noun="a size",
-    example="8 MB",
-    units=MappingProxyType(
-        {f"{p}B": Fraction(1000**i) for i, p in enumerate(("", "k", "M", "G", "T"))}
-        | {f"{p}iB": Fraction(1024**i) for i, p in enumerate(("K", "M", "G"), start=1)}
-    ),
-    least="1 B",
-    most="1000 TB",
-)
-_DELAY = _Kind(
-    noun="a delay",
-    example="10 us",
-    units=MappingProxyType(
-        {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 10**3), "s": Fraction(1)}
-    ),
-    least="1 ns",
-    most="1000 s",
-)
+_RATE = _Kind("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
+_SIZE = _Kind("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
+_DELAY = _Kind("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 
-# Twenty digits either side of the point hold every double and every rate in range, and keep the arithmetic small
-# whatever text is thrown at it; there are no exponents for the same reason.
-_NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,20})?"
-_QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z/]{{1,8}})")
-_RANGE = re.compile(rf"({_NUMBER})\s*([A-Za-z/]{{1,8}})?\s*[-–]\s*({_NUMBER})\s*([A-Za-z/]{{1,8}})")
-
+# Twenty digits either side of the point hold every double and every rate in range, and keep the arithmetic short for
+# any text; for the same reason there are no exponents.
+_NUMBER, _UNIT = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*", r"([A-Za-z/]{1,8})"
+_QUANTITY = re.compile(rf"{_NUMBER}{_UNIT}?(?:\s*[-–]\s*{_NUMBER}{_UNIT})?")  # or a range
+_EXACT = Context(prec=100)
+_DECIMALS = Decimal("1e-25")  # written at most
 _SHOWN = 40  # characters of a text that a message repeats
-_DECIMALS = 25
 
 
 def parse_rate_bps(text: str) -> int:
@@ -77,18 +54,16 @@ def parse_rate_bps(text: str) -> int:
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
     """Read a range of rates such as ``"20-200 Gbit/s"`` or ``"500 Mbit/s - 1 Gbit/s"`` as (lowest, highest) bit/s.
 
-    A range without a unit at its lower end takes the unit of the upper one; a rate alone, ``"40 Gbit/s"``, is one that
-    does not vary, and both ends are it. Raises UnitError for text that is neither, for a range upside down and for an
+    A range without a unit at its lower end takes the unit of the upper one; a single rate, ``"40 Gbit/s"``, is both
+    ends of a range that does not vary. Raises UnitError for text that is neither, for a range upside down and for an
     empty one (both ends equal).
     """
-    if _QUANTITY.fullmatch(text.strip()):
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or not (match[2] or match[4]):
+        raise UnitError(f'{_quoted(text)} is not a range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
+    if match[3] is None:
         return (parse_rate_bps(text),) * 2
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        raise UnitError(f'{_quoted(text)} is no range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
-    low_number, low_unit, high_number, high_unit = match.groups()
-    low = parse_rate_bps(f"{low_number} {low_unit or high_unit}")
-    high = parse_rate_bps(f"{high_number} {high_unit}")
+    low, high = parse_rate_bps(f"{match[1]} {match[2] or match[4]}"), parse_rate_bps(f"{match[3]} {match[4]}")
     if low == high:
         raise UnitError(f"{_quoted(text)} is an empty range: allowed is LOW-HIGH UNIT with HIGH above LOW, or one rate")
     if low > high:
@@ -103,12 +78,12 @@ def parse_size_bytes(text: str) -> int:
 
 def parse_delay_s(text: str) -> float:
     """Read a delay such as ``"10 us"`` (or ``"10 µs"``) as seconds, the float nearest to the text; raises UnitError."""
-    return float(_exact_in_range(text, _DELAY))
+    return float(_in_range(text, _DELAY))
 
 
 def format_rate(rate_bps: int) -> str:
     """Write a rate in the largest unit it fills, exactly: ``parse_rate_bps(format_rate(x)) == x``."""
-    return _formatted(Fraction(rate_bps), _RATE)
+    return _formatted(Decimal(int(rate_bps)), _RATE)
 
 
 def format_rate_range(range_bps: tuple[int, int]) -> str:
@@ -122,83 +97,60 @@ def format_rate_range(range_bps: tuple[int, int]) -> str:
 
 def format_size(size_bytes: int) -> str:
     """Write a size exactly, in a binary unit where it is a whole number of those and of no decimal one."""
-    if size_bytes % 1000:
-        for unit in ("GiB", "MiB", "KiB"):
-            count, rest = divmod(size_bytes, int(_SIZE.units[unit]))
-            if count and not rest:
-                return f"{count} {unit}"
-    return _formatted(Fraction(size_bytes), _SIZE)
+    for unit in ("GiB", "MiB", "KiB") if size_bytes % 1000 else ():
+        count, rest = divmod(size_bytes, int(_BINARY[unit]))
+        if count and not rest:
+            return f"{count} {unit}"
+    return _formatted(Decimal(int(size_bytes)), _SIZE)
 
 
 def format_delay(delay_s: float) -> str:
     """Write a delay in the largest unit it fills, with the fewest digits that ``parse_delay_s`` reads back as equal."""
-    return _formatted(Fraction(repr(delay_s)), _DELAY)
+    return _formatted(Decimal(repr(delay_s)), _DELAY)
 
 
-def _formatted(value: Fraction, kind: _Kind) -> str:
-    decimal = [(unit, scale) for unit, scale in kind.units.items() if not unit.endswith("iB")]
-    unit, scale = max((pair for pair in decimal if pair[1] <= value), key=lambda pair: pair[1], default=decimal[0])
-    # Decimal scales and values of at most twenty-five decimals: the quotient times 10^25 is whole, nothing is lost.
-    whole, rest = divmod(int(value / scale * 10**_DECIMALS), 10**_DECIMALS)
-    number = f"{whole}.{rest:0{_DECIMALS}d}".rstrip("0").rstrip(".")
-    return f"{number} {unit}"
+def _formatted(value: Decimal, kind: _Kind) -> str:
+    units = [unit for unit in kind.units if unit not in _BINARY]
+    unit = max((unit for unit in units if kind.units[unit] <= value), key=kind.units.__getitem__, default=units[0])
+    number = _EXACT.divide(value, kind.units[unit]).quantize(_DECIMALS, ROUND_DOWN, _EXACT)
+    return f"{number:f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
 def _whole(text: str, kind: _Kind) -> int:
-    value = _exact_in_range(text, kind)
-    if value.denominator != 1:
-        raise UnitError(f"{_quoted(text)} is no whole number of {'bytes' if kind is _SIZE else 'bit/s'}")
-    return value.numerator
+    value = _in_range(text, kind)
+    if value != int(value):
+        raise UnitError(f"{_quoted(text)} is not a whole number of {kind.base}")
+    return int(value)
 
 
-def _exact_in_range(text: str, kind: _Kind) -> Fraction:
-    value = _exact(text, kind)
-    least, most = kind.limits
+def _in_range(text: str, kind: _Kind) -> Decimal:
+    value, least, most = (_value(one, kind) for one in (text, kind.least, kind.most))
     if not least <= value <= most:
         problem = "zero" if value == 0 else "too small" if value < least else "too large"
-        raise UnitError(f"{_quoted(text)} is {problem}: {kind.noun} lies within {kind.least} and {kind.most}")
+        raise UnitError(f"{_quoted(text)} is {problem}: a {kind.noun} lies within {kind.least} and {kind.most}")
     return value
 
 
-def _exact(text: str, kind: _Kind) -> Fraction:
-    match = _QUANTITY.fullmatch(_plain(text))
-    if match is None:
-        raise UnitError(f"{_quoted(text)} is no {_bare(kind)}: {_why_not(text, kind)}")
-    number, unit = match.groups()
+def _value(text: str, kind: _Kind) -> Decimal:
+    plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
+    match = _QUANTITY.fullmatch(plain)
+    allowed = f'allowed is a number and one of {", ".join(kind.units)}, such as "{kind.example}"'
+    if match is None or match[2] is None or match[3] is not None:
+        why = ""
+        if plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit():
+            why = "it must be greater than zero; "
+        elif plain.lstrip("+-").lower().startswith(("nan", "inf")):
+            why = "it must be finite; "
+        raise UnitError(f"{_quoted(text)} is no {kind.noun}: {why}{allowed}")
+    number, unit = match[1], match[2]
     if unit not in kind.units:
-        raise UnitError(f"{_quoted(text)} has the wrong unit for {kind.noun}: {_allowed(kind)}{_meant(unit, kind)}")
-    return Fraction(number) * kind.units[unit]
-
-
-def _plain(text: str) -> str:
-    """The text without outer blanks, both micro signs of Unicode as the letter u."""
-    return text.strip().replace("µs", "us").replace("μs", "us")
-
-
-def _why_not(text: str, kind: _Kind) -> str:
-    stripped = text.strip()
-    if stripped[:1] in ("-", "−") and stripped[1:].lstrip()[:1].isdigit():
-        return f"it must be greater than zero; {_allowed(kind)}"
-    if stripped.lstrip("+-").lower().startswith(("nan", "inf")):
-        return f"it must be finite; {_allowed(kind)}"
-    return _allowed(kind)
-
-
-def _allowed(kind: _Kind) -> str:
-    return f'allowed is a number and one of {", ".join(kind.units)}, such as "{kind.example}"'
-
-
-def _meant(unit: str, kind: _Kind) -> str:
-    spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", unit.lower())
-    alike = [known for known in kind.units if known.lower() == spelled]
-    return f" (did you mean {alike[0]}?)" if alike else ""
-
-
-def _bare(kind: _Kind) -> str:
-    return kind.noun.removeprefix("a ")
+        spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", unit.lower())
+        meant = next((f" (did you mean {known}?)" for known in kind.units if known.lower() == spelled), "")
+        raise UnitError(f"{_quoted(text)} has the wrong unit for a {kind.noun}: {allowed}{meant}")
+    return _EXACT.multiply(Decimal(number), kind.units[unit])
 
 
 def _quoted(text: str) -> str:
-    """The text as it can be shown: printable, on one line, cut where it is long."""
+    """The text in quotes as a message can show it: printable, on one line, cut where it is long."""
     shown = text[:_SHOWN] + "…" * (len(text) > _SHOWN)
     return f'"{shown}"' if shown.isprintable() else f'"{shown.encode("unicode_escape").decode("ascii")}"'

@@ -1,92 +1,119 @@
-"""Captures: a link's packets, as they leave the port that shapes it, to a file. In the switches' network namespace."""
+"""Captures: a logical link's packets, as they leave the port that shapes it, in a pcap file. By tcpdump.
 
-import os
-import select
-import socket
-import struct
-import threading
-from collections.abc import Sequence
+Runs in the switches' network namespace. A file has nanoseconds and the first 256 bytes of every packet.
+"""
+
+import heapq
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
+from typing import IO
 
-from scenarios.prompt import pcap
-from scenarios.prompt.commands import PromptError
-from topologies.shaping import Lane
+from scenarios.prompt.arguments import PromptError
+from topologies.shaping.classes import HtbClass
 
-_ALL_FRAMES = 0x0003  # ETH_P_ALL
-_SOL_PACKET, _PACKET_STATISTICS, _PACKET_AUXDATA = 263, 6, 8
-_SO_TIMESTAMPNS, _SO_RCVBUFFORCE = 35, 33
-_BUFFER_BYTES = 64 * 2**20
+SNAP_BYTES = 256
+"""How much of a packet is kept: all headers, and a little of the payload."""
+
+_HEADER_BYTES, _RECORD_BYTES = 24, 16  # of a pcap file, and of each packet in it
+_PATIENCE_S = 10.0
 
 
 class Capture:
-    """A capture of the classes that shape a link into a new file, from now until `stop`.
+    """A capture of the HTB classes that shape a link into a new file, from now until `stop`.
 
-    Raises PromptError where the file is there already or cannot be made.
+    Raises PromptError where the file exists, or cannot be made, or tcpdump cannot run.
     """
 
-    def __init__(self, link: str, lanes: Sequence[Lane], file: Path) -> None:
-        self.link, self.file = link, file
-        self.packets = self.lost = 0
+    def __init__(self, link: str, classes: Sequence[HtbClass], file: Path) -> None:
+        self.link, self.file, self.packets, self.lost = link, file, 0, 0
+        # A link may be shaped at several ports. AppArmor lets tcpdump write to files of this name, and to few others.
+        self._parts = [file.with_name(f"{file.name}.{index}.pcap") for index in range(len(classes))]
+        self._processes: list[subprocess.Popen[bytes]] = []
         try:
-            self._out = file.open("xb")
+            file.touch(exist_ok=False)
         except FileExistsError:
             raise PromptError(f"{file} is there already: allowed is the name of a new file") from None
         except OSError as error:
             raise PromptError(f"{file} cannot be made: {error.strerror}") from None
-        self._out.write(pcap.header())
-        self._wake, self._woken = os.pipe()
-        self._matches = {_tap(lane.interface): lane.match for lane in lanes}
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        try:
+            for shaped, part in zip(classes, self._parts, strict=True):
+                self._processes.append(_tcpdump(shaped, part))
+        except BaseException:
+            self.stop()
+            file.unlink()
+            raise
 
     def stop(self) -> None:
-        """End it, with everything written that has left until now; does nothing the second time."""
-        if self._out.closed:
-            return
-        os.write(self._woken, b"x")
-        self._thread.join()
-        for tap in self._matches:
-            _, dropped = struct.unpack("II", tap.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
-            self.lost += dropped
-            tap.close()
-        os.close(self._wake)
-        os.close(self._woken)
-        self._out.close()
-
-    def _run(self) -> None:
-        taps = {tap.fileno(): tap for tap in self._matches}
-        poll = select.poll()
-        for fd in (*taps, self._wake):
-            poll.register(fd, select.POLLIN)
-        stopping = False
-        while not stopping:
-            ready = [fd for fd, _ in poll.poll()]
-            stopping = self._wake in ready
-            for fd in taps if stopping else ready:
-                self._drain(taps[fd])
-            self._out.flush()
-
-    def _drain(self, tap: socket.socket) -> None:
-        """Write what has been seen on one port."""
-        while True:
-            try:
-                packet, notes, _, (_, _, way, *_) = tap.recvmsg(pcap.SNAP_BYTES, 256)
-            except OSError:  # nothing more for now, or the port has gone down
-                return
-            if way != socket.PACKET_OUTGOING or not pcap.belongs(packet, self._matches[tap]):
-                continue
-            told = {(level, kind): data for level, kind, data in notes}
-            seconds, ns = struct.unpack_from("qq", told[socket.SOL_SOCKET, _SO_TIMESTAMPNS])
-            _, length = struct.unpack_from("II", told[_SOL_PACKET, _PACKET_AUXDATA])
-            self._out.write(pcap.record(packet, length=length, at_ns=seconds * 10**9 + ns))
-            self.packets += 1
+        """End the capture; every packet that has left until now is in the file. Does nothing the second time."""
+        processes, self._processes = self._processes, []
+        for process in processes:
+            packets, lost = _stopped(process)
+            self.packets, self.lost = self.packets + packets, self.lost + lost
+        parts = [part for part in self._parts if part.exists()]
+        if parts:
+            merge(parts, self.file)
+        for part in parts:
+            part.unlink()
 
 
-def _tap(interface: str) -> socket.socket:
-    """A socket that gets a copy of every frame at an interface."""
-    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
-    tap.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    tap.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    tap.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-    tap.bind((interface, _ALL_FRAMES))
-    return tap
+def merge(parts: Sequence[Path], file: Path) -> None:
+    """Write the packets of pcap files (little-endian, with nanoseconds) to one file, in order of time."""
+    with file.open("wb") as out, ExitStack() as stack:
+        sources = [stack.enter_context(part.open("rb")) for part in parts]
+        headers = [source.read(_HEADER_BYTES) for source in sources]
+        out.write(headers[0])
+        out.writelines(packet for _, packet in heapq.merge(*map(_packets, sources), key=itemgetter(0)))
+
+
+def _packets(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """The records of a pcap file behind its header: time in s and ns, and the record as it is."""
+    while len(head := source.read(_RECORD_BYTES)) == _RECORD_BYTES:
+        seconds, ns, kept = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
+        yield (seconds, ns), head + source.read(kept)
+
+
+def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
+    """Capture a class into a file; return once tcpdump listens."""
+    command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(SNAP_BYTES), "--time-stamp-precision", "nano"]
+    options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
+    try:
+        with file.open("wb") as out:  # tcpdump gives up root's rights before it would open a file
+            process = subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                process_group=0,  # Ctrl-C is the prompt's
+            )
+    except FileNotFoundError:
+        raise PromptError("capture needs tcpdump: bash scenarios/setup.sh installs it") from None
+    assert process.stderr is not None
+    output = process.stderr.readline()
+    if b"listening on" not in output:
+        process.kill()
+        process.wait()
+        raise PromptError(f"tcpdump fails on {shaped.interface}: {output.decode(errors='replace').strip()}")
+    return process
+
+
+def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
+    """End a tcpdump that has written every packet it was given; return the packets in its file, and those lost."""
+    end = time.monotonic() + _PATIENCE_S
+    while process.poll() is None and not _sleeps(process.pid) and time.monotonic() < end:
+        time.sleep(0.001)
+    process.terminate()
+    assert process.stderr is not None
+    with process:
+        output = process.stderr.read().decode(errors="replace")
+    counts = {what: int(number) for number, what in re.findall(r"(\d+) packets? (captured|dropped by kernel)", output)}
+    return counts.get("captured", 0), counts.get("dropped by kernel", 0)
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether a tcpdump waits for packets: its buffer is empty then, as every packet wakes it at once."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

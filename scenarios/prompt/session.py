@@ -1,68 +1,131 @@
-"""A prompt's life: the network comes up, somebody types, everything goes down again, whatever ends it.
+"""A session at the prompt: where its network is, network up, prompt, network down, whatever ends it.
 
-``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` is one in the VM, as root: SCENARIO is the text of a
-TOML file, WHERE a few words for the banner on where the network is.
+The network is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal:
+``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` runs there, as root. SCENARIO is the text of a TOML file,
+FOLDER the session's folder of results, and WHERE a few words for the banner on where the network is.
 """
 
+import contextlib
 import os
+import readline
+import shutil
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
-from scenarios.ground import Ground
-from scenarios.loader import load_scenario
-from scenarios.prompt import history, words
-from scenarios.prompt.bench import Bench
-from scenarios.prompt.commands import PromptError
-from scenarios.prompt.shell import Prompt
-from scenarios.spec import Scenario
-from scenarios.testbed import Failure
+from scenarios import vm
+from scenarios.spec.load import load_scenario, resolved
+from scenarios.spec.scenario import Scenario
+from scenarios.testbed.platform import Ground
 
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_VM_BYTES = 2 * 2**30
 _INSIST_S = 0.1
 _LEAD_S = 0.08  # for each GPU: nobody at a prompt waits for a machine to be quick
+_HISTORY, _HISTORY_LINES = ".history", 1000
+
+
+def launch(scenario: Scenario, *, out: Path | None) -> int:
+    """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
+
+    Its files are in a folder of results, which is removed again if it stays empty. Raises FolderError where there is no
+    place for that, vm.VMError where there is no VM.
+    """
+    from scenarios.experiment.place import Place
+    from scenarios.testbed import capabilities
+    from scenarios.vm import terminal
+
+    setting, settings = scenario.settings()[0], len(scenario.settings())
+    lacks = capabilities.lacking()
+    if lacks:
+        vm.check(memory_bytes=_VM_BYTES)
+    place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
+    which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
+    try:
+        if not lacks:
+            return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
+        lack = lacks[0].what.partition(",")[0]
+        where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor tells more)"
+        # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+        inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
+        at_terminal = terminal.is_terminal()
+        print("longhaul: starting the VM", file=sys.stderr, flush=True)
+        return vm.run(
+            [sys.executable, "-m", "scenarios.prompt.session", resolved(setting), str(place.path.resolve()), where],
+            clock="wall",
+            memory_bytes=_VM_BYTES,
+            results=place.path,
+            environment={**os.environ, **inside},
+            stdin=None if at_terminal else 0,
+            use_terminal=at_terminal,
+        )
+    finally:
+        _keep_history(place.path)
+        place.abandon()
+        place.close()
 
 
 def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> int:
-    """Have the network of a setting up for as long as somebody types; return an exit status.
+    """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
-    It is on the machine's own kernel, or this is a VM. Captures go to `folder`. Handles SIGINT, SIGTERM and SIGHUP
-    itself from now on.
+    `own_kernel`: on the machine's own kernel, else this is a VM. Captures go to `folder`. Handles SIGINT, SIGTERM and
+    SIGHUP itself from now on.
     """
-    real = Ground.real(setting.run.scale, own_kernel=own_kernel)
+    # Mininet is there only where the network is, and takes its time to load.
+    from scenarios.prompt import text
+    from scenarios.prompt.arguments import PromptError
+    from scenarios.prompt.shell import Prompt
+    from scenarios.prompt.testbed import InteractiveTestbed
+    from scenarios.testbed.testbed import Failure, Testbed
+
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     _insist()
+    platform = Ground.real(setting.run.scale, own_kernel=own_kernel)
+    up = threading.Event()  # from then on, nobody is told of parts that come up
+
+    def tell(part: str) -> None:
+        if not up.is_set():
+            _tell(f"bringing up {part}")
+
     try:
-        with real.files() as files:
-            on = replace(real, folder=files, lead_s=max(real.lead_s, _LEAD_S * setting.gpus))
-            return _serve(setting, on, folder, where)
+        with platform.files() as files:
+            on = replace(platform, folder=files, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
+            with Testbed(setting, ground=on, tell=tell) as testbed:
+                interactive = InteractiveTestbed(testbed)
+                up.set()
+                banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
+                print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)  # a script wants answers
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                try:
+                    with _history(folder):
+                        Prompt(interactive, folder=folder)
+                finally:
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                    _tell("taking everything down again")
+        return 0
     except (*Failure, PromptError) as error:
-        print(f"longhaul: {error}", file=sys.stderr)
+        _tell(str(error))
         return 1
     except KeyboardInterrupt:
-        print("longhaul: interrupted", file=sys.stderr)
+        _tell("interrupted")
         return 128 + signal.SIGINT
 
 
-def _serve(setting: Scenario, on: Ground, folder: Path, where: str) -> int:
-    with Bench(setting, ground=on, tell=_tell) as bench:
-        print(words.banner(bench.fabric, on.scale, where=where, folder=str(folder)), flush=True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            Prompt(bench, folder=folder, remembered=history.place(os.environ))
-        finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _tell("down again", verb="taking everything")
-    return 0
+def _tell(line: str) -> None:
+    print(f"longhaul: {line}", file=sys.stderr, flush=True)
 
 
 def _interrupt_once(*_: object) -> NoReturn:
-    """A Ctrl-C while the network comes up: what follows is the clean-up, which a second one must not cut short."""
+    """A Ctrl-C while the network comes up: a second one must not cut the clean-up short."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -74,35 +137,68 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _insist() -> None:
-    """Repeat a signal that is to end the prompt until it is heeded.
+    """Repeat a signal that is to end the prompt until it does.
 
-    One that comes between the prompt's last look for signals and its wait for a line would wait for the line, too.
+    One that comes between the prompt's last check for signals and its wait for a line would wait for the line, too.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    main = threading.main_thread().ident
-    assert main is not None
+    main_thread = threading.get_ident()
 
     def watch() -> None:
         while numbers := os.read(reader, 1):
             while signal.getsignal(numbers[0]) is _end:
                 time.sleep(_INSIST_S)
-                signal.pthread_kill(main, numbers[0])
+                signal.pthread_kill(main_thread, numbers[0])
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _tell(what: str, verb: str = "bringing up") -> None:
-    print(f"longhaul: {verb} {what}", file=sys.stderr, flush=True)
+def history_file(environment: Mapping[str, str]) -> Path:
+    """The user's history of earlier prompts."""
+    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/"), ".local", "state"))
+    return Path(home, "longhaul", "history")
+
+
+@contextlib.contextmanager
+def _history(folder: Path) -> Iterator[None]:
+    """Give readline the lines of earlier prompts, and leave them with the new ones in `folder` at the end.
+
+    In the VM only `folder` outlives the session. Does nothing without a terminal; a history that cannot be read or
+    written is ignored.
+    """
+    if not os.isatty(0):
+        yield
+        return
+    readline.set_history_length(_HISTORY_LINES)
+    readline.set_completer_delims(" \t\n")  # names of links have characters in them at which it would stop
+    with contextlib.suppress(OSError):
+        readline.read_history_file(history_file(os.environ))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            readline.write_history_file(folder / _HISTORY)
+
+
+def _keep_history(folder: Path) -> None:
+    """Move the history that a session has left in `folder` to the user's."""
+    left, target = folder / _HISTORY, history_file(os.environ)
+    if left.exists():
+        with contextlib.suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(left, target)
+            target.chmod(0o600)
+        left.unlink()
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one prompt in the VM."""
-    text, folder, where = arguments
+    """Serve one session in the VM."""
+    scenario_text, folder, where = arguments
     with Ground().files() as files:
         scenario = files / "scenario.toml"
-        scenario.write_text(text)
+        scenario.write_text(scenario_text)
         setting = load_scenario(str(scenario))
     return serve(setting, own_kernel=False, folder=Path(folder), where=where)
 

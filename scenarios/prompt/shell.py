@@ -1,134 +1,316 @@
-"""The prompt itself: Mininet's, with the verbs of `grammar`; whatever goes wrong is a sentence and the prompt again."""
+"""The prompt: Mininet's command line with verbs of our own; every mistake and failure is a sentence, then the prompt
+again.
+
+The docstring of a `do_` method is its line in `help`: verb and arguments, a colon, and what it does.
+"""
 
 import os
+import select
+import subprocess
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from mininet.cli import CLI
 from mininet.log import lg
 
-from scenarios.document import did_you_mean, shown
-from scenarios.prompt import completion, foreground, history
-from scenarios.prompt.bench import Bench
-from scenarios.prompt.commands import PromptError
-from scenarios.prompt.doer import Doer
-from scenarios.prompt.grammar import VERBS, parse
-from scenarios.testbed import Failure
+from scenarios.prompt import arguments, iperf, text
+from scenarios.prompt.arguments import PromptError
+from scenarios.prompt.capture import Capture
+from scenarios.prompt.testbed import InteractiveTestbed
+from scenarios.spec.document import did_you_mean, shown
+from scenarios.testbed.testbed import Failure
+from topologies.fabric.failures import NONE, cable, dead_links
+from topologies.shaping.classes import htb_classes
+
+_ASK_S, _PING_S = 30, 3
+
+MININET = (
+    "nodes: all nodes",
+    "net: the cables, node by node",
+    "dump: hosts and switches with their addresses",
+    "intfs: the interfaces of every node",
+    "ports: the OpenFlow ports of every switch",
+    "pingpair: the first two GPUs ping each other",
+    "NODE CMD: run a command on a node, names of GPUs as addresses: g0 ping -c 3 g4",
+    "dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports",
+    "sh CMD: run a command beside the network, where the switches are",
+    "py EXPRESSION: a Python expression; net is Mininet's network",
+    "time COMMAND: how long a command takes",
+    "exit: leave, and take everything down (Ctrl-D does it, too)",
+)
+"""Mininet's own verbs that `help` lists, in the form of our docstrings."""
 
 
 class Prompt(CLI):  # type: ignore[misc]
-    """A prompt on a bench; runs until exit or Ctrl-D, in its constructor, as Mininet's does.
+    """A prompt on a testbed; runs until exit or Ctrl-D, in its constructor, as Mininet's does.
 
-    `folder` is where captures go; a history of what was typed is read from `remembered`, and `folder` gets the new one.
+    Where lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`.
     """
 
-    def __init__(self, bench: Bench, *, folder: Path, remembered: Path | None) -> None:
-        self._bench, self._doer = bench, Doer(bench, folder)
-        lg.ch.stream = sys.stdout  # what Mininet says is the answer
+    def __init__(self, testbed: InteractiveTestbed, *, folder: Path) -> None:
+        self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
+        self._captures: list[Capture] = []
+        lg.ch.stream = sys.stdout  # Mininet's output is the answer
+        if not os.isatty(0):
+            self.prompt = ""
         try:
-            with history.kept(remembered, folder):
-                super().__init__(bench.network.net, stdin=sys.stdin)
+            super().__init__(testbed.testbed.network.net, stdin=sys.stdin)
         finally:
-            self._doer.close()
+            self._end_captures()
+
+    # --- our verbs ---------------------------------------------------------------------------------------------------
+
+    def do_wan(self, line: str) -> None:
+        """wan: every WAN link: its rate, its delay, and the collectives' bytes on it"""
+        arguments.words(line, "wan alone", 0, 0)
+        bed = self._testbed
+        print(text.wan(bed.state(), last_bytes=bed.last_bytes, all_bytes=bed.all_bytes, scale=bed.scale))
+
+    def do_resample(self, line: str) -> None:
+        """resample [SEED]: new conditions: the next of the seed, or the first of another"""
+        print(f"in force: {self._testbed.resample(arguments.seed(line))}")
+
+    def do_rate(self, line: str) -> None:
+        """rate LINK RATE: give a logical link another rate: rate s0b0>s1b0 40 Gbit/s"""
+        link, rate_bps = arguments.link_rate(self._fabric, line)
+        self._testbed.set_rate(link, rate_bps)
+        down = link in dead_links(self._fabric, self._testbed.state().dead)
+        print(text.rated(self._fabric.links[link].name, rate_bps, self._testbed.scale, down=down))
+
+    def do_delay(self, line: str) -> None:
+        """delay LINK TIME: give a logical link another delay: delay s0b0>s1b0 5 ms"""
+        link, delay_s = arguments.link_delay(self._fabric, line)
+        print(text.delayed(self._fabric.links[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
+
+    def do_ring(self, line: str) -> None:
+        """ring [ORDER|best|rank]: show or set the ring: ring best, ring 0 2 1 3 7 5 6 4"""
+        order = arguments.ring(self._fabric, line)
+        if order is not None:
+            self._testbed.set_ring(order)
+        print(text.ring(self._fabric, self._testbed.testbed.ring))
+
+    def do_paths(self, line: str) -> None:
+        """paths: the WAN paths of the ring: what each would cost, and which is in use"""
+        arguments.words(line, "paths alone", 0, 0)
+        bed = self._testbed
+        print(text.paths(bed.state(), bed.testbed.ring, chunk_bytes=bed.chunk_bytes, scale=bed.scale))
+
+    def do_mode(self, line: str) -> None:
+        """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""
+        name = arguments.mode(line)
+        if name is not None:
+            self._testbed.set_mode(name)
+        print(text.mode(self._testbed.mode, self._testbed.reembed_every))
+
+    def do_allgather(self, line: str) -> None:
+        """allgather SIZE [COUNT]: run AllGathers: measured, predicted, ratio; Ctrl-C aborts"""
+        chunk_bytes, count = arguments.size_count(line)
+        try:
+            for _ in range(count):
+                print(text.collective(*self._testbed.allgather(chunk_bytes)), flush=True)
+        except KeyboardInterrupt:
+            print("\naborted; the next AllGather has new agents")
+            return
+        scale = self._testbed.scale
+        if scale.divisor > 1:
+            carried = text.size(scale.chunk_bytes(chunk_bytes))
+            print(f"rate scale {scale}: chunks of {carried} were carried at {scale} of the rates; times are real")
+
+    def do_flows(self, line: str) -> None:
+        """flows SWITCH: the OpenFlow rules of a switch, readable"""
+        switch = arguments.switch(self._fabric, line)
+        dump = ["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", switch]
+        ended = subprocess.run(dump, capture_output=True, text=True, check=False, timeout=_ASK_S)
+        if ended.returncode != 0:
+            raise PromptError(f"the rules of {switch} cannot be read: {ended.stderr.strip() or 'no reason given'}")
+        print(text.flows(ended.stdout, self._fabric, switch))
+
+    def do_capture(self, line: str) -> None:
+        """capture LINK FILE|stop: write a logical link's packets to a pcap file, until stop"""
+        wanted = arguments.link_file(self._fabric, line)
+        if wanted is None:
+            if not self._captures:
+                raise PromptError("no capture is under way: allowed is capture LINK FILE")
+            self._end_captures()
+            return
+        link, file = wanted
+        shaping = [one for one in htb_classes(self._fabric) if one.link == link]
+        capture = Capture(self._fabric.links[link].name, shaping, self._folder / file)
+        self._captures.append(capture)
+        print(f"capturing {capture.link} into {capture.file} until `capture stop`, or the end")
+
+    def _end_captures(self) -> None:
+        captures, self._captures = self._captures, []
+        for capture in captures:
+            capture.stop()
+            lost = f"; {capture.lost} more were lost" if capture.lost else ""
+            print(f"{capture.link}: {capture.packets} packets in {capture.file}{lost}")
+
+    def do_iperf(self, line: str) -> None:
+        """iperf [GPU GPU [SECONDS]]: what TCP carries between two GPUs, beside the links' rate"""
+        src, dst, seconds = arguments.flow(self._fabric, line)
+        state = self._testbed.state()
+        reason = text.unreachable(self._fabric, [(src, dst)], state.dead)
+        if reason:
+            raise PromptError(reason)
+        self._check_answers(src, dst)
+        pids = self._testbed.testbed.network.host_pids
+        address = self._fabric.gpus[dst].ip
+        with self._testbed.steady():
+            carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
+        way = state.way(src, dst)
+        slowest = self._fabric.links[min(way.links, key=lambda link: float(state.set_bps[link]))].name
+        rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
+        print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
+
+    def _check_answers(self, src: int, dst: int) -> None:
+        """Raise PromptError where no packet comes back: TCP would try for minutes."""
+        wait_s = _PING_S + int(self._testbed.longest_s())
+        answer = self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {self._fabric.gpus[dst].ip}")
+        if " 0 received" in answer:
+            raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
+
+    def do_link(self, line: str) -> None:
+        """link NODE NODE up|down: bring a cable up or down"""
+        a, b, up = arguments.cable_change(self._fabric, line)
+        self._testbed.set_cable(a, b, up=up)
+        print(f"{a} - {b} is {'up' if up else 'down'}", flush=True)
+        self._testbed.await_cable(a, b, up=up)
+
+    # --- Mininet's verbs, on our network -----------------------------------------------------------------------------
+
+    def do_links(self, _line: str) -> None:
+        """links: the cables, and whether they are up"""
+        dead, cables = self._testbed.state().dead, {cable(c.a, c.b) for c in self._fabric.cables}
+        for link in self.mn.links:
+            ends = cable(link.intf1.node.name, link.intf2.node.name)
+            print(link, ("down" if ends in dead else "up") if ends in cables else link.status())
+
+    def do_pingall(self, line: str) -> None:
+        """pingall [SECONDS]: every GPU pings every other, waiting so long for each"""
+        longest_s = str(1 + int(self._testbed.longest_s()))
+        (wait_s,) = arguments.words(line, "pingall [SECONDS]", 0, 1) or [longest_s]
+        self.mn.pingAll(str(arguments.whole(wait_s, "a number of seconds", 1, arguments.MAX_SECONDS)))
+
+    def do_xterm(self, line: str, term: str = "xterm") -> None:
+        """xterm NODE: a terminal on a node, where there is a display"""
+        if not os.environ.get("DISPLAY"):
+            missing = "a display, and there is none here (the VM has none)"
+            raise PromptError(f"{term} needs {missing}: g0 CMD runs a command")
+        super().do_xterm(line, term)
+
+    def do_switch(self, line: str) -> None:
+        """switch NAME start|stop: start or stop a switch"""
+        name, up = arguments.switch_change(self._fabric, line)
+        super().do_switch(line)
+        self._testbed.await_switch(name, up=up)
+
+    def do_source(self, line: str) -> None:
+        """source FILE: run the commands of a file"""
+        if not Path(line.strip()).is_file():
+            raise PromptError(f"{shown(line.strip())} is not a file: allowed is source FILE")
+        super().do_source(line)
+
+    def do_help(self, line: str) -> None:
+        """help [VERB]: every verb in one line, or one of them"""
+        helps, named = self._helps(), line.split()[:1]
+        if named:
+            helps = {name: helps[name] for name in [arguments.choice(named[0], "verb", helps)]}
+        heads = {name: head for name, (head, _) in helps.items()}
+        width = max(map(len, heads.values()))
+        for name, (_, about) in helps.items():
+            print(f"  {heads[name].ljust(width)}  {about}")
+
+    def _helps(self) -> dict[str, tuple[str, str]]:
+        """The verb with its arguments, and what it does, by verb."""
+        docs = [str(method.__doc__) for name, method in vars(Prompt).items() if name.startswith("do_")]
+        parted = [doc.partition(": ") for doc in (*docs, *MININET) if ": " in doc]
+        return {head.split()[0]: (head, about) for head, _, about in parted}
+
+    def do_EOF(self, line: str) -> Any:
+        """Leave."""
+        if self.isatty():
+            print()
+        return self.do_exit(line)
+
+    # --- the line ----------------------------------------------------------------------------------------------------
 
     @classmethod
     def initReadline(cls) -> None:
-        """The history is `history`'s."""
+        """The history is `session`'s."""
 
     def onecmd(self, line: str) -> Any:
-        """Do what a line says; anything but an end is a sentence and the prompt again."""
+        """Carry out a line; whatever fails is a sentence, and the prompt goes on."""
         try:
             return super().onecmd(line)
         except (PromptError, *Failure) as error:
             print(error)
         except OSError as error:
-            print(f"{shown(line.strip())} came to nothing: {error.strerror or error}")
-        except Exception as error:  # one of Mininet's own verbs, which are free with what they raise
-            print(f"{shown(line.strip())} came to nothing: {type(error).__name__}: {error}")
+            print(f"{shown(line.strip())} failed: {error.strerror or error}")
+        except Exception as error:  # of one of Mininet's own verbs, which may raise anything
+            print(f"{shown(line.strip())} failed: {type(error).__name__}: {error}")
         return None
 
     def default(self, line: str) -> None:
-        """A command for a node, or nothing that is known."""
+        """Run a command on a node; anything else is unknown."""
         first, *rest = line.split() or [""]
-        if first in self.mn and rest:
-            super().default(line)
-            return
-        if first in self.mn:
+        if first in self.mn and not rest:
             raise PromptError(f"{first} is a node: allowed is {first} CMD, such as {first} ip addr")
-        known = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
-        hint = did_you_mean(first, [*known, *self.mn])
-        raise PromptError(f"{shown(first)} is no verb and no node: help lists what is allowed{hint}")
-
-    def do_help(self, line: str) -> None:
-        """Every verb in one line, or the one that is named."""
-        ours = [(name, verb.usage, verb.help) for name, verb in VERBS.items()]
-        named = line.split()[:1]
-        lines = [entry for entry in (*ours, *completion.MININETS) if not named or entry[0] == named[0]]
-        if not lines:
-            known = [name for name, *_ in (*ours, *completion.MININETS)]
-            raise PromptError(f"{shown(named[0])} has no help: help lists the verbs{did_you_mean(named[0], known)}")
-        heads = [f"{name} {usage}".rstrip() for name, usage, _ in lines]
-        width = max(map(len, heads))
-        for head, (*_, text) in zip(heads, lines, strict=True):
-            print(f"  {head.ljust(width)}  {text}")
-
-    def do_pingall(self, line: str) -> None:
-        """Ping between all GPUs, with patience for four of the longest delays."""
-        patience = line.strip() or str(1 + int(4 * sum(sorted(self._bench.delays_s)[-4:])))
-        if not patience.isdecimal() or not 1 <= int(patience) <= 3600:
-            raise PromptError(f"{shown(patience)} is no number of seconds: allowed is 1 to 3600")
-        self.mn.pingAll(patience)
-
-    def do_xterm(self, line: str, term: str = "xterm") -> None:
-        """A terminal on a node."""
-        if not os.environ.get("DISPLAY"):
-            raise PromptError(
-                f"{term} needs a display, and there is none here (the VM has none): g0 CMD runs a command"
-            )
-        super().do_xterm(line, term)
-
-    def do_EOF(self, line: str) -> Any:
-        """Leave."""
-        print()
-        return self.do_exit(line)
-
-    def do_source(self, line: str) -> None:
-        """Run the commands of a file."""
-        if not Path(line.strip()).is_file():
-            raise PromptError(f"{shown(line.strip())} is no file: allowed is source FILE")
-        super().do_source(line)
-
-    def do_switch(self, line: str) -> None:
-        """Start or stop a switch, whose ports are then without their shaping."""
-        switches = [switch.name for switch in self._bench.fabric.switches]
-        match line.split():
-            case [name, "start" | "stop"] if name in switches:
-                super().do_switch(line)
-            case _:
-                raise PromptError(f"switch is given {shown(line.strip())}: allowed is switch NAME start, or stop")
-        self._bench.reshape()
+        if first not in self.mn:
+            verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
+            hint = did_you_mean(first, [*verbs, *self.mn])
+            raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
+        super().default(line)
 
     def waitForNode(self, node: Any) -> None:
-        """Show what a node's command says, and give it what is typed meanwhile, where somebody types."""
-        foreground.attend(node, at_terminal=self.isatty())
+        """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
+        at_terminal = self.isatty()
+        with _unbuffered() if at_terminal else nullcontext():
+            poll = select.poll()
+            poll.register(node.stdout, select.POLLIN)
+            if at_terminal:
+                poll.register(0, select.POLLIN)
+            while node.waiting:
+                try:
+                    for fd, _ in poll.poll():
+                        if fd != 0:
+                            print(node.monitor() if node.waiting else "", end="", flush=True)
+                        elif typed := os.read(0, 4096):
+                            node.write(typed.decode(errors="replace"))
+                        else:
+                            poll.unregister(0)
+                except KeyboardInterrupt:
+                    node.sendInt()
+        # Input that the command has not read must not become part of the node's next command.
+        termios.tcflush(node.slave, termios.TCIFLUSH)
 
     def completenames(self, text: str, *_: Any) -> list[str]:
-        """What a line can begin with: verbs, and nodes."""
-        return completion.beginnings(self._bench.fabric, text)
+        """The verbs and nodes that a line can begin with."""
+        names = {*self._helps(), *arguments.nodes(self._fabric)} - {"NODE"}
+        return sorted(name for name in names if name.startswith(text))
+
+    def complete_help(self, text: str, *_: Any) -> list[str]:
+        """The verbs that have help."""
+        return [name for name in self._helps() if name.startswith(text)]
 
     def completedefault(self, text: str, line: str, begin: int, *_: Any) -> list[str]:
-        """What can stand next in a line."""
-        return completion.following(self._bench.fabric, line[:begin].split(), text)
+        """The words that can come next in a line."""
+        words = line[:begin].split()
+        dead = self._testbed.state().dead if words[0] == "link" else NONE
+        return [name for name in arguments.completions(self._fabric, words, dead) if name.startswith(text)]
 
 
-def _verb(name: str) -> Any:
-    def do(self: Prompt, line: str) -> None:
-        self._doer.do(parse(name, line, self._bench.fabric))
-
-    do.__doc__ = VERBS[name].help
-    return do
-
-
-for _name in VERBS:
-    setattr(Prompt, f"do_{_name}", _verb(_name))
+@contextmanager
+def _unbuffered() -> Iterator[None]:
+    """Have the terminal deliver keys as they are pressed, and not lines."""
+    before, changed = termios.tcgetattr(0), termios.tcgetattr(0)
+    changed[3] &= ~termios.ICANON
+    termios.tcsetattr(0, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, before)

@@ -5,30 +5,29 @@ root inside, and returns the command's exit status; ``python -m scenarios.vm`` d
 against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
 """
 
+import os
 import signal
 import sys
 
 if sys.argv[:1] == ["-m"]:  # imported for `python -m scenarios.vm`, which cannot catch a Ctrl-C yet and does so later
-    from scenarios.interrupt import end_at_once
-
-    signal.signal(signal.SIGINT, end_at_once)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
-from scenarios.vm import boot, cores, host, kernel, terminal
+from scenarios.vm import boot, kernel, resources, terminal
 from scenarios.vm.boot import CLOCKS, Clock
-from scenarios.vm.errors import CannotRunError, VMError, VMUsageError
-from scenarios.vm.host import DEFAULT_MEMORY_BYTES
+from scenarios.vm.errors import CannotRunError, NoRoomError, VMError, VMUsageError
 from scenarios.vm.machine import INIT, NO_FOLDER, Machine, Sink
+from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
 
 __all__ = [
     "CLOCKS",
     "DEFAULT_MEMORY_BYTES",
     "CannotRunError",
     "Clock",
+    "NoRoomError",
     "Sink",
     "VMError",
     "VMUsageError",
@@ -66,9 +65,9 @@ def run(
     if not command:
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
-    host.check_memory(memory_bytes)
-    directory = host.working_directory(directory)
-    results = None if results is None else host.results_folder(results)
+    resources.check_memory(memory_bytes)
+    directory = resources.working_directory(directory)
+    results = None if results is None else resources.results_folder(results)
     boot.check_directory(directory, results=results)
     request = boot.request(
         command,
@@ -79,8 +78,8 @@ def run(
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    folder = host.memory_folder(memory_bytes, environment)
-    with cores.taken() as core, Machine(terminal=use_terminal) as machine:
+    folder = resources.memory_folder(memory_bytes, environment)
+    with resources.own_core() as core, Machine(terminal=use_terminal) as machine:
         arguments = boot.kernel_command_line(
             clock=clock,
             memory_bytes=memory_bytes,
@@ -104,10 +103,11 @@ def run(
 
 
 def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES, environment: Mapping[str, str] | None = None) -> None:
-    """Raise CannotRunError unless this machine has a kernel that serves and room for a VM's memory."""
+    """Raise CannotRunError unless this machine has a kernel that serves, NoRoomError unless it has room for a VM's
+    memory."""
     environment = os.environ if environment is None else environment
     kernel.find_kernel(environment)
-    host.memory_folder(memory_bytes, environment)
+    resources.memory_folder(memory_bytes, environment)
 
 
 def _standard(stream: TextIO | None) -> Sink:

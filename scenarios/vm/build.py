@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from scenarios.vm import kconfig, kernel
-from scenarios.vm.errors import VMError
+from scenarios.vm import kernel
+from scenarios.vm.errors import SETUP, VMError
 
 SOURCES = Path("/usr/src")
 _ROOM_BYTES = 3 * 10**9  # the unpacked source and the objects, with some to spare
 _PREFIX = "build-"  # of the folders that builds work in
 _PROVEN = "6.12"  # the version that is preferred where there are several: every trap is known for it
+_FILES = 645  # that are compiled: a kernel of another version has some more or fewer
 _QUIET_S = 15.0  # how often progress is told where it cannot be redrawn
 
 
@@ -50,9 +51,9 @@ def build(environment: dict[str, str]) -> Path:
     stays in the cache.
     """
     archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
-    fragment = kconfig.FRAGMENT.read_text()
+    fragment = kernel.FRAGMENT.read_text()
     cache = kernel.cache_folder(environment)
-    path = kernel.cached(cache, _version(archive), kconfig.wanted_fingerprint())
+    path = kernel.cached(cache, _version(archive), kernel.wanted_fingerprint())
     if path.exists():
         kernel.check(path)
         return path
@@ -88,7 +89,7 @@ def newest_source(archives: list[Path]) -> Path:
     """Return the kernel source to build: the proven version where it is, or else the newest; raises VMError."""
     named = [path for path in archives if re.fullmatch(r"linux-source-[\d.]+\.tar\.\w+", path.name)]
     if not named:
-        raise VMError(f"there is no kernel source in {SOURCES}: run `{kernel.SETUP}`")
+        raise VMError(f"there is no kernel source in {SOURCES}", remedy=f"run `{SETUP}`")
     proven = [path for path in named if path.name.startswith(f"linux-source-{_PROVEN}.")]
     return max(proven or named, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
 
@@ -98,7 +99,7 @@ def _version(archive: Path) -> str:
     package = re.sub(r"\.tar\.\w+$", "", archive.name)
     asked = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
     if asked.returncode != 0:
-        raise VMError(f"the package {package} is not installed: run `{kernel.SETUP}`")
+        raise VMError(f"the package {package} is not installed", remedy=f"run `{SETUP}`")
     return asked.stdout.strip().replace("/", "_")
 
 
@@ -108,7 +109,7 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
     if unpacked.returncode != 0:
         raise VMError(f"{archive} cannot be unpacked: {unpacked.stderr.strip()}")
     (tree,) = folder.iterdir()
-    for patch in kconfig.PATCHES:
+    for patch in kernel.PATCHES:
         _say(f"applying {patch.name}")
         applied = subprocess.run(["patch", "-p1", "-d", tree, "-i", patch], capture_output=True, text=True, check=False)
         if applied.returncode != 0:
@@ -119,10 +120,10 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
         _say("configuring")
         _make(tree, output, "allnoconfig")
         config = tree / ".config"
-        config.write_text(kconfig.merged(config.read_text(), fragment))
+        config.write_text(kernel.merged(config.read_text(), fragment))
         _make(tree, output, "olddefconfig")
-        wanted = kconfig.options(fragment)
-        if lacking := kconfig.missing(wanted, kconfig.options(config.read_text())):
+        wanted = kernel.options(fragment)
+        if lacking := kernel.missing(wanted, kernel.options(config.read_text())):
             raise VMError(f"the kernel source {archive.name} does not offer {', '.join(lacking)}, which the VM needs")
         started = time.monotonic()
         _make(tree, output, f"-j{len(os.sched_getaffinity(0))}", "linux", progress="compiling")
@@ -135,6 +136,13 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
     log.unlink()
     _say(f"built in {time.monotonic() - started:.0f} s")
     return path
+
+
+def how_far(files: int, seconds: float) -> str:
+    """Say how much of the compiling is done, and how long the rest takes if it goes on at the same pace."""
+    left_s = seconds * max(_FILES / files - 1, 0.01) if files >= _FILES // 20 else None
+    left = "" if left_s is None else f", about {left_s:.0f} s left"
+    return f"{files} of about {_FILES} files in {seconds:.0f} s{left}"
 
 
 def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
@@ -152,7 +160,7 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
             now = time.monotonic() - started
             if progress and now - told >= (0.2 if sys.stderr.isatty() else _QUIET_S):
                 told = now
-                _say(f"{progress}: {files} files in {now:.0f} s (of about 900)", again=True)
+                _say(f"{progress}: {how_far(files, now)}", again=True)
     except BaseException:
         process.terminate()  # make ends its own children
         raise

@@ -1,18 +1,28 @@
-"""How the VM says that it cannot: one sentence for the user, and the exit status that goes with it."""
+"""The VM's errors: one sentence for the user and an exit status; and why a VM died, from what its kernel printed."""
+
+import re
+import signal
+from pathlib import Path
+
+SETUP = "bash scenarios/setup.sh"
+
+_PANIC = re.compile(r"Kernel panic - not syncing: (.+)")
+_REGISTERS = re.compile(r"ptrace [sg]et fp ?regs failed")  # 6.12 has "ptrace set fp regs failed, errno = 14"
 
 
 class VMError(Exception):
-    """The VM failed; the message is one sentence for the user.
+    """The VM failed; the message is one sentence for the user: ``what`` failed, and the ``remedy`` where one is known.
 
     ``status`` is the exit status that a command line ends with; ``option`` is what helps where the VM's memory can be
-    given with --memory, in words.
+    given with --memory, in words; ``log`` is the file that keeps what the VM's kernel printed, where there is one.
     """
 
     status = 1
 
-    def __init__(self, message: str, *, option: str = "") -> None:
-        super().__init__(message)
-        self.option = option
+    def __init__(self, what: str, *, remedy: str = "", option: str = "", log: Path | None = None) -> None:
+        told = what if log is None else f"{what} (the kernel's log is {log})"
+        super().__init__(f"{told}: {remedy}" if remedy else told)
+        self.what, self.remedy, self.option, self.log = what, remedy, option, log
 
 
 class VMUsageError(VMError):
@@ -25,3 +35,54 @@ class CannotRunError(VMError):
     """This machine cannot run the VM; the message says what is missing and what mends it."""
 
     status = 3
+
+
+class NoRoomError(CannotRunError):
+    """This machine has no room for the VM's memory; `room_bytes` is the most that it has in one place."""
+
+    # With a default, as an error that comes from another machine is made anew from its message alone.
+    def __init__(self, what: str, *, room_bytes: int = 0, remedy: str = "", option: str = "") -> None:
+        super().__init__(what, remedy=remedy, option=option)
+        self.room_bytes = room_bytes
+
+
+def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VMError:
+    """Return the error that explains, in one sentence, why a kernel ended before COMMAND did. Pure.
+
+    ``log`` is what it printed, ``status`` its exit status (128+n for death by signal n), ``ready`` whether COMMAND
+    had been started, ``kept`` the file that keeps the log, if it could be written.
+    """
+    if _REGISTERS.search(log):  # it panics afterwards, with words that explain nothing
+        return CannotRunError(
+            "this CPU's register state is larger than the VM's kernel can hold",
+            remedy=f"run `{SETUP}` for a kernel that holds more, and unset LONGHAUL_KERNEL if it is set",
+            log=kept,
+        )
+    if panic := _PANIC.search(log):
+        if "ut of memory" in panic[1]:
+            return VMError("the VM ran out of memory", option="give it more with --memory")
+        return VMError(f"the VM's kernel panicked: {panic[1].strip()}", log=kept)
+    if not ready and "ptrace" in log:
+        return CannotRunError(
+            f"this machine forbids ptrace, which the VM's kernel runs its processes with ({_last_line(log)})",
+            remedy="allow it (in a container, with --cap-add=SYS_PTRACE or a seccomp profile that has it)",
+        )
+    if status == 128 + signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
+        return CannotRunError(
+            "this machine ran out of room for the VM's memory", remedy="free some", option="give it less with --memory"
+        )
+    return VMError(_end(log, status=status, ready=ready), log=kept)
+
+
+def _end(log: str, *, status: int, ready: bool) -> str:
+    how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
+    if status == 128 + signal.SIGKILL:
+        how += " (the host may have run out of memory)"
+    when = "while COMMAND ran" if ready else "before COMMAND started"
+    last = _last_line(log)
+    return f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else "")
+
+
+def _last_line(log: str) -> str:
+    lines = [re.sub(r"^\[[ \d.]+\] *", "", line).strip() for line in log.splitlines()]
+    return next((line for line in reversed(lines) if line), "")

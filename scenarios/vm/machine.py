@@ -2,24 +2,28 @@
 
 The VM leaves nothing behind because it never makes anything that has a name: the guest's memory is an unnamed file,
 init is a file of the project, and what to run goes through the control console. Its processes die with the thread
-that started it, which warden.sh sees to, so even a launcher that is killed leaves none.
+that started it, which reaper.sh sees to, so even a launcher that is killed leaves none.
 """
 
 import contextlib
 import os
 import select
 import subprocess
+import threading
 from pathlib import Path
 from typing import Protocol
 
-from scenarios.vm import autopsy
-from scenarios.vm.errors import VMError
+from scenarios.vm import kernel
+from scenarios.vm.errors import VMError, death
 
 INIT = Path(__file__).with_name("guest.sh")
-WARDEN = Path(__file__).with_name("warden.sh")
+REAPER = Path(__file__).with_name("reaper.sh")
 
 # The kernel makes a folder for itself below uml_dir. None can be made in /proc, not even by root, so it goes without.
 NO_FOLDER = "/proc/"
+
+LOG = "panic.log"
+"""The file in the kernel's cache folder that keeps what the last kernel printed that ended by itself."""
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
@@ -100,6 +104,7 @@ class Machine:
         self.log = bytearray()
         self.ready = False
         self.status: int | None = None
+        self._stopped = False
         self._lines = (self.kernel, self.stdout, self.stderr, self.control)
         self._said = bytearray()
         self._request = b""
@@ -122,9 +127,9 @@ class Machine:
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
         # Who is ending ignores SIGTERM, and what is started meanwhile would inherit that and never be ended by it.
         heeding = ["env", "--default-signal=TERM"]
-        warden = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(WARDEN), str(os.getpid())]
+        reaper = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(REAPER), str(os.getpid())]
         self._process = subprocess.Popen(
-            [*warden, str(kernel), *arguments],
+            [*reaper, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=self.kernel.theirs[1],
             stderr=self.kernel.theirs[1],
@@ -139,6 +144,7 @@ class Machine:
 
     def stop(self) -> None:
         """Kill the VM, at once and whole."""
+        self._stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
@@ -169,7 +175,9 @@ class Machine:
             while data := line.receive():
                 self._take(line, data, sinks)
         if self.status is None:
-            raise autopsy.error(self.log.decode(errors="replace"), status=self._reap(), ready=self.ready)
+            status, log = self._reap(), self.log.decode(errors="replace")
+            kept = None if self._stopped else _kept(log)
+            raise death(log, status=status, ready=self.ready, kept=kept)
         return self.status
 
     def _poll(self, lines: set[Line], stdin: int | None) -> dict[int, int]:
@@ -223,3 +231,16 @@ class Machine:
     def _reap(self) -> int:
         assert self._process is not None
         return self._process.wait()
+
+
+def _kept(log: str) -> Path | None:
+    """Keep what a kernel printed before it died, in place of what the last one did; None where that cannot be."""
+    path = kernel.cache_folder(os.environ) / LOG
+    half = path.with_name(f".{LOG}.{os.getpid()}-{threading.get_ident()}")  # several VMs may die at once
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_text(log)
+        half.replace(path)
+    except OSError:
+        return None
+    return path

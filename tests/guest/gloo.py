@@ -24,9 +24,9 @@ def now_ns() -> int:
 
 
 def ours(scenario: str, python: str) -> None:
-    from scenarios.loader import load_scenario
-    from scenarios.plan import MODES
-    from scenarios.testbed import Testbed
+    from scenarios.policies.decide import MODES
+    from scenarios.spec.load import load_scenario
+    from scenarios.testbed.testbed import Testbed
 
     with Testbed(load_scenario(scenario)) as testbed:
         (row,) = testbed.run(MODES["base"], count=1)

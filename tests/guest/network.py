@@ -12,25 +12,28 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 
 from scenarios.vm import openvswitch
-from topologies import network, tc
-from topologies.conditions import ConditionsSpec, delays_s
-from topologies.fabric import Fabric, FabricSpec, build_fabric
-from topologies.nodes import NetworkError
-from topologies.shaping import Shaping
-from topologies.wan import WanSpec
+from topologies import mininet_network
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+from topologies.mininet_nodes import NetworkError
+from topologies.shaping import netlink, tc
+from topologies.shaping.classes import Shaping
 
 MSG_EOR = 0x80
 UNEQUAL = FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router"))
 CHUNK_BYTES = 8_000_000
+MANY = 2500  # classes, as 64 GPUs have
 LIBC = ctypes.CDLL(None)
 
 
@@ -56,7 +59,7 @@ def seen() -> dict[str, Any]:
 def topology(fabric: Fabric) -> dict[str, Any]:
     """Build a fabric, tell what is there, and take it away again."""
     before = seen()
-    with network.start(fabric, controller_port=6653) as built:
+    with mininet_network.start(fabric, controller_port=6653) as built:
         hosts = built.net.hosts
         told = {
             "bridges": json.loads(sh("ovs-vsctl --format=json list Bridge")),
@@ -78,7 +81,7 @@ def topology(fabric: Fabric) -> dict[str, Any]:
             },
         }
     built.stop()
-    with network.start(fabric, controller_port=6653):
+    with mininet_network.start(fabric, controller_port=6653):
         told["again"] = sh("ovs-vsctl list-br").split()
     return {"before": before, "told": told, "after": seen()}
 
@@ -101,7 +104,7 @@ def namespace(pid: int) -> Iterator[None]:
         assert LIBC.setns(home.fileno(), 0) == 0
 
 
-def prepare(built: network.Network) -> None:
+def prepare(built: mininet_network.Network) -> None:
     """Let flows start at the line's rate, so that the network alone decides how long a chunk takes."""
     for pid, host in zip(built.host_pids, built.net.hosts, strict=True):
         with namespace(pid):
@@ -110,7 +113,7 @@ def prepare(built: network.Network) -> None:
         inside(pid, f"ip route change 10.0.0.0/8 dev {host.name}-eth0 initcwnd 20000 initrwnd 20000")
 
 
-def seconds(built: network.Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
+def seconds(built: mininet_network.Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
     """How long a chunk takes from one GPU to another."""
     chunk, room = bytes(chunk_bytes), bytearray(chunk_bytes)
     with namespace(built.host_pids[dst]):
@@ -144,7 +147,7 @@ def seconds(built: network.Network, src: int, dst: int, chunk_bytes: int = CHUNK
     return (end_ns - start_ns) / 1e9
 
 
-def undecided(built: network.Network, dropped: tc.DropCounter) -> dict[str, Any]:
+def undecided(built: mininet_network.Network, dropped: tc.DropCounter) -> dict[str, Any]:
     """What is counted, and what Open vSwitch's own command says, of packets that it is too busy to decide on."""
 
     def lost() -> int:
@@ -175,12 +178,25 @@ def refused(action: Any) -> str:
     return ""
 
 
+def losses(fabric: Fabric, rates: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
+    """The queues of a port while it loses a quarter and half of its packets, and then none."""
+    delays = delays_s(fabric, ConditionsSpec())
+    found: dict[str, list[Any]] = {}
+    with tc.Shaper(Shaping(fabric=fabric, delays_s=delays, late_s=1e-3), rates) as shaper:
+        for port in ("s0l0-eth2", "s0l0-eth3", "s0b0-eth3"):  # to a GPU, without a class, over the WAN
+            for share in (0.25, 0.5, 0.0):
+                shaper.lose(port, share)
+                found.setdefault(port, []).append(json.loads(sh(f"tc -j qdisc show dev {port}")))
+        shaper.check(rates)
+    return found
+
+
 def shaped() -> dict[str, Any]:
     """Shape the default fabric, send over it, and meddle with it."""
     fabric = build_fabric(FabricSpec())
     link = {link.name: link.index for link in fabric.links}
     found: dict[str, Any] = {"seconds": {}}
-    with network.start(fabric, controller_port=6653) as built:
+    with mininet_network.start(fabric, controller_port=6653) as built:
         prepare(built)
         rates = 20e9 + 1e9 * np.arange(len(fabric.links), dtype=np.float64)  # all different
         shaper = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec())), rates)
@@ -218,6 +234,7 @@ def shaped() -> dict[str, Any]:
         with patch.object(Shaping, "structure", lambda *_: "qdisc add dev s0l0-eth1 root handle 1: htb nonsense 1\n"):
             found["refused"] = refused(lambda: tc.Shaper(shaper.shaping, rates))
         found["qdiscs after"] = json.loads(sh("tc -j qdisc show"))
+        found["losses"] = losses(fabric, rates)
         other = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(wan_delay_s=3e-3))), rates)
         found["seconds"]["wan, 3 ms"] = seconds(built, 3, 5)
         sh("ip link delete dev s0l0-eth2")
@@ -231,11 +248,36 @@ def shaped() -> dict[str, Any]:
     return found
 
 
+def many_classes() -> dict[str, Any]:
+    """Set the rates of more classes than one message has room for; tell what tc says of them, and what is refused."""
+    numbers = range(1, MANY + 1)
+    sh("ip link add many type dummy")
+    lines = ["qdisc add dev many root handle 1: htb"]
+    lines += [f"class add dev many parent 1: classid 1:{n:x} htb rate 1mbit quantum 1500" for n in numbers]
+    nonsense = "class add dev many parent 1: classid 1:1 htb rate nonsense"
+    with patch.object(tc, "_MOST_LINES", 1000):
+        found: dict[str, Any] = {"refused": refused(lambda: tc._tc("\n".join([*lines, nonsense, ""])))}
+    index = socket.if_nametoindex("many")
+    rates = {(index, n): 125_000 * n for n in numbers}
+    with closing(netlink.RtNetlink()) as routing:
+        held = routing.change_rates(rates, burst_ns=64, quantum_bytes=1500)
+        assert held == routing.rates(index)
+        found["held"] = [(minor, 8 * rate) for (_, minor), (rate, _) in held.items()]
+        found["tc"] = sh("tc class show dev many")
+        with patch.object(netlink, "MOST_SENT_BYTES", 1 << 30):
+            try:
+                routing.change_rates(rates, burst_ns=64, quantum_bytes=1500)
+            except OSError as error:
+                found["too long"] = error.strerror
+    sh("ip link delete many")
+    return found
+
+
 def without_open_vswitch() -> dict[str, Any]:
     """What is said of a network that cannot be, and what is left of it."""
     before = sh("ip -br link")
     try:
-        network.start(build_fabric(UNEQUAL), controller_port=6653)
+        mininet_network.start(build_fabric(UNEQUAL), controller_port=6653)
     except NetworkError as error:
         return {"said": str(error), "before": before, "after": sh("ip -br link")}
     return {"said": ""}
@@ -243,5 +285,7 @@ def without_open_vswitch() -> dict[str, Any]:
 
 if __name__ == "__main__":
     missing = without_open_vswitch()
+    many = many_classes()
     openvswitch.up()
-    print(json.dumps({"missing": missing, "topology": topology(build_fabric(UNEQUAL)), "shaped": shaped()}))
+    topology_seen, shaped_seen = topology(build_fabric(UNEQUAL)), shaped()
+    print(json.dumps({"missing": missing, "many": many, "topology": topology_seen, "shaped": shaped_seen}))

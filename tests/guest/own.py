@@ -16,7 +16,7 @@ from tests.conftest import PROJECT
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--engine", "emulation", "--clock", "wall"]
 SETTING = ["--rate-scale", "1/1000", "--chunk", "64 MB", "--modes", "base", "--gpus", "4"]
-OURS = ("controller", "scenarios.inside", "hosts.nursery", "mnexec")
+OURS = ("controller", "scenarios.testbed.__main__", "hosts.agent.launcher", "mnexec")
 
 
 def sh(line: str) -> str:

@@ -1,7 +1,8 @@
-"""Runs inside the VM: GPUs on one Linux bridge, and what a communicator does with them, as one JSON object.
+"""Runs inside the VM: GPUs on one Linux bridge, and what a communicator does with them.
 
-`python -m tests.guest.ring WHAT OPTIONS`: WHAT is a function below, OPTIONS a JSON object with its arguments. The port
-towards a GPU may be as slow and as far as told; the others are infinitely fast, and so are the hosts.
+`python -m tests.guest.ring JOBS`: JOBS is a JSON object whose values are [FUNCTION, OPTIONS], a function below and its
+arguments; prints one with the same keys and what the functions return. The port towards a GPU may be as slow and as
+far as given; the others are infinitely fast, and so are the hosts.
 """
 
 import ctypes
@@ -17,21 +18,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hosts.agent.transport import Transport
 from hosts.communicator import CollectiveError, Communicator, Flip
-from hosts.transport import Transport
-from topologies.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 
 MTU = 9000
 _CLONE_NEWNET = 0x40000000
 
 
-def run(*lines: str, program: str) -> None:
-    """Run these lines as one batch of `ip` or `tc`."""
-    subprocess.run([program, "-batch", "-"], input="\n".join(lines), text=True, check=True)
+def run(*lines: str, program: str, pid: int | None = None) -> None:
+    """Run these lines as one batch of `ip` or `tc`, in the network of a process."""
+    subprocess.run([*network(pid), program, "-batch", "-"], input="\n".join(lines), text=True, check=True)
+
+
+def shown(pid: int, *command: str) -> list[str]:
+    """The lines that a command prints in the network of a process."""
+    return subprocess.run([*network(pid), *command], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+
+
+def network(pid: int | None) -> list[str]:
+    return [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net"]
 
 
 def host() -> int:
-    """A process with a network namespace of its own that does nothing."""
+    """A process in a network namespace of its own that does nothing."""
     pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).unshare(_CLONE_NEWNET)
@@ -52,20 +62,13 @@ def hosts(fabric: Fabric) -> Iterator[list[int]]:
     run(*lines, program="ip")
     for gpu, pid in zip(fabric.gpus, pids, strict=True):
         lines = [f"addr add {gpu.ip}/8 dev {gpu.interface}", f"link set {gpu.interface} up"]
-        lines += [
-            f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface} nud permanent"
-            for other in fabric.gpus
-            if other is not gpu
-        ]
-        subprocess.run(
-            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"],
-            input="\n".join(lines),
-            text=True,
-            check=True,
-        )
+        for other in fabric.gpus[: gpu.rank] + fabric.gpus[gpu.rank + 1 :]:
+            lines.append(f"neigh add {other.ip} lladdr {other.mac} dev {gpu.interface} nud permanent")
+        run(*lines, program="ip", pid=pid)
     try:
         yield pids
     finally:
+        run(*(f"link del {port}" for port in ("bridge", *(f"p{gpu.rank}" for gpu in fabric.gpus))), program="ip")
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -75,9 +78,10 @@ def shape(edges: dict[str, list[float]]) -> None:
     """Give the ports towards some GPUs, by rank, a rate of payload in bit/s and a delay in s; others keep theirs."""
     for rank, (rate_bps, delay_s) in edges.items():
         wire_bps = rate_bps * (MTU + 14) / (MTU - 52)
-        shown = subprocess.run(["tc", "qdisc", "show", "dev", f"p{rank}"], capture_output=True, text=True, check=True)
+        command = ["tc", "qdisc", "show", "dev", f"p{rank}"]
+        before = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         run(
-            *([] if "htb" in shown.stdout else [f"qdisc add dev p{rank} root handle 1: htb default 1"]),
+            *([] if "htb" in before else [f"qdisc add dev p{rank} root handle 1: htb default 1"]),
             f"class replace dev p{rank} parent 1: classid 1:1 htb rate {wire_bps:.0f}bit ceil {wire_bps:.0f}bit "
             "burst 64k cburst 64k quantum 60000",
             f"qdisc replace dev p{rank} parent 1:1 handle 2: netem delay {delay_s * 1e6}us limit 10000000",
@@ -86,24 +90,14 @@ def shape(edges: dict[str, list[float]]) -> None:
 
 
 def sockets(pids: list[int]) -> list[list[list[str]]]:
-    """What `ss` says of every host's TCP sockets: state, own end and other end."""
-    found = []
-    for pid in pids:
-        shown = subprocess.run(
-            ["nsenter", f"--net=/proc/{pid}/ns/net", "ss", "-Htan"], capture_output=True, text=True, check=True
-        ).stdout
-        found.append(sorted([words[0], *words[3:5]] for words in map(str.split, shown.splitlines())))
-    return found
+    """Every host's TCP sockets: state, own end and other end."""
+    rows = [[line.split() for line in shown(pid, "ss", "-Htan")] for pid in pids]
+    return [sorted([words[0], *words[3:5]] for words in one) for one in rows]
 
 
 def routes(pids: list[int]) -> list[list[str]]:
     """The routes of every host."""
-    return [
-        subprocess.run(
-            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "route"], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        for pid in pids
-    ]
+    return [shown(pid, "ip", "route") for pid in pids]
 
 
 def times(
@@ -151,7 +145,7 @@ def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
 
 
 def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, after_s: float) -> Any:
-    """A signal to one agent during a collective of 0.6 s, or at 0 s before its ring: what was said and is left."""
+    """A signal to one agent during a collective of 0.6 s, or at 0 s before its ring: the error and what is left."""
     shape({"1": [1e9, 0.001]})
     communicator = Communicator(fabric, host_pids=pids, chunk_bytes=10_000_000, deadline_s=5)
     if after_s:
@@ -179,24 +173,25 @@ def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, a
 
 
 def refusals(fabric: Fabric, pids: list[int]) -> Any:
-    """What a communicator says to a host that is none, another MTU, and no such congestion control."""
-    said = []
-    wrong = Transport(congestion_control="reno"), Transport(mtu_bytes=1500), Transport(congestion_control="pigeon")
-    for transport, hosts_of in ((wrong[0], [*pids[:-1], 999_999]), (wrong[1], pids), (wrong[2], pids)):
+    """The errors for a process that is not a host, another MTU, and an unknown congestion control."""
+    wrong = Transport(mtu_bytes=1500), Transport(congestion_control="pigeon")
+    errors = []
+    for transport, host_pids in ((Transport(), [*pids[:-1], 999_999]), (wrong[0], pids), (wrong[1], pids)):
         try:
-            Communicator(fabric, host_pids=hosts_of, chunk_bytes=1000, transport=transport).close()
-            said.append("")
+            Communicator(fabric, host_pids=host_pids, chunk_bytes=1000, transport=transport).close()
         except CollectiveError as error:
-            said.append(str(error))
-    return said
+            errors.append(str(error))
+    return errors
 
 
-def main() -> None:
-    what, options = sys.argv[1], json.loads(sys.argv[2])
-    fabric = build_fabric(FabricSpec(gpus_per_site=tuple(options.pop("gpus", (4, 4)))))
-    with hosts(fabric) as pids:
-        print(json.dumps(globals()[what](fabric, pids, **options)))
+def main(jobs: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    found = {}
+    for name, (function, options) in jobs.items():
+        fabric = build_fabric(FabricSpec(gpus_per_site=tuple(options.pop("gpus", (4, 4)))))
+        with hosts(fabric) as pids:
+            found[name] = globals()[function](fabric, pids, **options)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scenarios.loader import load_scenario
-from scenarios.plan import MODES
-from scenarios.testbed import Failure, Testbed
-from scenarios.trial import Account, Trial
+from scenarios.policies.decide import MODES
+from scenarios.spec.load import load_scenario
+from scenarios.testbed.recovery import Account, Trial
+from scenarios.testbed.testbed import Failure, Testbed
 
 COUNT = 4
 
@@ -60,7 +60,7 @@ def kill(testbed: Testbed, mode: str, victim: str) -> None:
         if victim == "switch":
             subprocess.run(["ovs-vsctl", "del-br", "s0b0"], check=True)
             continue
-        name = {"controller": b"-m\0controller", "agent": b"hosts.nursery"}[victim]
+        name = {"controller": b"-m\0controller", "agent": b"hosts.agent.launcher"}[victim]
         found = [p for p in Path("/proc").glob("[0-9]*") if name in (p / "cmdline").read_bytes()]
         os.kill(max(int(process.name) for process in found), signal.SIGKILL)
 

@@ -1,0 +1,1 @@
+"""The figures, drawn from stored rows: `python -m analysis.figures DIR`."""

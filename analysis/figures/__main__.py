@@ -1,0 +1,123 @@
+"""Figures of a stored run: ``python -m analysis.figures DIR`` draws them into its folder ``figures``.
+
+Decides which figures a run makes and sees to it that they are written; how each looks is for the modules of the single
+figures. Drawing again puts the same files in the place of the old ones and leaves everything else alone.
+"""
+
+import argparse
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from analysis.figures import cdf, comparison, fabric, faults, fidelity, timeline
+from analysis.figures.collective import collectives_of
+from analysis.figures.output import Picture
+from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
+from analysis.results.reader import ResultsError, Run, open_run
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses."""
+
+_QUIET_S = 2.0  # what takes longer says how far it is
+
+Job = Callable[[], Iterable[Picture]]
+
+
+def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
+    """Draw the figures of the run in a folder and return the files written; the old ones are replaced, one by one.
+
+    The timeline and the fabric are those of one collective of one setting. Drawing that takes longer than two seconds
+    says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
+    FigureError where there is nothing to draw in it, OSError where a file cannot be written.
+    """
+    path = Path(directory)
+    run = open_run(path)
+    folder = path / "figures"
+    configurations = configurations_of(run)
+    points = points_of(run, configurations)
+    jobs = jobs_of(run, configurations, points, setting=setting, collective=collective)
+    folder.mkdir(exist_ok=True)
+    return [file for picture in with_progress(jobs, "figures") for file in picture.write(folder)]
+
+
+def jobs_of(
+    run: Run, configurations: Sequence[Configuration], points: Points, *, setting: int = 0, collective: int = 0
+) -> list[Job]:
+    """What is to be drawn of a run with these points, in the order in which a reader wants it; errors as of `draw`."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
+    groups = groups_of(configurations)
+    if not 0 <= setting < len(configurations):
+        raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
+    if collective < 0:
+        raise FigureError(f"{collective} is no collective of {run.path}: they are counted from 0")
+    jobs: list[Job] = [partial(_one, comparison.picture, name, group, points) for group in groups]
+    if any(point.engine == "emulation" for point in points.values()):
+        jobs.append(partial(_one, fidelity.picture, name, points))
+    jobs += [partial(cdf.pictures, name, group, points) for group in groups]
+    if len(run.faults):
+        jobs.append(partial(_one, faults.picture, name, run))
+    shown = collectives_of(run, points, configurations[setting], number=collective)
+    if shown:
+        jobs += [partial(_one, one, name, shown) for one in (timeline.picture, fabric.picture)]
+    elif (setting, collective) != (0, 0):
+        raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
+    return jobs
+
+
+def _one(draws: Callable[..., Picture | None], *arguments: object) -> Iterator[Picture]:
+    picture = draws(*arguments)
+    if picture is not None:
+        yield picture
+
+
+def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
+    """The pictures of these jobs, with a line on stderr every two seconds, and then one at the end."""
+    said, quiet = time.monotonic(), True
+    for done, job in enumerate(jobs):
+        if time.monotonic() - said > _QUIET_S:
+            said, quiet = time.monotonic(), False
+            print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
+        yield from job()
+    if not quiet:
+        print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit status; messages go to stderr."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
+    parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
+    parser.add_argument("--setting", type=int, default=0, metavar="N", help="of the timeline and the fabric (0)")
+    parser.add_argument("--collective", type=int, default=0, metavar="K", help="of the timeline and the fabric (0)")
+    options = parser.parse_args(arguments)
+    return said(
+        lambda: draw(options.directory, setting=options.setting, collective=options.collective), "analysis.figures"
+    )
+
+
+def said(work: Callable[[], Sequence[Path]], name: str) -> int:
+    """Do the work, print the files it wrote, or say in one sentence why not; returns the exit status."""
+    try:
+        for path in work():
+            print(path)
+    except ResultsError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except FigureError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"{name}: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))

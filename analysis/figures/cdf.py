@@ -1,0 +1,129 @@
+"""The distribution of completion times: for each mode, the share of collectives that took no longer than a time.
+
+What was measured are markers, one a collective; the line beside them is the model's of the same collectives, so that
+the two compare. The model's line of all its collectives, where it has more, stands thin behind.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, key_words, words
+from analysis.figures.style import INK, MODE_STYLES, marker, time_unit
+
+MOST_PANELS = 16
+"""Configurations in one figure; more make further figures."""
+
+_QUANTILES = 200  # of a long series: steps too small to see
+_COLUMNS = 4
+
+Floats = npt.NDArray[np.float64]
+
+
+def pictures(name: str, group: Group, points: Points) -> Iterator[Picture]:
+    """The distributions of a group of configurations, a panel each, in as many figures as are needed."""
+    stem = "-".join(part for part in (name, group.name, "cdf") if part)
+    every = group.configurations
+    for first in range(0, len(every), MOST_PANELS):
+        part = stem if len(every) <= MOST_PANELS else f"{stem}-{first // MOST_PANELS + 1}"
+        yield _picture(part, group, every[first : first + MOST_PANELS], points)
+
+
+def _picture(name: str, group: Group, shown: Sequence[Configuration], points: Points) -> Picture:
+    columns = min(_COLUMNS, len(shown))
+    found = [[p for p in points.values() if p.configuration is one] for one in shown]
+    with canvas(max(5.2, 2.6 * columns), 2.5 * -(-len(shown) // columns) + 0.9) as figure:
+        for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True)):
+            _draw(axes, found[index])
+            keys = [] if len(shown) == 1 else [group.across] if group.facet is None else [group.across, group.facet]
+            title = [f"{key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
+            axes.set_title("\n".join([*title, _counts(found[index])]), fontsize=8)
+            if index % columns == 0:
+                axes.set_ylabel("share of collectives")
+        figure.suptitle(group.title, fontsize="medium")
+        legend(figure, _handles(found))
+    caption = f"Distribution of completion times by mode: {group.title}."
+    return Picture(name=name, caption=caption, figure=figure, data=_data(group, found))
+
+
+def _counts(points: Sequence[Point]) -> str:
+    """How many collectives are behind what is shown: "100,000 modelled, 20 measured"."""
+    parts = []
+    for engine, word in (("model", "modelled"), ("emulation", "measured")):
+        counts = {len(point.rows) for point in points if point.engine == engine}
+        if counts:
+            least, most = min(counts), max(counts)
+            parts.append(f"{least:,} {word}" if least == most else f"{least:,}-{most:,} {word}")
+    return ", ".join(parts)
+
+
+def shares(times_s: Floats) -> tuple[Floats, Floats]:
+    """Times, [K], and the share of the series at or below each, [K]; a long series is taken at evenly spaced shares."""
+    ordered = np.sort(times_s)
+    if len(ordered) <= _QUANTILES:
+        return ordered, np.arange(1, len(ordered) + 1) / len(ordered)
+    steps = np.arange(1, _QUANTILES + 1)
+    return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
+
+
+def _draw(axes: Axes, points: Sequence[Point]) -> None:
+    one, unit = time_unit(max(float(point.completion_s.max()) for point in points))
+    measured = [point for point in points if point.engine == "emulation"]
+    for point in points:
+        if point.engine == "model":
+            beside = next((m for m in measured if m.mode == point.mode), None)
+            if beside is None or len(point.rows) > len(beside.rows):
+                thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if measured else {}
+                _line(axes, point.completion_s / one, _line_look(point.mode) | thin)
+    for point in measured:
+        _line(axes, point.predicted_s / one, _line_look(point.mode) | {"zorder": 2})
+        times, share = shares(point.completion_s)
+        axes.plot(times / one, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"completion time ({unit})")
+    axes.grid(True, axis="x")
+
+
+def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
+    x, share = shares(times)
+    drawn = "default" if len(x) >= _QUANTILES else "steps-post"
+    axes.plot([x[0], *x], [0, *share], drawstyle=drawn, **look)
+
+
+def _line_look(mode: str) -> dict[str, Any]:
+    style = MODE_STYLES[mode]
+    return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
+
+
+def _handles(found: Sequence[Sequence[Point]]) -> list[Line2D]:
+    here = [point for points in found for point in points]
+    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in here)]
+    engines = {point.engine for point in here}
+    look = {mode: marker(mode, measured=True) if "emulation" in engines else {} for mode in modes}
+    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | _line_look(mode)) for mode in modes]
+    if "emulation" in engines:
+        plain: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "#666666", "markeredgecolor": INK}
+        handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
+        handles.append(Line2D([], [], color=INK, linewidth=1.8, label="thick: model, the same"))
+    sizes = {
+        engine: max((len(point.rows) for point in here if point.engine == engine), default=0) for engine in ENGINES
+    }
+    if 0 < sizes["emulation"] < sizes["model"]:
+        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="thin: model, all"))
+    return handles
+
+
+def _data(group: Group, found: Sequence[Sequence[Point]]) -> str:
+    rows = (
+        (*group.cells(point.configuration), point.engine, point.mode, len(point.rows), time_s, share)
+        for points in found
+        for point in points
+        for time_s, share in zip(*map(np.ndarray.tolist, shares(point.completion_s)), strict=True)
+    )
+    return table([*group.columns, "engine", "mode", "collectives", "completion_s", "share"], rows)

@@ -1,0 +1,308 @@
+"""Mean completion time by mode, and the gain over base, against what was varied; in the paper's form 4a, 4b, 5a, 5b.
+
+A number that was varied is an axis, with a line for each mode; anything else is a place, with a bar for each mode. The
+model predicts many collectives and the emulation measures the first few of them, so their means do not compare: the
+model's stand in panels of their own, and beside them the emulation's with the model's of the same collectives.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
+
+from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points
+from analysis.figures.style import FAINT, INK, MODE_STYLES, marker, paler, time_unit
+from analysis.statistics.intervals import Interval, Numbers, gain, summarise
+
+_WIDE = 8.0  # the highest value over the lowest from which on an axis is logarithmic
+_MOST_GAINS = 4  # places up to which every bar has room for the gain in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a mode takes at a configuration: mean and total over that many collectives, and how much less than base.
+
+    `gain` is a share of base's time, from pairs of the same collectives; None where base was not run.
+    """
+
+    engine: str
+    configuration: Configuration
+    mode: str
+    collectives: int
+    mean_s: Interval
+    total_s: Interval
+    gain: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Estimates that may be compared: all over the same collectives."""
+
+    engines: tuple[str, ...]
+    collectives: int
+    estimates: tuple[Estimate, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Panel:
+    """One comparison at one value of the second swept key: its axes, its part of the estimates, its unit of time."""
+
+    times: Axes
+    gains: Axes
+    group: Group
+    engines: tuple[str, ...]
+    estimates: tuple[Estimate, ...]
+    unit_s: float
+
+
+def picture(name: str, group: Group, points: Points) -> Picture:
+    """The figure of a group of configurations, `name` being the run's."""
+    found = comparisons_of(group, points)
+    drawn = [(one, title, here) for one in found for title, here in group.facets.items()]
+    is_faceted = len(group.facets) > 1
+    columns = len(group.facets) if is_faceted else len(found)
+    bands = len(drawn) // columns  # each of them a row of times and one of gains
+    width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
+    with canvas(max(5.6, width), bands * 4.3 + 0.9) as figure:
+        heights = [3.0, 2.0] * bands
+        axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
+        for index, (comparison, title, here) in enumerate(drawn):
+            band, column = divmod(index, columns)
+            times, gains = axes[2 * band : 2 * band + 2, column]
+            if is_faceted and column:
+                times.sharey(axes[2 * band, 0])
+                gains.sharey(axes[2 * band + 1, 0])
+            _draw(
+                times, gains, comparison, [each for each in comparison.estimates if each.configuration in here], group
+            )
+            times.set_title("\n".join([title, _subject(comparison)]).strip(), fontsize=8.5)
+            times.tick_params(labelbottom=False)
+            if is_faceted and column:
+                for right in (times, gains):
+                    right.tick_params(labelleft=False)
+                    right.set_ylabel("")
+        note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
+        legend(figure, _handles(found, lines=_is_axis(group)), note)
+        figure.suptitle(group.title, fontsize="medium")
+    stem = f"{name}-{group.name}" if group.name else name
+    caption = f"Mean completion time and gain over base, by mode, against {group.x_label}: {group.title}."
+    return Picture(name=stem, caption=caption, figure=figure, data=_data(group, found))
+
+
+def comparisons_of(group: Group, points: Points) -> list[Comparison]:
+    """What may be compared: the model by itself where it has more collectives, then both engines on the same ones."""
+    model, emulation = (_common(group, points, engine) for engine in ENGINES)
+    both = _in_both(model, emulation)
+    wanted: list[tuple[tuple[str, ...], Numbers]] = []
+    if model.size > both.size:
+        wanted.append((("model",), model))
+    if both.size:
+        wanted.append((("emulation", "model"), both))
+    elif emulation.size:
+        wanted.append((("emulation",), emulation))
+    if not wanted:
+        raise FigureError("no collective is there in every mode yet: there is nothing to compare")
+    return [
+        Comparison(
+            engines=engines,
+            collectives=among.size,
+            estimates=tuple(
+                one
+                for engine in engines
+                for configuration in group.configurations
+                for one in _estimates(engine, configuration, among, points)
+            ),
+        )
+        for engines, among in wanted
+    ]
+
+
+def _common(group: Group, points: Points, engine: str) -> Numbers:
+    """The collectives that every point of the engine in this group has."""
+    here = {one.index for one in group.configurations}
+    found = [point.number for (name, index, _), point in points.items() if name == engine and index in here]
+    return reduce(_in_both, found) if found else np.empty(0, dtype=np.int64)
+
+
+def _in_both(one: Numbers, other: Numbers) -> Numbers:
+    return one if np.array_equal(one, other) else np.intersect1d(one, other)
+
+
+def _estimates(engine: str, configuration: Configuration, among: Numbers, points: Points) -> Iterator[Estimate]:
+    found = {mode: points.get((engine, configuration.index, mode)) for mode in MODE_STYLES}
+    series = {mode: point.among(among) for mode, point in found.items() if point is not None}
+    for mode, times in series.items():
+        summary = summarise(times)
+        yield Estimate(
+            engine=engine,
+            configuration=configuration,
+            mode=mode,
+            collectives=among.size,
+            mean_s=summary.mean_s,
+            total_s=summary.total_s,
+            gain=gain(series["base"], times) if "base" in series else None,
+        )
+
+
+def _subject(comparison: Comparison) -> str:
+    """Whose times these are: "measured and modelled, the same 20 AllGathers"."""
+    name = comparison.estimates[0].configuration.collective
+    count = f"{comparison.collectives:,} {name}{'' if comparison.collectives == 1 else 's'}"
+    if len(comparison.engines) > 1:
+        return f"measured and modelled, the same {count}"
+    return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
+
+
+def _is_axis(group: Group) -> bool:
+    return None not in group.ticks.values()
+
+
+def _draw(times: Axes, gains: Axes, comparison: Comparison, estimates: Sequence[Estimate], group: Group) -> None:
+    means = [estimate.mean_s.value for estimate in comparison.estimates]
+    unit_s, unit = time_unit(max(means))
+    parts: Any = {"times": times, "gains": gains, "group": group, "engines": comparison.engines}
+    panel = _Panel(estimates=tuple(estimates), unit_s=unit_s, **parts)
+    gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
+    (_draw_lines if _is_axis(group) else _draw_bars)(panel)
+    if _is_axis(group) and max(means) > _WIDE * min(means):
+        times.set_yscale("log")
+        log_ticks(times.yaxis)
+    else:
+        times.set_ylim(bottom=0)
+    times.set_ylabel(f"mean time ({unit})")
+    gains.set_ylabel("gain over base (%)")
+    gains.margins(y=0.18)
+    if all(estimate.gain is None for estimate in estimates):
+        gains.annotate("base was not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
+
+
+def _draw_lines(panel: _Panel) -> None:
+    """A line for each mode; beside what was measured, the model's has no markers."""
+    times, gains, group = panel.times, panel.gains, panel.group
+    places, is_log = _axis(group)
+    for engine in reversed(panel.engines):
+        is_first = engine == panel.engines[0]
+        for mode, style in MODE_STYLES.items():
+            here = [one for one in panel.estimates if (one.engine, one.mode) == (engine, mode)]
+            x = [places[group.place(one.configuration)] for one in here]
+            look = marker(mode, measured=engine == "emulation") if is_first else {"color": style.colour}
+            if engine == "model" or len(panel.engines) == 1:
+                look |= {"linestyle": style.line, "linewidth": style.width * 0.8}
+            _plot(times, x, [one.mean_s for one in here], 1 / panel.unit_s, look, whiskers=is_first)
+            less = [one.gain for one in here if one.gain is not None and mode != "base"]
+            _plot(gains, x[: len(less)], less, 100, look, whiskers=is_first)
+    if is_log:
+        gains.set_xscale("log")
+    gains.xaxis.set_minor_locator(NullLocator())
+    at = [math.log(place) for place in places] if is_log else places
+    room = (max(at) - min(at)) / 56  # of one letter
+    shown: list[int] = []
+    for index in sorted(range(len(at)), key=at.__getitem__):
+        if not shown or at[index] - at[shown[-1]] >= room * len(list(group.ticks)[index]):
+            shown.append(index)
+    gains.set_xticks([places[index] for index in shown], [list(group.ticks)[index] for index in shown])
+    gains.set_xlabel(group.x_label)
+    for axes in (times, gains):
+        axes.grid(True, axis="both")
+
+
+def _axis(group: Group) -> tuple[list[float], bool]:
+    """The place of every tick, and whether the axis is logarithmic; values too far apart for either are numbered."""
+    numbers = [number for number in group.ticks.values() if number is not None]
+    least, most = min(numbers), max(numbers)
+    if least > 0:
+        return numbers, most > least * 4
+    far = most > _WIDE * min(number for number in numbers if number > least)
+    return ([float(sorted(numbers).index(number)) for number in numbers] if far else numbers), False
+
+
+def _plot(
+    axes: Axes, x: Sequence[float], y: Sequence[Interval], scale: float, look: dict[str, Any], *, whiskers: bool
+) -> None:
+    order = sorted(range(len(x)), key=x.__getitem__)
+    axes.plot([x[i] for i in order], [y[i].value * scale for i in order], zorder=3, **look)
+    if whiskers:
+        for place, interval in zip(x, y, strict=True):
+            _whisker(axes, place, interval, scale)
+
+
+def _whisker(axes: Axes, x: float, interval: Interval, scale: float) -> None:
+    if math.isnan(interval.low):
+        return
+    # Times that do not vary may have ends that miss the mean by a rounding error, to either side.
+    value, ends = interval.value, (interval.low, interval.high)
+    error = [[max(0.0, value - ends[0]) * scale], [max(0.0, ends[1] - value) * scale]]
+    axes.errorbar(
+        x, value * scale, yerr=error, fmt="none", ecolor=INK, elinewidth=0.8, capthick=0.8, capsize=1.8, zorder=4
+    )
+
+
+def _draw_bars(panel: _Panel) -> None:
+    """A bar for each mode, side by side at each place; one configuration alone has a place for each mode."""
+    group, sides = panel.group, len(panel.engines)
+    modes = [mode for mode in MODE_STYLES if any(one.mode == mode for one in panel.estimates)]
+    is_alone = len(group.ticks) == 1
+    width = 0.84 / sides / (1 if is_alone else len(modes))
+    for one in panel.estimates:
+        style, side, slot = MODE_STYLES[one.mode], panel.engines.index(one.engine), modes.index(one.mode)
+        middle = slot if is_alone else group.place(one.configuration) + (slot - (len(modes) - 1) / 2) * width * sides
+        x = middle + (side - (sides - 1) / 2) * width
+        look: dict[str, Any] = {"hatch": style.hatch, "edgecolor": INK, "linewidth": 0.6}
+        face = paler(style.colour) if side else style.colour
+        panel.times.bar(x, one.mean_s.value / panel.unit_s, width, facecolor=face, **look)
+        _whisker(panel.times, x, one.mean_s, 1 / panel.unit_s)
+        if one.gain is None or one.mode == "base":
+            continue
+        _plot(panel.gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
+        if not side and len(group.ticks) <= _MOST_GAINS:
+            top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
+            text, look = f"{one.gain.value * 100:.1f} %".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
+            panel.gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
+    places = modes if is_alone else list(group.ticks)
+    panel.gains.set_xticks(range(len(places)), places)
+    panel.gains.set_xlim(-0.6, len(places) - 0.4)
+    panel.gains.set_xlabel("mode" if is_alone else group.x_label)
+    panel.times.yaxis.set_major_formatter("{x:,.10g}")
+
+
+def _handles(found: Sequence[Comparison], *, lines: bool) -> list[Any]:
+    modes = [mode for mode in MODE_STYLES if any(one.mode == mode for each in found for one in each.estimates)]
+    engines = {engine for comparison in found for engine in comparison.engines}
+    if not lines:
+        faces = [(MODE_STYLES[mode].colour, MODE_STYLES[mode].hatch, MODE_STYLES[mode].label) for mode in modes]
+        if any(len(comparison.engines) > 1 for comparison in found):
+            faces += [("#666666", "", "left: measured"), (paler("#666666"), "", "right: modelled")]
+        return [
+            Patch(facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6, label=text) for face, hatch, text in faces
+        ]
+    handles = []
+    for mode in modes:
+        style = MODE_STYLES[mode]
+        line = {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
+        handles.append(Line2D([], [], label=style.label, **marker(mode, measured=True) | line))
+    if len(engines) > 1:
+        plain: dict[str, Any] = {"marker": "o", "markersize": 5, "markeredgecolor": INK, "linestyle": "none"}
+        handles.append(Line2D([], [], markerfacecolor="#666666", label="filled: measured", **plain))
+        handles.append(Line2D([], [], markerfacecolor="white", label="open, or a line: modelled", **plain))
+    return handles
+
+
+def _data(group: Group, found: Sequence[Comparison]) -> str:
+    columns = [*group.columns, "engine", "mode", "collectives", "mean_s", "mean_low_s", "mean_high_s"]
+    columns += ["total_s", "total_low_s", "total_high_s", "gain", "gain_low", "gain_high"]
+    return table(columns, (_row(group, one) for comparison in found for one in comparison.estimates))
+
+
+def _row(group: Group, one: Estimate) -> list[object]:
+    intervals = (one.mean_s, one.total_s, one.gain or Interval(value=math.nan, low=math.nan, high=math.nan))
+    numbers = (end for interval in intervals for end in (interval.value, interval.low, interval.high))
+    which = [*group.cells(one.configuration), one.engine, one.mode, one.collectives]
+    return [*which, *("" if math.isnan(number) else number for number in numbers)]

@@ -1,0 +1,259 @@
+"""A picture of the fabric under the conditions of one collective, the ring and the WAN paths of each mode drawn in.
+
+Sites stand around the middle, each with its GPUs and border routers on a circle, and the WAN's transit routers within.
+Every logical link is a curve coloured by its available bandwidth, the two directions apart, the WAN's in colours of
+their own; those that the collective uses are thick and have an arrow, the others thin.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
+
+from analysis.figures.collective import Collective
+from analysis.figures.output import Picture, canvas, explain, panels, table, without_frame
+from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
+from topologies.fabric.fabric import Fabric, LogicalLink
+
+Floats = npt.NDArray[np.float64]
+Places = Mapping[str, tuple[float, float]]
+
+_WIDTH = 5.3  # inches of a panel
+_BETWEEN = 1.1  # from a site to the middle where the sites are joined directly, and as much again through routers
+_APART = 0.36  # the least distance between neighbours on a circle
+NODE = 0.15  # the radius of a node
+_BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # how far a curve leaves the straight line, to the right of it
+_MOST_LINKS = 600  # links within sites up to which those that are not used are drawn
+_MANY = 24  # WAN links above which those that are not used stand further back
+_KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
+
+
+def picture(name: str, collectives: Sequence[Collective]) -> Picture:
+    """The fabric in each mode of a collective, `name` being the run's."""
+    first = collectives[0]
+    fabric, label = first.configuration.fabric, first.configuration.label
+    placed = positions(fabric)
+    across, upward = (np.ptp([place[axis] for place in placed.values()]) + 0.54 for axis in (0, 1))
+    columns = min(2, len(collectives))
+    height = _WIDTH * upward / across + 0.35
+    scales = {kind: _scale(fabric, first.rates_bps, kind) for kind in ("intra", "wan")}
+    curves = Curves(fabric, placed)
+    with canvas(_WIDTH * columns + 1.5, -(-len(collectives) // columns) * height + 0.75) as figure:
+        grid = panels(figure, len(collectives), columns=columns)
+        for axes, one in zip(grid, collectives, strict=True):
+            _draw(axes, one, curves, scales, _WIDTH * 72 / across)
+        for kind, words in (("wan", "WAN link"), ("intra", "link within a site")):
+            _colour_bar(figure, grid, scales[kind], f"available bandwidth of a {words} (Gbit/s)")
+        figure.suptitle(f"{label}: logical links, ring and WAN paths of collective {first.number}", fontsize="medium")
+        thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
+        explain(
+            figure,
+            f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
+            "Circles: GPUs. Squares: border routers. Diamonds: transit routers. Numbers: Gbit/s of WAN links in use.",
+        )
+    caption = f"The fabric under collective {first.number} of {label}, with each mode's ring and WAN paths."
+    return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
+
+
+def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
+    """The place of every GPU, border router and transit router by name, the same for the same fabric."""
+    sites = range(len(fabric.gpus_per_site))
+    gpus = [[gpu.name for gpu in fabric.gpus if gpu.site == site] for site in sites]
+    pairs = list(zip(fabric.border_routers, fabric.br_sites, strict=True))
+    routers = [[name for name, of in pairs if of == site] for site in sites]
+    transit = [switch.name for switch in fabric.switches if switch.kind == "transit"]
+    radius = max(0.8, _APART * max(len(gpus[site]) + len(routers[site]) for site in sites) / (2 * math.pi))
+    middle = max(_BETWEEN * (2 if transit else 1), radius * (1 / math.sin(math.pi / len(sites)) - 1))
+    placed: dict[str, tuple[float, float]] = {}
+    for site in sites:
+        angle = math.pi - 2 * math.pi * site / len(sites)  # site 0 on the left, then clockwise
+        # The border routers toward the middle of the picture, the first one above where the site is left or right.
+        is_left = math.cos(angle) < 0
+        turn = (-1 if is_left else 1) * 2 * math.pi / (len(gpus[site]) + len(routers[site]))
+        start = angle + math.pi - turn * (len(routers[site]) - 1) / 2
+        centre = np.array([math.cos(angle), math.sin(angle)]) * (middle + radius)
+        for index, name in enumerate([*routers[site], *gpus[site][:: -1 if is_left else 1]]):
+            at = start + index * turn
+            placed[name] = (centre[0] + radius * math.cos(at), centre[1] + radius * math.sin(at))
+    for index, name in enumerate(transit):  # the first on the left, the others clockwise
+        at = math.pi - 2 * math.pi * index / len(transit)
+        placed[name] = (0.6 * middle * math.cos(at), 0.45 * middle * math.sin(at))
+    return placed
+
+
+def _scale(fabric: Fabric, rates_bps: Floats, kind: str) -> Normalize:
+    """From nothing to the fastest link of the WAN, or within the sites, in Gbit/s."""
+    rates = [rates_bps[link.index] for link in fabric.links if (link.kind == "wan") == (kind == "wan")]
+    return Normalize(0, max(rates) / 1e9)
+
+
+def _map(link: LogicalLink) -> tuple[str, Any]:
+    return ("wan", WAN_BANDWIDTH) if link.kind == "wan" else ("intra", BANDWIDTH)
+
+
+def _colour_bar(figure: Figure, grid: Sequence[Axes], scale: Normalize, words: str) -> None:
+    colours = WAN_BANDWIDTH if "WAN" in words else BANDWIDTH
+    bar = figure.colorbar(ScalarMappable(scale, colours), ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
+    bar.set_label(words, fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+
+
+class Curves:
+    """The curve of every link: a parabola that leads through no node, bent no more than it must be."""
+
+    def __init__(self, fabric: Fabric, placed: Places) -> None:
+        self.fabric, self.placed = fabric, placed
+        self.shows_all = sum(link.kind != "wan" for link in fabric.links) <= _MOST_LINKS
+        self._names = list(placed)
+        self._nodes = np.array(list(placed.values()))
+        self._bends: dict[int, float] = {}
+
+    def control(self, link: LogicalLink, bend: float | None = None) -> tuple[float, float]:
+        """The middle control point of a link's curve."""
+        (x, y), (to_x, to_y) = self.placed[link.src], self.placed[link.dst]
+        bend = self.bend(link) if bend is None else bend
+        return ((x + to_x) / 2 + bend * (to_y - y), (y + to_y) / 2 - bend * (to_x - x))
+
+    def points(self, link: LogicalLink, shares: Floats, bend: float | None = None) -> Floats:
+        """The points at these shares of the way along a link, [N, 2]."""
+        start, end = np.array(self.placed[link.src]), np.array(self.placed[link.dst])
+        t = shares[:, None]
+        return np.asarray(
+            (1 - t) ** 2 * start + 2 * t * (1 - t) * np.array(self.control(link, bend)) + t**2 * end, dtype=np.float64
+        )
+
+    def bend(self, link: LogicalLink) -> float:
+        """How far a link's curve leaves the straight line: the least that keeps it off all other nodes."""
+        if link.index not in self._bends:
+            others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]
+            clear = [self._clearance(link, bend, others) for bend in _BENDS]
+            enough = next((place for place, room in enumerate(clear) if room > 1.2 * NODE), int(np.argmax(clear)))
+            self._bends[link.index] = _BENDS[enough]
+        return self._bends[link.index]
+
+    def _clearance(self, link: LogicalLink, bend: float, others: Floats) -> float:
+        along = self.points(link, np.linspace(0, 1, 25), bend)
+        return float(np.min(np.hypot(*(along[:, None, :] - others[None, :, :]).transpose(2, 0, 1)), initial=9.0))
+
+
+def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[str, Normalize], inch: float) -> None:
+    """Draw a panel; `inch` is how many points (of 1/72 inch) a unit of the picture has."""
+    links, placed = curves.fabric.links, curves.placed
+    used = sorted({index for edge in one.edges for index in edge.links})
+    colours = {}
+    for link in links:
+        kind, colour_map = _map(link)
+        colours[link.index] = colour_map(scales[kind](one.rates_bps[link.index] / 1e9))
+    small = min(1.0, NODE * inch / 8.5)
+    crowded = sum(link.kind == "wan" for link in links) > _MANY
+    for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
+        here = [link for link in links if (link.kind == "wan") is wan and link.index not in used]
+        here = here if wan or curves.shows_all else []
+        paths = [
+            Path([placed[link.src], curves.control(link), placed[link.dst]], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
+            for link in here
+        ]
+        look: dict[str, Any] = {"facecolor": "none", "linewidth": thin, "alpha": opaque, "zorder": 1}
+        axes.add_collection(PathCollection(paths, edgecolor=[colours[link.index] for link in here], **look))
+    _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], inch)
+    _nodes(axes, curves, small)
+    _write_rates(axes, one, [links[index] for index in used if links[index].kind == "wan"], curves, inch)
+    axes.set_aspect("equal")
+    across, upward = zip(*placed.values(), strict=True)
+    axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
+    axes.set_ylim(min(upward) - 0.27, max(upward) + 0.27)
+    without_frame(axes)
+    for artist in axes.get_children():
+        artist.set_in_layout(False)  # it is within the axes
+    axes.title.set_in_layout(True)
+    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
+    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+
+
+def _arrows(axes: Axes, used: Sequence[LogicalLink], curves: Curves, colours: Sequence[Any], inch: float) -> None:
+    """The links in use: a line with a white edge up to a head that touches the node."""
+    lines, heads = [], []
+    size, thick = NODE, 0.28 * NODE * inch
+    for link in used:
+        along = curves.points(link, np.linspace(0, 1, 80))
+        away = np.hypot(*(along - along[-1]).T)
+        tip, back = along[away > 0.95 * NODE][-1], along[away > 0.95 * NODE + size][-1]
+        across = 0.5 * np.array([back[1] - tip[1], tip[0] - back[0]])
+        shaft = along[away > 0.95 * NODE + 0.8 * size]
+        lines.append(shaft[::-4][::-1])  # down to its last point
+        heads.append(np.array([tip, back + across, back - across]))
+    axes.add_collection(LineCollection(lines, colors="white", linewidths=1.45 * thick, zorder=3))
+    axes.add_collection(PolyCollection(heads, facecolors=colours, linewidths=0, zorder=3))
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=thick, zorder=3))
+
+
+def _write_rates(axes: Axes, one: Collective, used: Sequence[LogicalLink], curves: Curves, inch: float) -> None:
+    """The rate of every WAN link in use, on its curve where there is room, beside it where there is not."""
+    taken = [(*place, NODE, NODE) for place in curves.placed.values()]
+    for link in used:
+        text = f"{one.rates_bps[link.index] / 1e9:.3g}"
+        half = (0.5 * 0.62 * 7 * len(text) / inch, 0.5 * 8.5 / inch)
+        shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
+        along = curves.points(link, shares)
+        (x, y), (to_x, to_y) = curves.placed[link.src], curves.placed[link.dst]
+        aside = np.array([to_y - y, x - to_x]) / math.hypot(to_x - x, to_y - y)  # to the right of the way
+        others = [curves.points(other, np.linspace(0.1, 0.9, 17)) for other in used if other is not link]
+        spots = [spot + away * aside for away in (0.0, 0.13, 0.2, 0.3) for spot in along]
+        best = min(spots, key=lambda spot: _overlap(spot, half, taken, others))
+        taken.append((float(best[0]), float(best[1]), *half))
+        words = axes.text(
+            float(best[0]), float(best[1]), text, fontsize=7, ha="center", va="center", color=INK, zorder=6
+        )
+        words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+
+def _overlap(
+    spot: Floats, half: tuple[float, float], taken: Sequence[tuple[float, ...]], lines: Sequence[Floats]
+) -> float:
+    """How much a label there would lie on others and on nodes, and, which counts less, on other links in use."""
+    found = 0.0
+    for x, y, half_width, half_height in taken:
+        deep = [half_width + half[0] - abs(spot[0] - x), half_height + half[1] - abs(spot[1] - y)]
+        found += 100 + 100 * min(deep) if min(deep) > 0 else 0
+    for line in lines:
+        away = np.abs(line - spot) < np.array(half) + 0.03
+        found += float(away.all(axis=1).any())
+    return found
+
+
+def _nodes(axes: Axes, curves: Curves, small: float) -> None:
+    fabric, placed = curves.fabric, curves.placed
+    kinds = [
+        ([gpu.name for gpu in fabric.gpus], "o", 230),
+        (list(fabric.border_routers), "s", 270),
+        ([switch.name for switch in fabric.switches if switch.kind == "transit"], "D", 210),
+    ]
+    for names, marker, size in kinds:
+        if names:
+            x, y = zip(*(placed[name] for name in names), strict=True)
+            look: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.9 * small, "zorder": 4}
+            axes.scatter(x, y, s=size * small**2, marker=marker, **look)
+        for name in names if small > 0.4 else ():
+            axes.text(*placed[name], name, ha="center", va="center", fontsize=6 * small, color=INK, zorder=5)
+
+
+def _data(collectives: Sequence[Collective]) -> str:
+    columns = ["setting", "label", "mode", "collective", "link", "src", "dst", "kind", "rate_bps", "delay_s", "edge"]
+    rows = []
+    for one in collectives:
+        edge_of = {index: place for place, edge in enumerate(one.edges) for index in edge.links}
+        which = [one.configuration.index, one.configuration.label, one.mode, one.number]
+        for link in one.configuration.fabric.links:
+            numbers = [int(one.rates_bps[link.index]), float(one.delays_s[link.index]), edge_of.get(link.index, "")]
+            rows.append([*which, link.index, link.src, link.dst, _KINDS[link.kind], *numbers])
+    return table(columns, rows)

@@ -1,0 +1,128 @@
+"""A run's fidelity as a figure: every measured time against what the model predicts for the same conditions.
+
+Times differ by factors and measurements from predictions by parts of a thousand, so the times stand in one panel and
+how far each is off in another.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.points import Point, Points
+from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
+from analysis.statistics.fidelity import NEAR, Certificate, certificate, percentage
+
+_MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
+"""What is ringed: the column that tells it, in words, the colour and the size of the ring."""
+
+
+def certified(points: Points) -> Certificate | None:
+    """How near the measured times are to the model's; None where nothing was measured."""
+    columns = [
+        (
+            point.completion_s,
+            point.predicted_s,
+            point.rows["drops"].to_numpy(np.int64),
+            point.rows["late"].to_numpy(np.bool_),
+        )
+        for point in _measured(points)
+    ]
+    return certificate(columns, is_real=True)  # where nobody was late, nothing is said of it
+
+
+def picture(name: str, points: Points) -> Picture | None:
+    """The figure of the fidelity, `name` being the run's; None where nothing was measured."""
+    found = certified(points)
+    if found is None:
+        return None
+    measured = _measured(points)
+    with canvas(8.4, 4.3) as figure:
+        left, right = figure.subplots(1, 2)
+        longest_s = max(float(point.completion_s.max()) for point in measured)
+        shortest_s = min(float(point.predicted_s.min()) for point in measured)
+        one, unit = time_unit(longest_s)
+        if longest_s > 20 * shortest_s:
+            left.set(xscale="log", yscale="log")
+            right.set(xscale="log")
+            for axis in (left.xaxis, left.yaxis, right.xaxis):
+                log_ticks(axis)
+        ends = [shortest_s / one / 1.1, longest_s / one * 1.1]
+        left.plot(ends, ends, color=FAINT, linewidth=0.9, zorder=1)
+        right.axhline(0, color=FAINT, linewidth=0.9, zorder=1)
+        handles = [*_draw(left, measured, one, off=False), *_bands(right, found)]
+        _draw(right, measured, one, off=True)
+        for axes in (left, right):
+            axes.set_xlabel(f"predicted time ({unit})")
+            axes.grid(True, axis="both")
+        left.set_ylabel(f"measured time ({unit})")
+        right.set_ylabel("measured / predicted − 1 (%)")
+        left.set_title("each collective", fontsize=8.5)
+        right.set_title("its distance from the prediction", fontsize=8.5)
+        figure.suptitle(f"Measured against predicted, {found.collectives:,} collectives", fontsize="medium")
+        legend(figure, handles, f"median of measured / predicted {found.median_ratio:.4f}; drops {found.drops:,}")
+    caption = f"Measured against predicted completion times: {found.words}."
+    return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))
+
+
+def _measured(points: Points) -> list[Point]:
+    """What was measured, but for collectives that a fault struck in the middle: the model does not speak of those."""
+    found = []
+    for point in points.values():
+        if point.engine == "emulation":
+            whole = point.rows[point.rows["undisturbed"]] if "undisturbed" in point.rows else point.rows
+            if len(whole):
+                found.append(replace(point, rows=whole))
+    return found
+
+
+def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> list[Line2D]:
+    """Draw every collective; returns what the legend says of them."""
+    handles = {}
+    for point in measured:
+        x = point.predicted_s / one
+        y = (point.completion_s / point.predicted_s - 1) * 100 if off else point.completion_s / one
+        (found,) = axes.plot(x, y, zorder=2, alpha=0.85, **marker(point.mode, measured=True))
+        handles[MODE_STYLES[point.mode].label] = found
+        for column, words, colour, size in _MARKS:
+            marked = point.rows[column].to_numpy() > 0
+            if marked.any():
+                look: Mapping[str, Any] = {"markerfacecolor": "none", "markeredgecolor": colour, "markersize": size}
+                handles[words] = axes.plot(x[marked], y[marked], "o", zorder=3, markeredgewidth=1.2, **look)[0]
+    for words, handle in handles.items():
+        handle.set_label(words)
+    return [*handles.values(), Line2D([], [], color=FAINT, linewidth=0.9, label="line: as predicted")]
+
+
+def _bands(axes: Axes, found: Certificate) -> list[Patch]:
+    """Shade the distance within which 99 of 100 collectives lie, and how far off the model may be and still hold."""
+    bands = []
+    near = f"the model holds to ±{NEAR * 100:.0f} %"
+    inside = f"99 of 100 collectives: ±{percentage(found.p99_abs_error)}"
+    for share, colour, words in ((NEAR, "#F3F3F3", near), (found.p99_abs_error, "#E2E2E2", inside)):
+        if share <= 10 * max(found.p99_abs_error, 1e-9):
+            axes.axhspan(-share * 100, share * 100, facecolor=colour, edgecolor=FAINT, linewidth=0.7, zorder=0)
+            bands.append(Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.7, label=words))
+    return bands
+
+
+def _data(measured: Sequence[Point]) -> str:
+    rows = (
+        (point.configuration.index, point.configuration.label, point.mode, *row)
+        for point in measured
+        for row in zip(
+            point.rows["collective"].tolist(),
+            point.predicted_s.tolist(),
+            point.completion_s.tolist(),
+            (point.completion_s / point.predicted_s).tolist(),
+            point.rows["drops"].tolist(),
+            strict=True,
+        )
+    )
+    columns = ["setting", "label", "mode", "collective", "predicted_s", "completion_s", "ratio", "drops"]
+    return table(columns, rows)

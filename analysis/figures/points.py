@@ -1,0 +1,344 @@
+"""The points of a stored run, as figures and the report need them: what was measured, what was varied, in what words.
+
+A point is one engine, configuration and mode. Knows the columns of a run's tables and the values of its configurations;
+drawing is left to others.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.figures.style import MODE_STYLES
+from analysis.results.reader import Run
+from analysis.statistics.intervals import Numbers, Series, block_length
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+from topologies.units import format_delay, format_rate_range, format_size
+
+Floats = npt.NDArray[np.float64]
+
+ENGINES = ("model", "emulation")
+
+_LABELS = {
+    "fabric.gpus": "GPUs",
+    "collective.chunk": "chunk size",
+    "conditions.wan_delay": "WAN link delay",
+    "conditions.intra_delay": "link delay within a site",
+    "conditions.intra_rate": "bandwidth within a site",
+    "conditions.wan_rate": "WAN bandwidth",
+    "conditions.mean": "mean bandwidth (share of the highest)",
+    "conditions.deviation": "standard deviation (share of the highest bandwidth)",
+    "conditions.mean_stay": "mean stay in a state (collectives)",
+    "conditions.sampler": "conditions",
+    "conditions.trace_step": "trace time per collective",
+    "collective.reembed_every": "collectives per ring embedding",
+    "collective.count": "number of collectives",
+    "collective.emulated": "number of collectives emulated",
+    "fabric.leaves": "leaves per site",
+    "fabric.spines": "spines per site",
+    "fabric.border_routers": "border routers per site",
+    "fabric.wan": "WAN topology",
+    "run.seed": "seed",
+    "run.rate_scale": "rate scale",
+    "transport.congestion_control": "congestion control",
+}
+_COLUMNS = {"fabric.gpus": "gpus", "collective.chunk": "chunk_bytes", "conditions.wan_delay": "wan_delay_s"}
+_TITLED = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
+_KINDS = {"allgather": "AllGather"}
+_NEEDED = (
+    *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
+    *(f"conditions.{name}" for name in ("sampler", "intra_rate", "wan_rate", "intra_delay", "wan_delay")),
+    *(f"conditions.{name}" for name in ("mean", "deviation", "mean_stay", "trace", "trace_step")),
+    *("collective.chunk", "collective.reembed_every", "run.seed"),
+)
+_FACETS = 4  # values of a second swept key that stand side by side in one figure
+
+
+class FigureError(ValueError):
+    """A run of which this cannot be drawn; one sentence that says why."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Configuration:
+    """A configuration of a run (a scenario without a sweep): its index, its label, the value of every key.
+
+    `swept` has the values of the keys that the run sweeps; `shared_wan_links` are, for each mode, the names of the WAN
+    links that flows can share.
+    """
+
+    index: int
+    label: str
+    swept: Mapping[str, Any]
+    values: Mapping[str, Any]
+    shared_wan_links: Mapping[str, Sequence[str]]
+
+    def value(self, key: str) -> Any:
+        """The value of a scenario's key."""
+        return self.values[key] if key in self.values else self.swept[key]
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random."""
+        return int(self.values["run.seed"])
+
+    @property
+    def collective(self) -> str:
+        """The collective as it is written: "AllGather"."""
+        kind = str(self.values.get("collective.kind", "allgather"))
+        return _KINDS.get(kind, kind)
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """The fabric; raises FabricError where it cannot be built, other errors where values are of other types."""
+        wan = self.values["fabric.wan"]
+        own = {"preset": None, "routers": tuple(wan["routers"])} if isinstance(wan, Mapping) else {"preset": wan}
+        if isinstance(wan, Mapping):
+            own["links"] = tuple((a, b) for a, b in wan["links"])
+        counts = {name: self.values[f"fabric.{name}"] for name in ("gpus", "leaves", "spines", "border_routers")}
+        gpus, *others = (tuple(count) if isinstance(count, list) else count for count in counts.values())
+        names = ("leaves", "spines", "border_routers")
+        spec = FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), **dict(zip(names, others, strict=True)))
+        return build_fabric(spec)
+
+    @property
+    def conditions(self) -> ConditionsSpec:
+        """What the conditions are drawn from."""
+        given = {key.removeprefix("conditions."): self.values[key] for key in _NEEDED if key.startswith("conditions.")}
+        rates: dict[str, Any] = {f"{name}_bps": tuple(given.pop(name)) for name in ("intra_rate", "wan_rate")}
+        times = {f"{name}_s": given.pop(name) for name in ("intra_delay", "wan_delay", "trace_step")}
+        trace = given.pop("trace")
+        return ConditionsSpec(**given, **rates, **times, trace=None if trace is None else Path(trace))
+
+
+def configurations_of(run: Run) -> list[Configuration]:
+    """The configurations of a run; raises FigureError where they do not say what figures need to know."""
+    found = []
+    for index, stored in enumerate(run.settings):
+        values, shared = stored["values"], stored.get("shared_wan_links", {})  # older runs have no shared_wan_links
+        if not isinstance(values, dict) or not isinstance(stored["swept"], dict):
+            lacking = ["values"]
+        else:
+            lacking = [key for key in _NEEDED if key not in values]
+        if not isinstance(shared, dict) or not all(_are_names(names) for names in shared.values()):
+            lacking.append("shared_wan_links")
+        if lacking or stored["setting"] != index:
+            what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
+            raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
+        label = re.sub(r"\bus\b", "µs", str(stored["label"]))
+        about = {"swept": stored["swept"], "values": values, "shared_wan_links": shared}
+        found.append(Configuration(index=index, label=label, **about))
+    return found
+
+
+def _are_names(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(name, str) for name in found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """The rows of one engine, configuration and mode, in the order of their collectives."""
+
+    engine: str
+    configuration: Configuration
+    mode: str
+    rows: pd.DataFrame
+
+    @cached_property
+    def completion_s(self) -> Floats:
+        """What each collective took, [K] seconds."""
+        return np.asarray(self.rows["completion_s"], dtype=np.float64)
+
+    @cached_property
+    def number(self) -> Numbers:
+        """Which collectives these are, [K], from 0."""
+        return np.asarray(self.rows["collective"], dtype=np.int64)
+
+    @cached_property
+    def predicted_s(self) -> Floats:
+        """What the model says each takes, [K] seconds."""
+        return np.asarray(self.rows["predicted_s"], dtype=np.float64)
+
+    @cached_property
+    def series(self) -> Series:
+        """The completion times, for intervals."""
+        return self._series(self.number, self.completion_s)
+
+    def among(self, number: Numbers) -> Series:
+        """The completion times of those of these collectives that it has, for intervals."""
+        if np.array_equal(self.number, number):
+            return self.series
+        chosen = np.isin(self.number, number)
+        return self._series(self.number[chosen], self.completion_s[chosen])
+
+    def _series(self, number: Numbers, times_s: Floats) -> Series:
+        values = self.configuration.values
+        block = block_length(
+            times_s,
+            ring_shared_by=values["collective.reembed_every"] if self.rows["reembedded"].any() else 1,
+            sampler=values["conditions.sampler"],
+            mean_stay=values["conditions.mean_stay"],
+        )
+        return Series(number, times_s, block)
+
+
+Points = Mapping[tuple[str, int, str], Point]
+"""Points by engine, index of the configuration and mode."""
+
+
+def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[str, int, str], Point]:
+    """The points of a run by engine, configuration and mode: the model's first, the others in their order.
+
+    Raises FigureError where the run holds no collective, or one of a mode or an engine that does not exist.
+    """
+    if run.collectives.empty:
+        raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
+    found: dict[tuple[str, int, str], Point] = {}
+    grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
+    for (engine, index, mode), rows in grouped:
+        if mode not in MODE_STYLES:
+            raise FigureError(f"the mode {mode} has no row in MODE_STYLES: allowed is {', '.join(MODE_STYLES)}")
+        if engine not in ENGINES or not 0 <= index < len(configurations):
+            raise FigureError(f"{run.path} holds a point ({engine}, setting {index}, {mode}) that its settings lack")
+        sorted_already = rows["collective"].is_monotonic_increasing
+        ordered = rows if sorted_already else rows.sort_values("collective", kind="stable")
+        found[engine, index, mode] = Point(engine=engine, configuration=configurations[index], mode=mode, rows=ordered)
+    order = list(MODE_STYLES)
+    return {key: found[key] for key in sorted(found, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """The configurations of one figure: alike but for the value of `across` (its x axis) and of `facet` (its panels).
+
+    `name` is what tells it from other groups in a file's name, "" where there is one group.
+    """
+
+    name: str
+    across: str
+    facet: str | None
+    configurations: tuple[Configuration, ...]
+
+    @property
+    def x_label(self) -> str:
+        """What was varied, in words."""
+        return key_words(self.across)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of what was varied, with their units."""
+        keys = [self.across] if self.facet is None else [self.facet, self.across]
+        return tuple(_COLUMNS.get(key, key) for key in keys)
+
+    def cells(self, one: Configuration) -> tuple[Any, ...]:
+        """The values of a configuration in `columns`: numbers, or words where numbers would be the same."""
+        keys = [self.across] if self.facet is None else [self.facet, self.across]
+        return tuple(self._plain(key, one.value(key)) for key in keys)
+
+    def _plain(self, key: str, value: Any) -> Any:
+        values = {repr(one.value(key)): one.value(key) for one in self.configurations}.values()
+        numbers = [plain(key, item) for item in values]
+        return plain(key, value) if len(set(map(str, numbers))) == len(numbers) else words(key, value)
+
+    @cached_property
+    def facets(self) -> dict[str, tuple[Configuration, ...]]:
+        """The configurations of each panel by its title, each in the order of the sweep."""
+        found: dict[str, list[Configuration]] = {}
+        for one in self.configurations:
+            title = "" if self.facet is None else f"{key_words(self.facet)} {words(self.facet, one.value(self.facet))}"
+            found.setdefault(title, []).append(one)
+        return {title: tuple(there) for title, there in found.items()}
+
+    @cached_property
+    def ticks(self) -> dict[str, float | None]:
+        """The values of what was varied in words, each with its number where all of them have one of their own."""
+        values = {words(self.across, one.value(self.across)): one.value(self.across) for one in self.configurations}
+        numbers = [_number(self.across, value) for value in values.values()]
+        alone = None in numbers or len(set(numbers)) < len(numbers) or len(numbers) < 2
+        return dict.fromkeys(values) if alone else dict(zip(values, numbers, strict=True))
+
+    def place(self, one: Configuration) -> int:
+        """Which of the ticks a configuration stands at."""
+        return list(self.ticks).index(words(self.across, one.value(self.across)))
+
+    @property
+    def title(self) -> str:
+        """What was not varied, in words."""
+        first = self.configurations[0]
+        keys = [*_TITLED, *(key for key in first.swept if key not in _TITLED)]
+        return ", ".join(_titled(key, first.value(key)) for key in keys if key not in (self.across, self.facet))
+
+
+def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
+    """The configurations in groups, one for each figure.
+
+    Across goes the longest axis of the sweep, numbers before words and seeds last; the next stands in panels beside
+    each other where it has few values, and every other one makes a figure for each of its values.
+    """
+    first = configurations[0]
+    axes = {key: len({repr(one.value(key)) for one in configurations}) for key in first.swept}
+    ranked = sorted(axes, key=lambda key: (key == "run.seed", _number(key, first.value(key)) is None, -axes[key]))
+    across, *others = ranked or ["collective.chunk"]
+    facet = others[0] if others and axes[others[0]] <= _FACETS else None
+    apart = [key for key in axes if key not in (across, facet)]
+    groups: dict[tuple[str, ...], list[Configuration]] = {}
+    for one in configurations:
+        groups.setdefault(tuple(_file_words(key, one.value(key)) for key in apart), []).append(one)
+    return [
+        Group(name="-".join(which), across=across, facet=facet, configurations=tuple(found))
+        for which, found in groups.items()
+    ]
+
+
+def key_words(key: str) -> str:
+    """A scenario's key in words: "chunk size"; one that has none of its own as it is written."""
+    return _LABELS.get(key, key)
+
+
+def _number(key: str, value: Any) -> float | None:
+    """A value as a place on an axis, None where it is none: a seed is a number, but no quantity."""
+    found = plain(key, value)
+    is_quantity = isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
+    return float(found) if is_quantity and key != "run.seed" else None
+
+
+def plain(key: str, value: Any) -> Any:
+    """A value as a table holds it: one number where it is one, words otherwise."""
+    if key == "fabric.gpus" and isinstance(value, list):
+        return sum(value)
+    return value if isinstance(value, int | float | str) else words(key, value)
+
+
+def words(key: str, value: Any) -> str:
+    """A value in words: "8", "3+5", "64 MB", "10 µs"."""
+    if key == "fabric.gpus" and value == value[:1] * 2:
+        return str(sum(value))
+    if key == "collective.chunk":
+        return format_size(value)
+    if key.endswith(("_delay", "trace_step")):
+        return format_delay(value).replace("us", "µs")
+    if key.endswith("_rate") and isinstance(value, list):
+        return format_rate_range((value[0], value[1]))
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return "own" if isinstance(value, Mapping) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _titled(key: str, value: Any) -> str:
+    text = words(key, value)
+    known = {"fabric.gpus": f"{text} GPUs", "collective.chunk": f"chunks of {text}"}
+    return known.get(key, f"WAN links of {text}" if key == "conditions.wan_delay" else f"{key_words(key)} {text}")
+
+
+def _file_words(key: str, value: Any) -> str:
+    """A key and its value as part of a file's name: "wan_delay-100us"."""
+    text = re.sub(r"[^A-Za-z0-9.+_]", "", words(key, value).replace("µ", "u")).lstrip(".") or "other"
+    return f"{key.rpartition('.')[2]}-{text}"

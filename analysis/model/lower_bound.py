@@ -1,0 +1,85 @@
+"""A time no AllGather can beat, whatever its schedule, on the logical links of a fabric."""
+
+from collections.abc import Iterator
+from itertools import chain, combinations, product
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+_MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both ways: at most 2^8 cuts
+
+
+def lower_bound_s(fabric: Fabric, rates_bps: Floats, *, delays_s: Floats, chunk_bytes: int) -> Floats:
+    """Least time any AllGather of `chunk_bytes` a GPU can take under each of these conditions: [K] seconds.
+
+    `rates_bps` is [K, links], `delays_s` [links]. The schedule may be anything: no ring, chunks cut into pieces of any
+    size and sent over all links at once, forwarded from the first bit on, copied on the way by any node, even coded.
+    Assumed is only what the model assumes of a link: what enters link l at time t leaves it at t + delay_l, no more
+    than rate_l bits enter it per second, and no two nodes are joined otherwise.
+
+    Proof. Let X be a set of nodes (GPUs and routers) with a GPU x in it, C the links that lead into X, and S the GPUs
+    outside X. At the end x knows the 8 |S| chunk_bytes bits that began in S. However they are copied or coded, they
+    cannot be told from fewer bits received, so as many bits at least enter X over C in time for x. Let d be the least
+    delay of any way from a GPU of S to x. Nothing of use enters a link l of C before the least delay from S to the
+    tail of l, nor so late that delay_l and the least delay from the head of l to x are more than is left of the time
+    T; these add up to d or more. So l is of use for at most T - d seconds, and
+
+        8 |S| chunk_bytes <= (T - d) sum of rate_l over C,   T >= d + 8 |S| chunk_bytes / sum of rate_l over C.
+
+    This holds for every x in X, so for the one with the greatest d. The bound is the greatest over: each GPU as X
+    (what it must take in); everything but one GPU as X (its chunk must leave it); and the cuts of the WAN, X made of
+    any sites, whole, and of any transit routers (of many routers, the first few vary and the others stay outside).
+    Each of them is a cut, so those left out cost strength, not truth.
+    """
+    bound = np.zeros(len(rates_bps))
+    nodes = _nodes(fabric)
+    tail = np.array([nodes[link.src] for link in fabric.links])
+    head = np.array([nodes[link.dst] for link in fabric.links])
+    n = len(fabric.gpus)
+    away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
+    for inside in _cuts(fabric, nodes):
+        outer, inner = np.flatnonzero(~inside[:n]), np.flatnonzero(inside[:n])
+        least_s = away_s[np.ix_(outer, inner)].min(axis=0).max()
+        capacity_bps = rates_bps[:, ~inside[tail] & inside[head]].sum(axis=1)
+        np.maximum(bound, least_s + 8 * chunk_bytes * outer.size / capacity_bps, out=bound)
+    return bound
+
+
+def _nodes(fabric: Fabric) -> dict[str, int]:
+    """The ends of logical links, numbered: the GPUs by rank, then border routers, then transit routers."""
+    transit = [switch.name for switch in fabric.switches if switch.kind == "transit"]
+    names = [*(gpu.name for gpu in fabric.gpus), *fabric.border_routers, *transit]
+    return {name: place for place, name in enumerate(names)}
+
+
+def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[npt.NDArray[np.bool_]]:
+    """The sets X of the proof, [nodes] each."""
+    n, sites = len(fabric.gpus), len(fabric.gpus_per_site)
+    for gpu in range(n):
+        alone = np.zeros(len(nodes), dtype=bool)
+        alone[gpu] = True
+        yield alone
+        yield ~alone
+    site = np.full(len(nodes), -1)
+    site[: n + len(fabric.border_routers)] = [*fabric.gpu_sites, *fabric.br_sites]
+    free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
+    for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
+        for sides in product((False, True), repeat=free.size):
+            inside = np.isin(site, chosen)
+            inside[free] = sides
+            yield inside
+
+
+def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) -> Floats:
+    """The least delay of any way from each node to each other, [nodes, nodes] (Floyd and Warshall, 1962)."""
+    away_s = np.full((nodes, nodes), np.inf)
+    np.fill_diagonal(away_s, 0)
+    away_s[tail, head] = delays_s
+    for via in range(nodes):
+        np.minimum(away_s, away_s[:, via, None] + away_s[via], out=away_s)
+    return away_s

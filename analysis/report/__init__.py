@@ -1,0 +1,1 @@
+"""One page about a run: `python -m analysis.report DIR`."""

@@ -1,0 +1,278 @@
+"""The report of a stored run: ``python -m analysis.report DIR`` writes DIR/report.html and draws DIR/figures.
+
+One page that holds everything, loads nothing and runs nothing; it opens with the answer to the question that the run
+asked, then says how far the numbers can be trusted. Decides what stands on it; how it looks is in report.html.j2 and
+report.css, and what the figures show in `figures`.
+"""
+
+import argparse
+import base64
+import gzip
+import io
+import json
+import math
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import compute
+from pyarrow.csv import write_csv
+
+from analysis.figures.__main__ import jobs_of, said, with_progress
+from analysis.figures.fidelity import certified
+from analysis.figures.output import Picture, written
+from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
+from analysis.results.reader import Run, open_run
+from analysis.statistics.answer import Contest, answer
+from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
+from analysis.statistics.fidelity import percentage
+from analysis.statistics.intervals import Interval, gain, summarise
+from analysis.statistics.sharing import warnings
+
+MOST_FIGURES = 6_000_000
+"""Bytes of figures on one page; further ones are files in the run's folder."""
+MOST_ROWS = 100_000
+"""Rows on one page: less than 3 MB of it; all of them are in the run's folder."""
+_MOST_LINES = 1_000  # of the summary
+_PLAIN = 1_000  # rows up to which a file is not compressed
+_LISTS = ("ring", "paths")
+
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file within the page: its name, its media type, the words of its link and its content in base64."""
+
+    name: str
+    kind: str
+    words: str
+    data: str
+
+
+def write(directory: str | Path) -> Path:
+    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`."""
+    path = Path(directory)
+    run = open_run(path)
+    folder = path / "figures"
+    configurations = configurations_of(run)
+    points = points_of(run, configurations)
+    jobs = jobs_of(run, configurations, points)
+    folder.mkdir(exist_ok=True)
+    pictures = []
+    for picture in with_progress(jobs, "report"):
+        picture.write(folder)
+        pictures.append(picture)
+    return written(path / REPORT, report(run, configurations, points, pictures).encode())
+
+
+def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Sequence[Picture]) -> str:
+    """The page of a run with these points and figures."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
+    every = list(points.values())
+    shown, left_out = _figures(pictures)
+    orders, paper = _orders(every)
+    return page.get_template("report.html.j2").render(
+        name=run.provenance.get("name", "run"),
+        answer=answer(_contests(every)),
+        complete=run.complete,
+        fidelity=certified(points),
+        percentage=percentage,
+        sharing=warnings((one.label, one.shared_wan_links) for one in configurations),
+        scope=_scope(configurations, every),
+        provenance=run.provenance,
+        joined=lambda command: shlex.join(map(str, command)),
+        dumps=lambda value: json.dumps(value, indent=2),
+        pictures=shown,
+        left_out=left_out,
+        most_figures=MOST_FIGURES,
+        summary=[_line(point, points) for point in every],
+        most_lines=_MOST_LINES,
+        orders=orders,
+        paper=paper,
+        claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
+        rule=rule(every),
+        rows=[_download(point, rows_a_point(every)) for point in every],
+        scenario=run.scenario_text,
+    )
+
+
+def _scope(configurations: Sequence[Configuration], points: Sequence[Point]) -> str:
+    """What was run: the configurations, and how many collectives each engine had."""
+    labels = [one.label for one in configurations]
+    parts = []
+    for engine, word in (("emulation", "measured"), ("model", "predicted")):
+        here = [len(point.rows) for point in points if point.engine == engine]
+        if here:
+            parts.append(f"{sum(here):,} collectives {word} at {len(here)} points")
+    names = "; ".join(labels) if len(labels) <= 8 else f"{labels[0]} to {labels[-1]}, {len(labels)} settings"
+    return f"{names}: {', '.join(parts)}"
+
+
+def _contests(points: Sequence[Point]) -> list[Contest]:
+    """The modes of every configuration, as measured unless the model has more collectives of it."""
+    found: dict[int, Contest] = {}
+    for _, group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
+        here = list(group)
+        one, count = here[0].configuration, min(len(point.rows) for point in here)
+        if one.index not in found or count >= found[one.index].collectives:
+            found[one.index] = Contest(
+                label=one.label,
+                collective=one.collective,
+                collectives=count,
+                is_measured=here[0].engine == "emulation",
+                times={point.mode: point.series for point in here},
+            )
+    return list(found.values())
+
+
+def _figures(pictures: Sequence[Picture]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The figures that the page holds, and the names of those for which it has no room."""
+    from markupsafe import Markup
+
+    used, left_out = 0, []
+    shown: list[dict[str, Any]] = []
+    for picture in pictures:
+        used += len(picture.svg) + len(picture.data) * 4 // 3
+        if used > MOST_FIGURES:
+            left_out.append(picture.name)
+            continue
+        files = [_file(f"{picture.name}.csv", picture.data.encode(), "text/csv", "data")]
+        for ending, content in picture.more.items():
+            words = "trace, to be opened at ui.perfetto.dev" if ending == ".json" else ending
+            files.append(_file(f"{picture.name}{ending}", content.encode(), "application/json", words))
+        drawing, width = _embedded(picture.svg, prefix=f"f{len(shown)}")
+        shown.append({"svg": Markup(drawing), "width": width, "caption": picture.caption, "files": files})  # noqa: S704
+    return shown, left_out
+
+
+def _embedded(svg: str, *, prefix: str) -> tuple[str, int]:
+    """An SVG as part of a page, and its natural width in pixels; its ids get the prefix, as two figures share some."""
+    body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", body)
+    width = re.search(r'width="([0-9.]+)pt"', body)
+    body = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 role="img"', body, count=1)
+    return body, round(float(width[1]) * 4 / 3) if width else 900
+
+
+def _line(point: Point, points: Points) -> list[str]:
+    """A point's line of the summary."""
+    times = point.series
+    found = summarise(times)
+    line = [point.engine, point.configuration.label, point.mode, f"{found.collectives:,}"]
+    line += [f"{found.mean_s.value * 1e3:,.3f}", _ends(found.mean_s, 1e3, 3), f"{found.total_s.value:,.3f}"]
+    base = points.get((point.engine, point.configuration.index, "base"))
+    less = None if base is None or point.mode == "base" else gain(base.series, times)
+    return [*line, "", ""] if less is None else [*line, f"{less.value * 100:.1f} %", _ends(less, 100, 1)]
+
+
+def _ends(interval: Interval, scale: float, digits: int) -> str:
+    if math.isnan(interval.low):
+        return "—"
+    return f"{interval.low * scale:,.{digits}f} to {interval.high * scale:,.{digits}f}"
+
+
+def _orders(points: Sequence[Point]) -> tuple[list[list[str]], list[list[str]]]:
+    """The order of the modes at each configuration; the paper's own are held against its claims, in the second list."""
+    others, papers = [], []
+    for (engine, _), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
+        here = list(group)
+        configuration = here[0].configuration
+        found = claims({point.mode: point.series for point in here})
+        line = [engine, configuration.label, found.order_text]
+        if is_papers(configuration.values, [point.mode for point in here]):
+            papers.append([*line, _verdict(found.order_holds), _verdict(found.joint_holds)])
+        elif len(here) > 1:
+            others.append(line)
+    return others, papers
+
+
+def _verdict(holds: bool | None) -> str:
+    return {True: "holds", False: "differs", None: "open"}[holds]
+
+
+def rule(points: Sequence[Point]) -> str:
+    """Which rows are on the page and where the rest is, in words."""
+    most = rows_a_point(points)
+    lacking = sum(len(point.rows) > most for point in points)
+    if not lacking:
+        return "All rows of all points are in this page; the same rows are in collectives.parquet beside it."
+    return (
+        f"A page holds at most {MOST_ROWS:,} rows, here the first {most:,} of a point: {lacking} of {len(points)} "
+        "points have more. All of them are in collectives.parquet beside this page."
+    )
+
+
+def rows_a_point(points: Sequence[Point]) -> int:
+    """How many rows of a point are on the page, from the first: as many as leave room for those of the others."""
+    room = MOST_ROWS
+    sizes = sorted(len(point.rows) for point in points)
+    for index, size in enumerate(sizes):
+        share = room // (len(sizes) - index)
+        if size > share:
+            return share
+        room -= size
+    return max(sizes, default=0)
+
+
+def _download(point: Point, most: int) -> dict[str, Any]:
+    """A point and its first rows as a file, compressed where they are many."""
+    count, name = len(point.rows), f"{point.engine}-{point.configuration.index}-{point.mode}.csv"
+    words = "all" if count <= most else f"first {most:,}"
+    content = as_csv(point.rows.head(most))
+    if min(count, most) > _PLAIN:
+        file = _file(f"{name}.gz", gzip.compress(content, 3, mtime=0), "application/gzip", f"{words}, CSV (gzip)")
+    else:
+        file = _file(name, content, "text/csv", f"{words}, CSV")
+    label = point.configuration.label
+    return {"engine": point.engine, "label": label, "mode": point.mode, "count": count, "file": file}
+
+
+def _file(name: str, content: bytes, kind: str, words: str) -> Download:
+    return Download(name=name, kind=kind, words=words, data=base64.b64encode(content).decode("ascii"))
+
+
+def as_csv(rows: pd.DataFrame) -> bytes:
+    """Rows as a CSV file; lists are words with a blank between."""
+    columns = {}
+    for name in rows.columns:
+        column = pa.array(rows[name])
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if name in _LISTS:
+            # take() copies the slice; casting a sliced array would cast its whole parent buffer.
+            own = column.take(pa.array(range(len(column)), pa.int64()))
+            column = compute.binary_join(own.cast(pa.list_(pa.string())), " ")
+        elif pa.types.is_boolean(column.type):
+            column = compute.if_else(column, "True", "False")
+        elif pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        columns[str(name)] = column
+    text = io.BytesIO()
+    write_csv(pa.table(columns), text)
+    return text.getvalue()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit status; messages go to stderr."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a stored run.")
+    parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
+    options = parser.parse_args(arguments)
+    return said(lambda: [write(options.directory)], "analysis.report")
+
+
+if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))

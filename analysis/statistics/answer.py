@@ -1,0 +1,97 @@
+"""A run's answer in one sentence: what was compared, which mode wins, by how much, and how sure that is."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.statistics.claims import claims
+from analysis.statistics.intervals import Interval, Series, gain, summarise
+
+_OUTCOMES = 3  # in one sentence
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contest:
+    """The completion times of the modes of one configuration, over that many collectives of this name each."""
+
+    label: str
+    collective: str
+    collectives: int
+    is_measured: bool
+    times: Mapping[str, Series]
+
+
+def answer(contests: Sequence[Contest]) -> str:
+    """The sentence; of one contest or more, over the same modes or not."""
+    if len(contests) == 1 and len(contests[0].times) == 1:
+        ((mode, times),) = contests[0].times.items()
+        mean_s = summarise(times).mean_s
+        text = f"{mean_s.value * 1e3:,.4g} ms{_interval(mean_s, 1e3, ' ms')}"
+        return f"{contests[0].label}: a mean of {text} in {mode} over {_counted(contests)}; no mode to compare it with."
+    parts: dict[tuple[str, ...], list[Contest]] = {}
+    for one in contests:
+        parts.setdefault(_fastest(one), []).append(one)
+    found = [
+        _outcome(fastest, here, len(contests)) for fastest, here in sorted(parts.items(), key=lambda p: -len(p[1]))
+    ]
+    modes = list(dict.fromkeys(mode for one in contests for mode in one.times))
+    where = contests[0].label if len(contests) == 1 else f"{len(contests)} configurations"
+    return f"{_listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(found)}."
+
+
+def _fastest(contest: Contest) -> tuple[str, ...]:
+    """The fastest mode, and those that cannot be told apart from it."""
+    found = claims(contest.times)
+    best = [found.order[-1]]
+    for mode, relation in zip(reversed(found.order[:-1]), reversed(found.relations), strict=True):
+        if relation == ">":
+            break
+        best.append(mode)
+    return tuple(best)
+
+
+def _outcome(fastest: Sequence[str], here: Sequence[Contest], of: int) -> str:
+    where = "" if of == 1 else f" at all {of}" if len(here) == of else f" at {len(here)} of {of}"
+    gains = [_gain(one, fastest[0]) for one in here]
+    known = [less for less in gains if less is not None]
+    who = f"{fastest[0]} is fastest{where}"
+    if len(fastest) > 1:
+        who = f"{fastest[0]} has the least mean{where}, not told apart from {_listed(fastest[1:])}"
+    if not known or fastest[0] == "base":
+        return who
+    least, most = min(known, key=lambda less: less.value), max(known, key=lambda less: less.value)
+    if len(known) == 1:
+        return f"{who}, {_percent(least.value)} below base{_interval(least, 100, ' %')}"
+    ends = [end for less in known for end in (less.low, less.high)]
+    sure = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
+    return (
+        f"{who}, {_percent(least.value)} to {_percent(most.value)} below base{_interval(sure, 100, ' %', 's within')}"
+    )
+
+
+def _gain(contest: Contest, mode: str) -> Interval | None:
+    return gain(contest.times["base"], contest.times[mode]) if "base" in contest.times else None
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+def _interval(found: Interval, scale: float, unit: str, word: str = "") -> str:
+    if math.isnan(found.low):
+        return " (too few collectives for an interval)"
+    digits = ".1f" if unit == " %" else ",.4g"
+    return f" (95 % interval{word} {found.low * scale:{digits}} to {found.high * scale:{digits}}{unit})"
+
+
+def _counted(contests: Sequence[Contest]) -> str:
+    """How many collectives, and whose: "100,000 AllGathers (timing model)"."""
+    counts = [one.collectives for one in contests]
+    number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
+    engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)
+    each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
+    return f"{number} {contests[0].collective}{'' if max(counts) == 1 else 's'}{each} ({_listed(list(engines))})"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

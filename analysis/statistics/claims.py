@@ -1,0 +1,110 @@
+"""What the paper claims of the four modes, held against completion times as they were found.
+
+The claims: total times in the order base > ccl > wan > joint at every point, and joint about 33 % below base. They
+are tested, not assumed: what differs is said to differ. They are claims about the paper's own configurations, and are
+held against nothing else.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from analysis.statistics.intervals import Interval, Series, gain, shared
+
+PAPER_ORDER = ("base", "ccl", "wan", "joint")
+PAPER_JOINT_GAIN = 0.33
+ABOUT = 0.03
+"""How far a gain may lie from the paper's and still be about it: three percentage points."""
+
+_PAPERS: Mapping[str, Any] = {
+    "fabric.wan": "mesh",
+    "conditions.sampler": "uniform",
+    "conditions.intra_rate": [20_000_000_000, 200_000_000_000],
+    "conditions.wan_rate": [10_000_000_000, 100_000_000_000],
+    "conditions.intra_delay": 0.7e-6,
+    "collective.kind": "allgather",
+    "collective.reembed_every": 10,
+    "fault": [],
+}
+_ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was found at one point, slowest mode first.
+
+    `relations[i]` stands between `order[i]` and `order[i + 1]`: ">" where the interval of their difference excludes
+    zero, "~" where they cannot be told apart. `order_holds` and `joint_holds` tell whether the paper's claims do, or
+    are None where the modes they speak of were not all run or the intervals leave it open.
+    """
+
+    order: tuple[str, ...]
+    relations: tuple[str, ...]
+    order_holds: bool | None
+    joint_holds: bool | None
+
+    @property
+    def order_text(self) -> str:
+        """The order in one line: "base > wan ~ ccl > joint"."""
+        return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
+
+
+def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
+    """Whether these are the paper's own: the values of a configuration's keys, as settings.json has them, and modes.
+
+    That is all four modes on two sites of 4 or 8 GPUs and two border routers each, in a mesh, with the paper's rates
+    drawn uniformly, chunks of 8 to 64 MB and WAN delays of 10 us to 10 ms, re-embedding every 10th time, no faults.
+    Leaves, spines, the number of collectives, the seed, the clock and the transport may be any.
+    """
+    return (
+        set(PAPER_ORDER) <= set(modes)
+        and values.get("fabric.gpus") in ([4, 4], [8, 8])
+        and values.get("fabric.border_routers") in (2, [2, 2])
+        and 8_000_000 <= values.get("collective.chunk", 0) <= 64_000_000
+        and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
+        and all(values.get(key) == value for key, value in _PAPERS.items())
+    )
+
+
+def claims(times: Mapping[str, Series]) -> Found:
+    """Hold completion times by mode against the paper's claims, over the collectives that all modes have.
+
+    Where there is none, everything is open.
+    """
+    alike = shared(list(times.values()))
+    if alike is None:
+        return Found(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
+    times = dict(zip(times, alike, strict=True))
+    order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
+    relations = tuple(">" if _less(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
+    joint = _less(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
+    return Found(
+        order=order,
+        relations=relations,
+        order_holds=_order_holds(times),
+        joint_holds=None if joint is None else _about(joint),
+    )
+
+
+def _less(slower: Series, faster: Series) -> Interval:
+    found = gain(slower, faster)
+    assert found is not None  # all have the same collectives
+    return found
+
+
+def _order_holds(times: Mapping[str, Series]) -> bool | None:
+    if not set(PAPER_ORDER) <= set(times):
+        return None
+    steps = [_less(times[slower], times[faster]) for slower, faster in pairwise(PAPER_ORDER)]
+    if any(step.high < -_ROUNDING for step in steps):
+        return False
+    return True if all(step.low > _ROUNDING for step in steps) else None
+
+
+def _about(gain: Interval) -> bool | None:
+    """Whether the whole interval lies about the paper's gain (True), none of it (False), or neither (None)."""
+    least, most = PAPER_JOINT_GAIN - ABOUT, PAPER_JOINT_GAIN + ABOUT
+    if least <= gain.low and gain.high <= most:
+        return True
+    return False if gain.high < least or gain.low > most else None

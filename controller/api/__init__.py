@@ -1,0 +1,1 @@
+"""What a client asks of the controller, over a Unix socket."""

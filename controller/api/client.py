@@ -1,0 +1,153 @@
+"""A synchronous client of the controller's Unix socket, with deadlines."""
+
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.api.protocol import ProtocolError, read_object, write_line
+
+_RETRY_S = 0.02
+_SLACK_S = 1.0  # for a reply that is due to arrive
+_MAX_REPLY = 1 << 20  # bytes
+
+
+class ControllerError(RuntimeError):
+    """The controller is not there, does not answer in time, or refuses: one sentence with its socket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteReply:
+    """The path of every crossing asked for, as indices in `Fabric.paths`; all are in force.
+
+    `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
+    """
+
+    paths: tuple[int, ...]
+    messages: int
+    took_s: float
+
+
+class Controller:
+    """A connection to the controller whose socket is at `path`, made when needed; a reply may take `deadline_s`.
+
+    `token` is the run's, if the controller was given one. Every method raises ControllerError.
+    """
+
+    def __init__(self, path: Path, *, deadline_s: float = 30.0, token: str | None = None) -> None:
+        self._path, self._deadline_s = path, deadline_s
+        self._token = {} if token is None else {"token": token}
+        self._socket: socket.socket | None = None
+
+    def __enter__(self) -> "Controller":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the next request connects again."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def wait_ready(
+        self, *, timeout_s: float, alive: Callable[[], bool] = lambda: True, without: Collection[str] = ()
+    ) -> None:
+        """Return once the controller runs and every switch but those in `without` has its default rules.
+
+        Waits no longer for a controller that does not answer once its process is not `alive`.
+        """
+        end = time.monotonic() + timeout_s
+        while self._socket is None:
+            try:
+                self._connect()
+            except ControllerError:
+                if not alive():
+                    raise self._error("has ended before it was ready") from None
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_RETRY_S)
+        wait_s = max(0.0, end - time.monotonic())
+        reply = self._ask({"ask": "status", "wait_s": wait_s}, deadline_s=wait_s + _SLACK_S)
+        late = ", ".join(name for name in reply["not_ready"] if name not in without)
+        if late:
+            raise self._error(f"still waits for {late} after {timeout_s:g} s")
+
+    def route(
+        self,
+        *,
+        crossings: Iterable[tuple[int, int]],
+        rates_bps: Iterable[float],
+        delays_s: Iterable[float],
+        chunk_bytes: int,
+        best: bool,
+    ) -> RouteReply:
+        """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default one.
+
+        `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
+        `chunk_bytes`, otherwise the fixed one. Returns when every switch has confirmed.
+        """
+        request = {
+            "ask": "route",
+            "crossings": [[int(src), int(dst)] for src, dst in crossings],
+            "rates_bps": [float(rate) for rate in rates_bps],
+            "delays_s": [float(delay) for delay in delays_s],
+            "chunk_bytes": int(chunk_bytes),
+            "best": bool(best),
+        }
+        reply = self._ask(request, deadline_s=self._deadline_s)
+        return RouteReply(paths=tuple(reply["paths"]), messages=reply["messages"], took_s=reply["took_s"])
+
+    def status(self) -> dict[str, Any]:
+        """`not_ready`: the switches without default rules; `generation`: the last one; `routes` off the default path:
+        [src, dst, path, generation] each; `dead`: the cables, [node, node] each, that the default paths avoid;
+        `outages`: the last `controller.routing.link_state.Outage`s."""
+        return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(self._deadline_s)
+            try:
+                self._socket.connect(str(self._path))
+            except OSError as error:
+                self.close()
+                raise ControllerError(f"no controller answers at {self._path}: {error.strerror or error}") from None
+        return self._socket
+
+    def _ask(self, request: dict[str, Any], *, deadline_s: float) -> dict[str, Any]:
+        connection = self._connect()
+        try:
+            reply = read_object(_exchange(connection, write_line(request | self._token), deadline_s))
+        except (OSError, ProtocolError) as error:
+            self.close()  # the reply may come later
+            if isinstance(error, ProtocolError):
+                raise self._error(f"answers nonsense: {error}") from None
+            late = isinstance(error, TimeoutError)
+            raise self._error(f"has not answered within {deadline_s:g} s" if late else "has ended") from None
+        if reply.get("ok") is not True:
+            raise self._error(f"says: {reply.get('error')}")
+        return reply
+
+    def _error(self, what: str) -> ControllerError:
+        return ControllerError(f"the controller at {self._path} {what}")
+
+
+def _exchange(connection: socket.socket, line: bytes, deadline_s: float) -> bytes:
+    """Send a line and return the one line that answers it; raises OSError, and ProtocolError for too long a reply."""
+    end = time.monotonic() + deadline_s
+    connection.settimeout(deadline_s)
+    connection.sendall(line)
+    reply = b""
+    while not reply.endswith(b"\n"):
+        connection.settimeout(max(end - time.monotonic(), 1e-6))
+        received = connection.recv(65536)
+        if not received:
+            raise ConnectionResetError
+        reply += received
+        if len(reply) > _MAX_REPLY:
+            raise ProtocolError(f"more than {_MAX_REPLY} bytes")
+    return reply

@@ -1,0 +1,204 @@
+"""The controller's protocol: a line of JSON for every request and every reply, and the JSON of a declared fabric.
+
+Every field that comes in is checked; anything wrong is a ProtocolError, one sentence with the value at fault.
+"""
+
+import hmac
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NoReturn
+
+from topologies.fabric.fabric import Fabric, FabricSpec
+from topologies.fabric.wan import WanSpec
+
+MAX_WAIT_S = 3600.0
+MAX_TOKEN = 256
+_MAX_BYTES, _MAX_BPS, _MAX_S = 1 << 60, 10**18, 1e6
+_SHOWN = 60  # characters of a wrong value that an error repeats
+
+
+class ProtocolError(ValueError):
+    """A message that is malformed or cannot be served: one sentence with the value at fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusRequest:
+    """The state of the controller, answered once every switch is ready, or after `wait_s` seconds."""
+
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteRequest:
+    """Choose and install the path of every crossing, a pair of ranks in two sites; other pairs get the default path.
+
+    `rates_bps` and `delays_s` are the conditions of every logical link, [links]. `best`: the path of least cost for a
+    chunk of `chunk_bytes`, otherwise the fixed one.
+    """
+
+    crossings: tuple[tuple[int, int], ...]
+    rates_bps: tuple[float, ...]
+    delays_s: tuple[float, ...]
+    chunk_bytes: int
+    best: bool
+
+
+Request = StatusRequest | RouteRequest
+
+
+def write_line(message: Mapping[str, Any]) -> bytes:
+    """A message as it is sent. Raises ValueError for NaN and infinities, which JSON does not have."""
+    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def read_object(line: str | bytes) -> dict[str, Any]:
+    """The JSON object in a text. Raises ProtocolError for any other text."""
+    try:
+        value = json.loads(line, parse_constant=_refuse_constant)
+    except ProtocolError:
+        raise
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise ProtocolError(f"{show(line)} is not JSON") from None
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{show(value)} is not a JSON object")
+    return value
+
+
+def show(value: object) -> str:
+    """A value on one line, cut short."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "beyond every float"  # JSON numbers such as 1e999
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def line_limit_bytes(fabric: Fabric) -> int:
+    """The longest line that either side sends: room for two numbers a link, a few for every GPU and switch."""
+    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches))
+
+
+def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> Request:
+    """The request on a line. Raises ProtocolError unless this fabric can serve it and it has the `token`, if any."""
+    message = read_object(line)
+    given = message.pop("token", None)
+    if token is not None and not (isinstance(given, str) and _same(given, token)):
+        raise ProtocolError("the run's token is missing or wrong")
+    kind = message.pop("ask", None)
+    if kind == "status":
+        _only(message, ("wait_s",))
+        return StatusRequest(wait_s=_number("wait_s", message.get("wait_s", 0), low=0, high=MAX_WAIT_S))
+    if kind == "route":
+        return _route_request(message, fabric)
+    raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route"')
+
+
+def write_spec(spec: FabricSpec) -> str:
+    """A declared fabric as JSON; `read_spec` restores it."""
+    return json.dumps(asdict(spec), indent=1)
+
+
+def read_spec(text: str | bytes) -> FabricSpec:
+    """The fabric that `write_spec` wrote; raises ProtocolError. The range of counts is left to `build_fabric`."""
+    message = read_object(text)
+    _only(message, [field.name for field in fields(FabricSpec)])
+    wan = message.pop("wan", {})
+    _check(isinstance(wan, dict), "wan", wan, "an object")
+    for name, value in message.items():
+        numbers = value if isinstance(value, list) else [value]
+        _check(all(_is_int(number) for number in numbers), name, value, "a whole number or a list of them")
+    sites = message.get("gpus_per_site", [])
+    _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
+    counts = {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
+    return FabricSpec(**counts, wan=_wan(wan))
+
+
+def _wan(wan: dict[str, Any]) -> WanSpec:
+    _only(wan, [field.name for field in fields(WanSpec)])
+    preset, routers, links = wan.get("preset", "mesh"), wan.get("routers", []), wan.get("links", [])
+    _check(preset is None or isinstance(preset, str), "preset", preset, "a name")
+    _check(_are_names(routers), "routers", routers, "a list of names")
+    pairs = isinstance(links, list) and all(_are_names(link) and len(link) == 2 for link in links)
+    _check(pairs, "links", links, "a list of pairs of names")
+    return WanSpec(preset=preset, routers=tuple(routers), links=tuple((a, b) for a, b in links))
+
+
+def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
+    names = [field.name for field in fields(RouteRequest)]
+    _only(message, names)
+    missing = next((name for name in names if name not in message), None)
+    if missing is not None:
+        raise ProtocolError(f'a route request needs "{missing}"')
+    chunk_bytes, best = message["chunk_bytes"], message["best"]
+    allowed = _is_int(chunk_bytes) and 0 < chunk_bytes <= _MAX_BYTES
+    _check(allowed, "chunk_bytes", chunk_bytes, f"a whole number from 1 to {_MAX_BYTES}")
+    _check(isinstance(best, bool), "best", best, "true or false")
+    return RouteRequest(
+        crossings=_crossings(message["crossings"], fabric),
+        rates_bps=_per_link("rates_bps", message["rates_bps"], fabric, low=1, high=_MAX_BPS),
+        delays_s=_per_link("delays_s", message["delays_s"], fabric, low=0, high=_MAX_S),
+        chunk_bytes=chunk_bytes,
+        best=best,
+    )
+
+
+def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
+    """Distinct pairs of ranks, each in two sites that the WAN joins; no more than there are GPUs, as in a ring."""
+    count = len(fabric.gpus)
+    allowed = isinstance(value, list) and len(value) <= count
+    _check(allowed, "crossings", value, f"a list of at most {count} pairs")
+    found: dict[tuple[int, int], None] = {}
+    for pair in value:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(_is_int(rank) for rank in pair)):
+            raise ProtocolError(f"the crossing {show(pair)} is not a pair of ranks")
+        src, dst = pair
+        if not (0 <= src < count and 0 <= dst < count):
+            raise ProtocolError(f"the crossing {show(pair)} names a rank beyond 0 to {count - 1}")
+        if not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
+            raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
+        if (src, dst) in found:
+            raise ProtocolError(f"the crossing {show(pair)} is given twice")
+        found[src, dst] = None
+    return tuple(found)
+
+
+def _per_link(name: str, value: Any, fabric: Fabric, *, low: float, high: float) -> tuple[float, ...]:
+    links = len(fabric.links)
+    allowed = isinstance(value, list) and len(value) == links
+    _check(allowed, name, value, f"a list of {links}, one for every logical link")
+    return tuple(_number(f"{name}[{index}]", entry, low=low, high=high) for index, entry in enumerate(value))
+
+
+def _number(name: str, value: Any, *, low: float, high: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    _check(number and low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _check(allowed: bool, name: str, value: Any, expected: str) -> None:
+    if not allowed:
+        raise ProtocolError(f'"{name}" is {show(value)}, not {expected}')
+
+
+def _only(message: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    unknown = next((name for name in message if name not in allowed), None)
+    if unknown is not None:
+        raise ProtocolError(f"unknown key {show(unknown)}; allowed: {', '.join(allowed)}")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _same(given: str, token: str) -> bool:
+    """Compares tokens in a time that does not depend on how much of them is equal."""
+    return len(given) <= MAX_TOKEN and hmac.compare_digest(given.encode(errors="replace"), token.encode())
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ProtocolError(f"{constant} is not a number here")

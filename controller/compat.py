@@ -1,0 +1,98 @@
+"""The OpenFlow framework under the app: os-ken, or stock Ryu 4.34 where there is no os-ken.
+
+The two have the same classes under different names; every difference is here, and what each needs before it runs.
+Import this before anything that uses sockets: Ryu's threads are green, and its sockets must be too.
+"""
+
+import importlib
+import os
+import select
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the caller's environment asks for; read on import
+
+try:
+    import os_ken  # noqa: F401
+
+    NAME = "os_ken"
+except ModuleNotFoundError:
+    NAME = "ryu"
+
+if NAME == "ryu":
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eventlet advises against itself; Ryu has nothing else
+        import eventlet
+        import eventlet.wsgi
+
+    if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
+        eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu's WSGI imports a name that eventlet has dropped
+    # Threads stay real, as under ryu-manager: the framework makes its own with `hub.spawn`.
+    eventlet.monkey_patch(thread=False)
+
+_base = importlib.import_module(f"{NAME}.base.app_manager")  # first: in Ryu the controller's modules need it loaded
+
+hub = importlib.import_module(f"{NAME}.lib.hub")
+ofp_event = importlib.import_module(f"{NAME}.controller.ofp_event")
+_handler = importlib.import_module(f"{NAME}.controller.handler")
+_cfg = importlib.import_module(f"{NAME}.cfg")
+importlib.import_module(f"{NAME}.controller.controller")  # it declares the options set below
+OFP_VERSION = importlib.import_module(f"{NAME}.ofproto.ofproto_v1_3").OFP_VERSION
+
+App = _base.OSKenApp if NAME == "os_ken" else _base.RyuApp
+AppManager = _base.AppManager
+set_ev_cls = _handler.set_ev_cls
+CONFIG, MAIN, DEAD = _handler.CONFIG_DISPATCHER, _handler.MAIN_DISPATCHER, _handler.DEAD_DISPATCHER
+
+LOOPBACK = "127.0.0.1"
+
+
+def start(app: str, *, port: int, **arguments: object) -> list[object]:
+    """Load the module `app` and what it needs, give its app these arguments, and listen for switches on loopback.
+
+    Returns the framework's threads: they run until the process ends, and one that ends earlier is a failure. The
+    managers that the frameworks ship are not used: os-ken 4 has none, and its `run_apps` trips over an interrupt.
+    """
+    _cfg.CONF([], project=NAME, default_config_files=[])
+    _cfg.CONF.set_override("ofp_listen_host", LOOPBACK)
+    _cfg.CONF.set_override("ofp_tcp_listen_port", port)
+    apps = AppManager.get_instance()
+    apps.load_apps([app])
+    contexts = apps.create_contexts()
+    threads: list[object] = apps.instantiate_apps(**contexts, **arguments)
+    return threads
+
+
+def configured(section: str, names: Sequence[str]) -> dict[str, str]:
+    """The options of these names that a section of the framework's configuration file has."""
+    cfg = importlib.import_module("oslo_config.cfg")
+    _cfg.CONF.register_opts([cfg.StrOpt(name) for name in names], group=section)
+    given = {name: getattr(getattr(_cfg.CONF, section), name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def has_hung_up(datapath: Any) -> bool:
+    """Whether a switch has closed its connection and the framework has not noticed; reads nothing.
+
+    os-ken's reader does notice, but then waits for the writing thread, which waits for something to write. Ryu's reader
+    ends that thread.
+    """
+    if NAME == "ryu":
+        return False
+    poll = select.poll()
+    try:
+        # Not by MSG_PEEK: the socket has a timeout, which a peek would wait for if the reader is quicker.
+        poll.register(datapath.socket, select.POLLRDHUP)
+    except (OSError, ValueError):  # closed on this side
+        return True
+    return bool(poll.poll(0))
+
+
+def version() -> str:
+    """The framework and its version, as "os_ken 4.2.2"."""
+    known = getattr(sys.modules[NAME], "version", None)
+    return f"{NAME} {known or metadata.version(NAME.replace('_', '-'))}"

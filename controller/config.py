@@ -1,0 +1,63 @@
+"""The fabric and the socket of a controller, from a file, from counts given as text, or from the framework's file.
+
+Mininet's users start the app by its module's name (`ryu-manager controller.app`), and declare what differs from the
+defaults in the section [longhaul] of the framework's configuration file: `fabric`, or `gpus` etc., and `socket`.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from controller import compat
+from controller.api.protocol import ProtocolError, read_spec
+from topologies.errors import FabricError
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WAN_PRESETS
+
+COUNTS = ("gpus", "leaves", "spines", "border_routers", "wan")
+"""What declares a fabric, as `FabricSpec.parse` takes it."""
+
+
+class DeclarationError(ValueError):
+    """A fabric that cannot be built: one sentence with what is wrong."""
+
+
+def fabric_of(file: Path | None, counts: Mapping[str, str]) -> Fabric:
+    """The fabric of a file, or of COUNTS as text; raises DeclarationError."""
+    if file is not None and counts:
+        raise DeclarationError(f"--fabric declares all of the fabric: {', '.join(counts)} cannot be given beside it")
+    try:
+        if file is not None:
+            return build_fabric(read_spec(file.read_bytes()))
+        gpus, wan = counts.get("gpus", "8"), counts.get("wan", WAN_PRESETS[0])
+        numbers = {name: _number(name, text) for name, text in counts.items() if name not in ("gpus", "wan")}
+        return build_fabric(FabricSpec.parse(gpus=gpus, wan=wan, **numbers))
+    except (OSError, ProtocolError, FabricError) as error:
+        which = "the fabric" if file is None else f"the fabric {file}"
+        raise DeclarationError(f"{which} cannot be built: {sentence(error)}") from None
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise DeclarationError(f'{name.replace("_", " ")}: expected a whole number, got "{text[:40]}"')
+    return int(text)
+
+
+def configured() -> tuple[Fabric, Path]:
+    """The fabric and the socket of the framework's configuration file; raises DeclarationError."""
+    given = compat.configured("longhaul", ("fabric", "socket", *COUNTS))
+    file, path = given.pop("fabric", None), given.pop("socket", None)
+    return fabric_of(Path(file) if file else None, given), Path(path) if path else default_socket()
+
+
+def default_socket() -> Path:
+    """The socket of this user's controller unless another is given, in a folder of this user's, which is made if need
+    be."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / "longhaul-controller.sock"
+
+
+def sentence(error: Exception) -> str:
+    """What an error says, on one line."""
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")

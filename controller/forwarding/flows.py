@@ -1,0 +1,79 @@
+"""Flow rules, and the messages that install and remove them, as values: the part of OpenFlow 1.3 that is used here.
+
+Every rule is for IPv4. `rules` makes them, `switches` sends them.
+"""
+
+from dataclasses import dataclass, field
+
+STANDING_PRIORITY = 100
+TURN_PRIORITY = 110  # a default rule for packets to send back out of their input port
+ROUTE_PRIORITY = 200
+
+IN_PORT = 0xFFFF_FFF8
+"""OpenFlow's OFPP_IN_PORT; a switch drops a packet that its port's number would send back out of its input port."""
+
+ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
+LAST_GENERATION = 0xFFFF_FFFF
+
+_OURS = 0x4C48 << 48  # "LH"
+_ROUTE = 1 << 32
+STANDING_COOKIE = _OURS
+ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ LAST_GENERATION
+"""The cookie and mask that match all routes of all generations, and no default rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """What a rule matches: IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), input port, destination MAC."""
+
+    src: str | None = None
+    dst: str | None = None
+    in_port: int | None = None
+    eth_dst: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A flow entry: sets the destination MAC to `eth_dst`, if given, and sends the packet out of `out_port`."""
+
+    priority: int
+    cookie: int
+    match: Match
+    out_port: int
+    eth_dst: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install:
+    """Add a rule to a switch; it replaces one with the same match and priority atomically."""
+
+    switch: str
+    rule: Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remove:
+    """Delete a switch's rules whose cookie is this under the mask and whose match is at least as narrow as `match`."""
+
+    switch: str
+    cookie: int
+    mask: int = ALL_BITS
+    match: Match = field(default_factory=Match)
+
+
+Message = Install | Remove
+Stage = tuple[Message, ...]
+"""Messages that may take effect in any order; every switch has confirmed all of its own before the next stage."""
+
+
+def route_cookie(generation: int) -> int:
+    """The cookie of the routes of a generation, 1 to LAST_GENERATION."""
+    return ROUTES_COOKIE | generation
+
+
+def tag(number: int) -> str:
+    """The MAC address that replaces the destination's while a packet follows a route with this tag; 0: no route.
+
+    Locally administered, and never a GPU's.
+    """
+    return ":".join(f"{byte:02x}" for byte in b"\x06\x4c" + number.to_bytes(4, "big"))

@@ -1,0 +1,170 @@
+"""The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
+
+import time
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from controller.compat import has_hung_up, hub
+from controller.forwarding.flows import ALL_BITS, Install, Match, Message, Stage
+from topologies.fabric.addressing import Switch
+
+_IPV4 = 0x0800
+
+_POLL_S = 0.25  # how often to look for closed connections while confirmations are awaited
+
+SETTLE_S = 0.02
+"""How long after its barrier a stage takes effect. Open vSwitch confirms what its tables say, but packets follow cached
+decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
+
+
+class SwitchError(RuntimeError):
+    """A switch is not connected, does not answer in time or refuses a rule: one sentence that names it."""
+
+
+class Switches:
+    """The connections of a fabric's switches, by name.
+
+    The app's thread reports events by `joined`, `left`, `confirmed` and `refused`; `send` blocks another thread until
+    the switches have confirmed. One `send` at a time.
+    """
+
+    def __init__(self, switches: Iterable[Switch]) -> None:
+        self.names = {switch.dpid: switch.name for switch in switches}
+        self._connections: dict[str, Any] = {}
+        self._lock = hub.Semaphore(1)  # over the connections, which several threads change
+        self._news = hub.Queue()
+        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether it is a barrier
+
+    def missing(self) -> list[str]:
+        """The switches without a connection, in the fabric's order."""
+        return [name for name in self.names.values() if name not in self._connections]
+
+    def hang_up(self) -> None:
+        """End the connections that the other side has closed."""
+        with self._lock:
+            ended = [datapath for datapath in self._connections.values() if has_hung_up(datapath)]
+        for datapath in ended:
+            self.drop(datapath)
+
+    def connection(self, name: str) -> Any:
+        """A switch's connection, or None."""
+        return self._connections.get(name)
+
+    def drop(self, datapath: Any) -> None:
+        """End a connection, if it is still its switch's; the switch then connects anew."""
+        if datapath is not None and self.left(datapath):
+            datapath.send(b"", close_socket=True)  # wakes the framework's writer, which then notices
+
+    def joined(self, datapath: Any) -> str | None:
+        """A switch has connected, for the first time or anew; its name, or None if the fabric has no such switch."""
+        name = self.names.get(datapath.id)
+        if name is not None:
+            with self._lock:
+                self._connections[name] = datapath
+        return name
+
+    def left(self, datapath: Any) -> bool:
+        """A connection has ended; whether it was still its switch's."""
+        name = self.names.get(datapath.id, "")
+        with self._lock:
+            if self._connections.get(name) is not datapath:
+                return False
+            del self._connections[name]
+        self._news.put((name, None, f"the switch {name} has disconnected"))
+        return True
+
+    def confirmed(self, datapath: Any, xid: int) -> None:
+        """A switch has confirmed the barrier `xid`."""
+        self._news.put((self.names.get(datapath.id), xid, None))
+
+    def refused(self, datapath: Any, xid: int, kind: int, code: int) -> None:
+        """A switch has answered message `xid` with an OpenFlow error."""
+        name = self.names.get(datapath.id)
+        self._news.put((name, xid, f"the switch {name} refuses a rule with OpenFlow error type {kind}, code {code}"))
+
+    def send(self, stages: Iterable[Stage], *, deadline_s: float, settle_s: float = 0.0) -> None:
+        """Send stage after stage, each once the switches have confirmed the one before and `settle_s` has passed.
+
+        Raises SwitchError where a switch is not connected, leaves, refuses, or has not confirmed a stage after
+        `deadline_s`; what was sent until then stays.
+        """
+        for stage in stages:
+            self._awaited.clear()
+            while not self._news.empty():  # about earlier stages and connections
+                self._news.get()
+            by_switch: dict[str, list[Message]] = {}
+            for message in stage:
+                by_switch.setdefault(message.switch, []).append(message)
+            for name, messages in by_switch.items():
+                self._post(name, messages)
+            self._await_barriers(time.monotonic() + deadline_s, deadline_s)
+            hub.sleep(settle_s)
+
+    def _post(self, name: str, messages: list[Message]) -> None:
+        datapath = self._connections.get(name)
+        if datapath is None:
+            raise SwitchError(f"the switch {name} is not connected")
+        requests = [flow_mod(datapath, message) for message in messages]
+        requests.append(datapath.ofproto_parser.OFPBarrierRequest(datapath))
+        for request in requests:
+            datapath.set_xid(request)
+            request.serialize()
+            self._awaited[name, request.xid] = request is requests[-1]
+        # One write for all: the connection's own queue would wake a thread for each message.
+        if not datapath.send(b"".join(bytes(request.buf) for request in requests)):
+            raise SwitchError(f"the switch {name} has disconnected")
+
+    def _await_barriers(self, end: float, deadline_s: float) -> None:
+        waiting = {name: xid for (name, xid), is_barrier in self._awaited.items() if is_barrier}
+        while waiting:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                late = ", ".join(waiting)
+                raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}")
+            try:
+                name, xid, trouble = self._news.get(timeout=min(left_s, _POLL_S))
+            except hub.QueueEmpty:
+                self.hang_up()
+                continue
+            if trouble is not None and (name in waiting if xid is None else (name, xid) in self._awaited):
+                raise SwitchError(trouble)
+            if name in waiting and waiting[name] == xid:
+                del waiting[name]
+
+
+def flow_mod(datapath: Any, message: Message) -> Any:
+    """A message as the framework's OFPFlowMod for this connection."""
+    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
+    if isinstance(message, Install):
+        rule = message.rule
+        actions = [parser.OFPActionSetField(eth_dst=rule.eth_dst)] if rule.eth_dst is not None else []
+        actions.append(parser.OFPActionOutput(rule.out_port))
+        return parser.OFPFlowMod(
+            datapath,
+            command=ofproto.OFPFC_ADD,
+            cookie=rule.cookie,
+            priority=rule.priority,
+            match=parser.OFPMatch(**match_fields(rule.match)),
+            instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)],
+        )
+    return parser.OFPFlowMod(
+        datapath,
+        command=ofproto.OFPFC_DELETE,
+        cookie=message.cookie,
+        cookie_mask=message.mask & ALL_BITS,
+        out_port=ofproto.OFPP_ANY,
+        out_group=ofproto.OFPG_ANY,
+        match=parser.OFPMatch(**match_fields(message.match)),
+    )
+
+
+def match_fields(match: Match) -> Mapping[str, Any]:
+    """The fields of an OFPMatch; none at all for a match of everything."""
+    fields: dict[str, Any] = {"in_port": match.in_port, "eth_dst": match.eth_dst}
+    for field, network in (("ipv4_src", match.src), ("ipv4_dst", match.dst)):
+        if network is not None:
+            fields["eth_type"] = _IPV4
+            masked = tuple(IPv4Network(network).with_netmask.split("/"))
+            fields[field] = masked if "/" in network else network
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,84 @@
+"""The controller as a child process: started, watched and ended."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from controller.api.client import Controller
+from controller.api.protocol import write_spec
+from topologies.fabric.fabric import FabricSpec
+
+PORT = 6653
+_TERMINATE_S = 10.0  # from SIGTERM to SIGKILL
+_DYING_S = 0.5
+_TOKEN_BYTES = 32
+
+
+class ControllerProcess:
+    """The controller of one fabric; a context manager that ends it.
+
+    `folder`, which becomes its owner's alone, holds its socket, the fabric that it reads and the run's token.
+    """
+
+    def __init__(self, fabric: FabricSpec, folder: Path) -> None:
+        self.socket, self._spec, self._token_file = (
+            folder / name for name in ("controller.sock", "fabric.json", "token")
+        )
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        self._spec.write_text(write_spec(fabric))
+        self._token = os.urandom(_TOKEN_BYTES).hex()
+        self._token_file.touch(mode=0o600)
+        self._token_file.write_text(self._token)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "ControllerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, if there is one."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it; `client().wait_ready` returns once it is up."""
+        arguments = [f"--fabric={self._spec}", f"--socket={self.socket}", f"--token={self._token_file}"]
+        command = [sys.executable, "-m", "controller", *arguments, f"--port={PORT}"]
+        # In a process group of its own, out of reach of Ctrl-C at a prompt.
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def ends(self) -> bool:
+        """Whether it has ended, or does within a moment: a process that closes its connections may be dying."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DYING_S)
+        return not self.alive()
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End it, by SIGKILL if it does not end by SIGTERM."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_TERMINATE_S)
+            self.kill()
+
+    def client(self) -> Controller:
+        """A client with the token."""
+        return Controller(self.socket, token=self._token)

@@ -1,0 +1,156 @@
+"""Paths through the fabric at the level of switches: the switches that a packet passes, and the ports it leaves by.
+
+A packet climbs to the spine that its source's index in the site selects, and descends from the spine that its
+destination's index selects: traffic spreads over the spines, and a GPU's traffic to and from all border routers shares
+one spine. Between the spines lies a candidate path over the WAN. Where a cable of these is dead, the next spine or
+candidate path that is whole is used.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from heapq import heappop, heappush
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
+
+from topologies.fabric.addressing import Gpu
+from topologies.fabric.fabric import Fabric, WanPath
+from topologies.fabric.failures import NONE, Cables, cable, dead_links, spines
+
+_SITE_PREFIX = 24  # bits of a GPU's address that its site determines
+
+
+class Ways:
+    """The paths through one fabric some of whose cables may be `dead`.
+
+    Where no path is whole, paths pass dead cables. Raises ValueError where two sites' addresses share a network, as
+    one rule per site could not distinguish them.
+    """
+
+    def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
+        self.fabric, self.dead = fabric, dead
+        sites = range(len(fabric.gpus_per_site))
+        self.switches = {switch.name: switch for switch in fabric.switches}
+        self.networks = _networks(fabric)
+        self._ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
+        self._spines = [spines(fabric, site) for site in sites]
+        self._first_rank = [sum(fabric.gpus_per_site[:site]) for site in sites]
+        self._dead_links = set(dead_links(fabric, dead))
+        self.fallback = cache(self._fallback)
+
+    def port(self, switch: str, peer: str) -> int:
+        """The number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
+        return self._ports[switch, peer]
+
+    def spine(self, gpu: Gpu, towards: str) -> str:
+        """The spine between a GPU's leaf and `towards`, another leaf or a border router of its site, both ways."""
+        tier = self._spines[gpu.site]
+        first = (gpu.rank - self._first_rank[gpu.site]) % len(tier)
+        order = (*tier[first:], *tier[:first])
+        return next((s for s in order if self.alive(gpu.leaf, s) and self.alive(s, towards)), order[0])
+
+    def alive(self, a: str, b: str) -> bool:
+        """Whether the cable between two nodes is not dead."""
+        return cable(a, b) not in self.dead
+
+    def over_wan(self, path: WanPath) -> tuple[str, ...]:
+        """The routers of a candidate path, both border routers included."""
+        links = [self.fabric.links[index] for index in path.links]
+        return (links[0].src, *(link.dst for link in links))
+
+    def over(self, src: int, dst: int, path: int) -> tuple[str, ...]:
+        """The switches from rank `src`'s leaf to rank `dst`'s, over the candidate path of that index."""
+        a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
+        wan = self.over_wan(self.fabric.paths[path])
+        return (a.leaf, self.spine(a, wan[0]), *wan, self.spine(b, wan[-1]), b.leaf)
+
+    def joined(self, src_site: int, dst_site: int) -> bool:
+        """Whether the WAN has a path from one site to the other."""
+        return bool(self.fabric.paths_between.get((src_site, dst_site)))
+
+    def fixed(self, src_site: int, dst_site: int) -> WanPath:
+        """The default path from one site to another, the first that is whole; they must be `joined`."""
+        paths = self.fabric.paths_between[src_site, dst_site]
+        return next((path for path in paths if self._whole(path)), paths[0])
+
+    def default(self, src: int, dst: int) -> int:
+        """The index of the default path from rank to rank, in two sites."""
+        return self.fixed(self.fabric.gpus[src].site, self.fabric.gpus[dst].site).index
+
+    def first(self, src: int, dst: int) -> WanPath | None:
+        """The first path that is whole from rank to rank, in two sites; it may differ from the default one where a
+        leaf and a border router have lost their last spine in common."""
+        to_br, from_br, gpus = self.fabric.to_br_index, self.fabric.from_br_index, self.fabric.gpus
+        for path in self.fabric.paths_between[gpus[src].site, gpus[dst].site]:
+            links = (int(to_br[src, path.src_br]), *path.links, int(from_br[path.dst_br, dst]))
+            if self._dead_links.isdisjoint(links):
+                return path
+        return None
+
+    def _whole(self, path: WanPath) -> bool:
+        routers = self.over_wan(path)
+        ends = ((routers[0], path.src_site), (routers[-1], path.dst_site))
+        return all(self.alive(a, b) for a, b in pairwise(routers)) and all(self._open(*end) for end in ends)
+
+    def _open(self, border_router: str, site: int) -> bool:
+        """Whether a border router has a cable left to a spine of its site."""
+        return any(self.alive(border_router, spine) for spine in self._spines[site])
+
+    def _fallback(self, src_site: int, dst_site: int) -> dict[str, str]:
+        """The next router towards `dst_site` from every router that a path between the two sites may pass.
+
+        Invariant: the number of hops left falls at every step, so no packet circles. The routers of the default path
+        follow it, whatever its length; every other router takes the fewest hops that remain given that (Dijkstra).
+        Packets enter a border router of the source's site from within the site only. Empty where the two are not
+        `joined`.
+        """
+        if not self.joined(src_site, dst_site):
+            return {}
+        fixed = self.over_wan(self.fixed(src_site, dst_site))
+        near = set(self._border_routers(src_site))
+        towards = dict(pairwise(fixed))
+        hops = {name: 0 for name in self._border_routers(dst_site) if self._open(name, dst_site)}
+        hops |= {name: left for left, name in enumerate(reversed(fixed))}
+        frontier = sorted((left, name) for name, left in hops.items() if name not in near)
+        while frontier:
+            left, name = heappop(frontier)
+            for other in self._into(name):
+                enters = other in near or self.switches[other].kind == "transit"
+                if enters and other not in fixed and left + 1 < hops.get(other, left + 2):
+                    hops[other], towards[other] = left + 1, name
+                    if other not in near:
+                        heappush(frontier, (left + 1, other))
+        return towards
+
+    def _border_routers(self, site: int) -> tuple[str, ...]:
+        names = zip(self.fabric.border_routers, self.fabric.br_sites, strict=True)
+        return tuple(name for name, where in names if where == site)
+
+    def _into(self, router: str) -> tuple[str, ...]:
+        """The routers with a WAN link to this one that is not dead."""
+        links = [link for link in self.fabric.links if link.kind == "wan" and link.dst == router]
+        return tuple(link.src for link in links if self.alive(link.src, router))
+
+
+def acknowledgements(ways: Ways, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """The first whole path back, as its index, for every crossing that has one while some cable is dead.
+
+    The default rules know one path for all GPUs of a site, and a GPU may be cut off from that one alone: TCP data
+    would arrive then, and its acknowledgements would not.
+    """
+    back = {(dst, src): ways.first(dst, src) for src, dst in crossings} if ways.dead else {}
+    return {pair: path.index for pair, path in back.items() if path is not None}
+
+
+def _networks(fabric: Fabric) -> tuple[str, ...]:
+    """Every site's network, as "10.0.0.0/24"."""
+    networks: list[IPv4Network] = []
+    for site in range(len(fabric.gpus_per_site)):
+        addresses = [IPv4Address(gpu.ip) for gpu in fabric.gpus if gpu.site == site]
+        network = IPv4Network(f"{addresses[0]}/{_SITE_PREFIX}", strict=False)
+        stray = next((address for address in addresses if address not in network), None)
+        if stray is not None:
+            raise ValueError(f"the address {stray} of site {site} lies outside {network}, its site's network")
+        if network in networks:
+            raise ValueError(f"the sites {networks.index(network)} and {site} share the network {network}")
+        networks.append(network)
+    return tuple(str(network) for network in networks)

@@ -1,0 +1,99 @@
+"""Authenticated listener for an agent's ring connections.
+
+A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S, or its
+connection is closed and logged (rate-limited). Neither silent peers nor a flood of them keeps the predecessor out.
+"""
+
+import hmac
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from hosts.agent import messages
+
+BACKLOG = 64  # connections not accepted yet, and as many accepted that have sent nothing
+HELLO_S = 5.0
+_LOGGED_SINGLY = 8  # refusals; of those that follow, the 16th, 32nd, 64th ...
+
+
+class Listener:
+    """Accepts ring connections that carry this token; takes over `bound`, a socket that is bound already.
+
+    Refusals are logged with `name`, a line each. Only `admit` blocks.
+    """
+
+    def __init__(
+        self, bound: socket.socket, *, token: bytes, name: str, log: Callable[[str], object] = sys.stderr.write
+    ) -> None:
+        self._listener, self._token, self._name, self._log = bound, token, name, log
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+        self._silent: dict[socket.socket, tuple[str, float]] = {}  # peer and deadline in s; the oldest is first
+        self._known: dict[tuple[int, int], socket.socket] = {}  # those that sent the token, by epoch and rank
+        self._refused = 0
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is a connection to accept."""
+        return self._listener.fileno()
+
+    def look(self) -> None:
+        """Accept new connections, check the hellos that have arrived, refuse peers without one for too long."""
+        for _ in range(BACKLOG):
+            try:
+                connection, (host, port) = self._listener.accept()
+            except OSError:  # there is none, or it was closed again
+                break
+            connection.setblocking(False)
+            self._silent[connection] = f"{host}:{port}", time.monotonic() + HELLO_S
+        for connection, (peer, deadline_s) in list(self._silent.items()):
+            try:
+                data = connection.recv(messages.HELLO_BYTES)
+            except BlockingIOError:
+                if time.monotonic() < deadline_s and len(self._silent) <= BACKLOG:
+                    continue
+                data = b""
+            except OSError:
+                data = b""
+            del self._silent[connection]
+            epoch, rank, token = messages.parse_hello(data) or (0, 0, b"")
+            if hmac.compare_digest(token, self._token):
+                self._known[epoch, rank] = connection
+            else:
+                self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
+
+    def wait_s(self) -> float | None:
+        """In how many seconds `look` must be called even if no connection arrives; None if it need not be."""
+        oldest = next(iter(self._silent.values()), None)
+        return None if oldest is None else max(0.0, oldest[1] - time.monotonic())
+
+    def admit(self, *, epoch: int, rank: int, timeout_s: float) -> socket.socket | None:
+        """The connection of this rank for this ring, blocking; None if it does not arrive in time. All others that
+        there are then are closed."""
+        end_s = time.monotonic() + timeout_s
+        while (admitted := self._known.pop((epoch, rank), None)) is None and (left_s := end_s - time.monotonic()) > 0:
+            poll = select.poll()
+            for waiting in (self._listener, *self._silent):
+                poll.register(waiting, select.POLLIN)
+            poll.poll(1000 * min(left_s, HELLO_S))
+            self.look()
+        self.clear()
+        if admitted is not None:
+            admitted.setblocking(True)
+        return admitted
+
+    def clear(self) -> None:
+        """Refuse every connection that has not been admitted."""
+        for connection, (peer, _) in self._silent.items():
+            self._refuse(connection, peer, "it sent nothing")
+        for (epoch, rank), connection in self._known.items():
+            self._refuse(connection, f"GPU {rank} for ring {epoch}", "it is not the predecessor in this ring")
+        self._silent.clear()
+        self._known.clear()
+
+    def _refuse(self, connection: socket.socket, peer: str, why: str) -> None:
+        connection.close()
+        self._refused += 1
+        if self._refused <= _LOGGED_SINGLY or self._refused.bit_count() == 1:
+            self._log(f"{self._name}: refused connection {self._refused:,}, from {peer}: {why}\n")

@@ -1,0 +1,131 @@
+"""Forks one agent per host: `python -m hosts.agent.launcher PARENT`, with what to start as JSON on stdin.
+
+Starting Python and importing take longest in the VM, so both happen once, in this process, and each agent is a fork of
+it. It forks them in rank order, so that they are alike from boot to boot, and waits until the last has ended. It dies
+with its parent, and they die with it.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from hosts.agent import messages, transport
+from hosts.agent.agent import Agent, AgentError, Job, reason
+from hosts.agent.payload import Payload
+
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Fork an agent for every GPU in the JSON object on stdin, `{"gpus": [...], "job": {...}}`, and outlive them all.
+
+    A GPU has a `rank`, `address`, `interface`, `host_pid` (whose network it is in) and `control_fd`; for the job see
+    `agent.Job`.
+    """
+    _die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
+    request = json.load(sys.stdin)
+    gpus, values = request["gpus"], request["job"]
+    settings, limits = transport.Transport(**values["transport"]), transport.Limits(**values["limits"])
+    job = Job(**values | {"transport": settings, "limits": limits})
+    transport.lift_memory_limit()
+    payload = Payload(ranks=len(gpus), chunk_bytes=job.chunk_bytes)
+    controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]
+    own, agents = os.getpid(), set[int]()
+    for gpu, control in zip(gpus, controls, strict=True):
+        if (pid := os.fork()) == 0:
+            _die_with_parent(own)
+            for other in controls:  # so that a control connection is closed when its agent ends
+                if other is not control:
+                    other.close()
+            _child(control, gpu, job, payload)
+        agents.add(pid)
+        control.close()
+    _outlive(agents)
+
+
+def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Payload) -> None:
+    """An agent's whole life, in the process that was forked for it."""
+    try:
+        _enter(gpu["host_pid"])
+        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+        agent = Agent(rank=gpu["rank"], address=gpu["address"], interface=gpu["interface"], job=job, payload=payload)
+        try:
+            messages.send(control, {"pid": os.getpid()})
+            _serve(agent, control)
+        finally:
+            agent.abort()
+    except (AgentError, OSError, ValueError) as error:
+        text = f"cannot go on: {reason(error)}" if isinstance(error, OSError) else str(error)
+        with suppress(OSError):
+            messages.send(control, {"error": text})
+    except Exception:  # a mistake of ours, to be seen
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+
+
+def _serve(agent: Agent, control: socket.socket) -> None:
+    """Carry out commands until the communicator goes away or one fails, which ends the agent: then its neighbours fail
+    as well. Meanwhile have the listener check whoever connects."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(agent.listener, select.POLLIN)
+    while True:
+        wait_s = agent.listener.wait_s()
+        ready = [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000 + 1)]
+        if control.fileno() not in ready:
+            agent.listener.look()
+            continue
+        command = messages.receive(control)
+        if command is None:
+            return
+        messages.send(control, getattr(agent, command.pop("do"))(**command) or {})
+
+
+def _enter(host_pid: int) -> None:
+    """Enter the network of the process that is a GPU's host."""
+    try:
+        fd = os.open(f"/proc/{host_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise AgentError(f"has no host: process {host_pid} has no network ({reason(error)})") from None
+    try:
+        if _libc.setns(fd, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"process {host_pid}'s network cannot be entered")
+    finally:
+        os.close(fd)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it, in the process `parent`, ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(1)
+
+
+def _outlive(agents: set[int]) -> None:
+    """Wait until all agents have ended; SIGTERM kills those that have not, so that init need not reap any of them."""
+
+    def kill(*_: object) -> None:
+        for pid in agents:
+            os.kill(pid, signal.SIGKILL)  # it is a child of ours until it is reaped
+
+    signal.signal(signal.SIGTERM, kill)
+    while agents:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        agents.discard(ended.si_pid)  # first discarded and then reaped: its number may be another process's next
+        os.waitpid(ended.si_pid, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""TCP settings of a GPU's network namespace: windows, buffers and routes.
+
+A flow starts at line rate, as on an RDMA fabric, if none of these limits it: the congestion window (set by a route to
+the successor with an initial window of its own), the receiver's window (the first window of a Linux receiver is half
+its buffer, so the buffer is large from the start) and the sender's buffer. None of them takes memory until it is used,
+and the queues of a ring hold about two chunks a GPU at most, since a chunk is in one place at a time. The functions
+that apply the settings are at the end, and need root in the namespace.
+"""
+
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from topologies.shaping import netlink
+
+MAX_WINDOW_BYTES = 1 << 30  # the largest that TCP can announce (RFC 7323), near enough
+MAX_BUFFER_BYTES = (1 << 31) - 1
+_HEADERS_BYTES = 52  # IP 20, TCP 20 and its timestamps 12
+_SIOCGIFMTU = 0x8921
+_PLENTY_PAGES = 1 << 30
+_SPARE = 5, 4  # memory that a buffer is charged for bytes queued, at most, as a fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport:
+    """The `[transport]` settings. With `line_rate` flows start at line rate; without, as TCP does by default.
+
+    `congestion_control` is the name of an algorithm that the kernel has; `slow_start_after_idle` lets TCP forget its
+    window between collectives; `mtu_bytes` is what the GPUs' interfaces must have.
+    """
+
+    line_rate: bool = True
+    congestion_control: str = "cubic"
+    slow_start_after_idle: bool = False
+    mtu_bytes: int = 9000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What TCP needs for a collective: the window of a flow and its buffers, in bytes, and the window in segments."""
+
+    window_bytes: int
+    initial_segments: int
+    receive_buffer_bytes: int
+    send_buffer_bytes: int
+
+
+def limits(transport: Transport, *, ranks: int, message_bytes: int) -> Limits:
+    """The limits for collectives in which a GPU sends up to ranks - 1 messages of `message_bytes` to its successor.
+
+    All of them may be under way at once, so the window has room for as many as TCP allows. The sender's buffer must
+    hold all that its GPU has received and not sent yet, or GPUs that wait to send and do not receive would block each
+    other: raises ValueError where no buffer is that large.
+    """
+    most = (ranks - 1) * message_bytes
+    send = most * _SPARE[0] // _SPARE[1] + (1 << 20)
+    if send > MAX_BUFFER_BYTES:
+        raise ValueError(
+            f"{ranks} GPUs with chunks of {message_bytes} bytes would queue {most} bytes at one of them; "
+            f"a Linux socket takes {MAX_BUFFER_BYTES * _SPARE[1] // _SPARE[0]}"
+        )
+    window = min(most + (1 << 20), MAX_WINDOW_BYTES)
+    return Limits(
+        window_bytes=window,
+        initial_segments=-(-window // (transport.mtu_bytes - _HEADERS_BYTES)),
+        receive_buffer_bytes=min(2 * window + (1 << 20), MAX_BUFFER_BYTES),
+        send_buffer_bytes=send,
+    )
+
+
+def sysctls(transport: Transport, limit: Limits) -> Mapping[str, str]:
+    """What a GPU's namespace is set to, by the path below /proc/sys."""
+    # Linux's own middle value where TCP is to start as it does by default; the buffer then grows by itself.
+    receive = limit.receive_buffer_bytes if transport.line_rate else 131072
+    return {
+        "net/ipv4/tcp_rmem": f"4096 {receive} {limit.receive_buffer_bytes}",
+        "net/ipv4/tcp_wmem": f"4096 {limit.send_buffer_bytes} {limit.send_buffer_bytes}",
+        "net/ipv4/tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
+        "net/ipv4/tcp_no_metrics_save": "1",  # nothing of one ring's connections may show in the next ring's
+    }
+
+
+_NEWROUTE, _DELROUTE = 24, 25  # linux/rtnetlink.h
+_DST, _OIF, _METRICS, _INITCWND = 1, 4, 8, 11
+_MAIN_TABLE, _STATIC, _LINK_SCOPE, _UNICAST = 254, 4, 253, 1
+
+
+def route_request(*, address: str, interface_index: int, initial_segments: int | None) -> bytes:
+    """The netlink message that sets the route to this one address, with an initial window; None deletes it."""
+    body = struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _MAIN_TABLE, _STATIC, _LINK_SCOPE, _UNICAST, 0)
+    body += netlink.attribute(_DST, socket.inet_aton(address))
+    body += netlink.attribute(_OIF, struct.pack("=I", interface_index))
+    if initial_segments is None:
+        return netlink.message(_DELROUTE, netlink.REQUEST_ACK, 1, body)
+    window = netlink.attribute(_INITCWND, struct.pack("=I", initial_segments))
+    return netlink.message(_NEWROUTE, netlink.REQUEST_REPLACE, 1, body + netlink.attribute(_METRICS, window))
+
+
+# --- effects, each in the network namespace of the calling process --------------------------------------------------
+
+
+def set_sysctls(values: Mapping[str, str]) -> None:
+    """Set these; raises OSError."""
+    for name, value in values.items():
+        Path("/proc/sys", name).write_text(value)
+
+
+def change_route(*, address: str, interface: str, initial_segments: int | None) -> None:
+    """Set the route to an address, with an initial window; None deletes it. Raises OSError."""
+    request = route_request(
+        address=address, interface_index=socket.if_nametoindex(interface), initial_segments=initial_segments
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
+        kernel.sendto(request, (0, 0))
+        reply = kernel.recv(4096)
+    (error,) = struct.unpack_from("=i", reply, netlink.HEADER.size)
+    if error:
+        raise OSError(-error, f"the route to {address} over {interface} could not be changed")
+
+
+def windows(connection: socket.socket) -> tuple[int, int]:
+    """The congestion window and the window that the other end announces, in bytes."""
+    info = _tcp_info(connection)
+    segment_bytes, segments, announced_bytes = (struct.unpack_from("=I", info, at)[0] for at in (16, 80, 228))
+    return segment_bytes * segments, announced_bytes
+
+
+def retransmitted_bytes(connection: socket.socket) -> int:
+    """The payload bytes that this end has sent more than once."""
+    found: int = struct.unpack_from("=Q", _tcp_info(connection), 208)[0]
+    return found
+
+
+def _tcp_info(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+
+
+def check_mtu(interface: str, *, mtu_bytes: int) -> None:
+    """Raise OSError unless an interface has this MTU."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
+        reply = fcntl.ioctl(any_socket, _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
+    found = struct.unpack_from("16si", reply)[1]
+    if found != mtu_bytes:
+        raise OSError(errno.EINVAL, f"{interface} has an MTU of {found} bytes, not {mtu_bytes}")
+
+
+def lift_memory_limit() -> None:
+    """Let TCP use all memory there is, in every namespace: below its limits it would shrink windows."""
+    Path("/proc/sys/net/ipv4/tcp_mem").write_text(f"{_PLENTY_PAGES} {_PLENTY_PAGES} {_PLENTY_PAGES}")

@@ -1,0 +1,1 @@
+"""Schedules of collectives: which rank sends what to whom, and after what."""

@@ -1,0 +1,1 @@
+"""The choice of a ring for given costs of its edges."""

@@ -1,0 +1,1 @@
+"""An experiment from the command line to its results and its run directory."""

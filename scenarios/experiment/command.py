@@ -1,0 +1,205 @@
+"""The command: options to a plan, engines asked whether they can, a folder made or found again, and the run."""
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
+from scenarios.engines.host_capacity import check_capacity
+from scenarios.engines.model import Model, as_reckoned
+from scenarios.engines.pool import Over, over_tasks
+from scenarios.experiment import progress
+from scenarios.experiment.options import BAD_USAGE, Asked, asked
+from scenarios.experiment.place import FolderError, Place
+from scenarios.experiment.summary import links_of, plan_as_json
+from scenarios.spec.described import sharing_warnings
+from scenarios.spec.document import ScenarioError
+from scenarios.spec.load import resolved
+from scenarios.spec.scenario import Scenario
+from scenarios.vm import CannotRunError, VMError
+from topologies.errors import first_of
+from topologies.fabric.fabric import LogicalLink
+
+if TYPE_CHECKING:
+    from scenarios.experiment.runner import Part
+
+DONE, FAILED, CANNOT = 0, 1, 3
+"""Exit statuses."""
+
+_MOST_LINKS = 200  # of a kind, on a screen
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command with these arguments and return its exit status; messages go to stderr."""
+    try:
+        wanted = asked(arguments)
+    except ScenarioError as error:
+        print(error, file=sys.stderr)
+        return BAD_USAGE
+    for warning in sharing_warnings(wanted.scenario.settings()):
+        print(f"run.py: WARNING: {warning}", file=sys.stderr)
+    if wanted.cli:
+        return _prompt(wanted)
+    if wanted.dry_run:
+        plans = [(engine.name, settings) for engine, settings in _parts(wanted)]
+        print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
+        return DONE
+    if wanted.dask is None:
+        return _run(wanted, _parts(wanted), arguments)
+    from scenarios.engines.dask import Cluster, ClusterError  # takes its time to import
+
+    try:
+        with Cluster(wanted.dask) as cluster:
+            return _run(wanted, _parts(wanted, cluster.over_tasks), arguments)
+    except ClusterError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _prompt(wanted: Asked) -> int:
+    """Have a prompt; return the exit status."""
+    from scenarios.prompt.session import launch
+
+    out = None if wanted.out is None else Path(wanted.out)
+    try:
+        return launch(wanted.scenario, out=out)
+    except VMError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return error.status
+    except FolderError as error:
+        print(f"--out: {error}", file=sys.stderr)
+        return BAD_USAGE
+
+
+def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
+    """Run these engines where they can be run, and there is a folder for it."""
+    try:
+        able, unmeasured = _able(wanted, parts)
+        place = _place(wanted)
+    except VMError as error:
+        alone = " (or reckon alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        print(f"run.py: {error}{alone}", file=sys.stderr)
+        return error.status
+    except ValueError as error:
+        option = "--resume: " if wanted.resume else "--out: "
+        print(f"{option if isinstance(error, FolderError) else ''}{error}", file=sys.stderr)
+        return BAD_USAGE
+    return _begin(wanted, able, place, arguments, unmeasured=unmeasured)
+
+
+def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
+    """The engines with as many jobs as this machine has room for, and why nothing can be measured, if that is so.
+
+    A machine without a VM is an error (CannotRunError) for users who name an engine, ask for the wall clock or resume a
+    run; users who leave the engine open get the model. Raises ValueError for settings that cannot be emulated.
+    """
+    engine_is_open = not (wanted.engine_given or wanted.resume or wanted.scenario.run.is_real)
+    able: list[Part] = []
+    unmeasured = None
+    for wanted_engine, settings in parts:
+        engine = wanted_engine
+        if isinstance(engine, Emulation):
+            check_chunks(settings)
+            if wanted.resume is None:
+                check_faults(settings)
+            if engine.elsewhere is None:
+                try:
+                    with progress.still("the VM is being tried"):
+                        check(settings)
+                except CannotRunError as error:
+                    if not engine_is_open:
+                        raise
+                    unmeasured = str(error)
+                else:
+                    with progress.still("the VM is being measured"):
+                        check_capacity(settings)
+                    engine = _with_room(wanted, engine, settings)
+        able.append((engine, settings))
+    return able, unmeasured
+
+
+def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
+    """An engine with as many VMs at a time as there is memory for; raises CannotRunError where more are asked for."""
+    jobs = at_a_time(settings, engine.jobs)
+    if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
+        return engine
+    room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
+    if wanted.jobs_given:
+        raise CannotRunError(f"{room}, and not of {engine.jobs}: allowed is --jobs {jobs}")
+    print(f"run.py: {room}, so that many are run", file=sys.stderr)
+    return Emulation(jobs=jobs)
+
+
+def _place(wanted: Asked) -> Place:
+    """The folder for the run; raises FolderError where it cannot be had."""
+    if wanted.resume is not None:
+        return Place(Path(wanted.resume))
+    if wanted.out is not None:
+        return Place.new(Path(wanted.out))
+    return Place.dated(wanted.scenario.name, datetime.now())
+
+
+def _begin(
+    wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequence[str], *, unmeasured: str | None
+) -> int:
+    # Parquet takes its time to import, and most mistakes are found before anything is run.
+    from analysis.results.reader import ResultsError
+    from scenarios.experiment.run_directory import RunFolder
+    from scenarios.experiment.runner import Run, run_in, tell_again
+
+    command = ["run.py", *arguments]
+    run = Run(wanted.scenario, parts, wanted.json, unmeasured)
+    try:
+        if wanted.resume is None:
+            folder = RunFolder.begun(place, wanted.scenario, engines=wanted.engines, command=command)
+        else:
+            folder = RunFolder.resumed(place, command=command)
+        return tell_again(folder, run) if folder.complete else run_in(folder, run)
+    except ResultsError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"run.py: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        return FAILED
+
+
+def _parts(wanted: Asked, elsewhere: Over | None = None) -> list["Part"]:
+    """The engines that are asked for, each with the settings it is for."""
+    settings = wanted.scenario.settings()
+    model: Part = (
+        Model(jobs=wanted.jobs, over=elsewhere or over_tasks),
+        tuple(as_reckoned(setting) for setting in settings),
+    )
+    emulation: Part = (
+        Emulation(jobs=wanted.jobs, elsewhere=elsewhere),
+        tuple(emulated(setting) for setting in settings),
+    )
+    return [{"model": model, "emulation": emulation}[name] for name in wanted.engines]
+
+
+def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
+    """What would be run: the scenario with every default, and each engine's points."""
+    modes = scenario.run.modes
+    lines, total = [], 0
+    for engine, settings in plans:
+        for setting in settings:
+            count = setting.collective.count
+            lines.append(f"{engine}, {progress.label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
+            total += len(modes) * count
+    for links, places in links_of(plans[0][1]).items():
+        lines += _links(links, progress.label(plans[0][1][places[0]]))
+    return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
+
+
+def _links(links: Sequence[LogicalLink], where: str) -> list[str]:
+    """The names of a fabric's logical links, as a trace writes them, those between sites and those within."""
+    lines = [f"the logical links of {where}:"]
+    for what, names in (
+        ("WAN", [link.name for link in links if link.kind == "wan"]),
+        ("within sites", [link.name for link in links if link.kind != "wan"]),
+    ):
+        all_in_json = " (--json has all)" if len(names) > _MOST_LINKS else ""
+        lines.append(f"  {what}: {first_of(names, _MOST_LINKS)}{all_in_json}")
+    return lines

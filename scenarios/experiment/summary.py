@@ -1,0 +1,206 @@
+"""What a run found, in words and numbers: a table and the claims for readers, JSON and CSV for programs."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, is_papers
+from analysis.statistics.fidelity import Certificate
+from analysis.statistics.intervals import Interval
+from scenarios.experiment.progress import label
+from scenarios.experiment.statistics import PointResult, SettingResult
+from scenarios.spec.described import further, plain_values, shared
+from scenarios.spec.scenario import Scenario
+from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
+
+_COLUMNS = (
+    "engine",
+    "setting",
+    "mode",
+    "collectives",
+    "mean, 95 % interval (ms)",
+    "total (s)",
+    "gain over base, 95 % interval",
+)
+
+
+def as_json(
+    run: str, results: Sequence[SettingResult], certificate: Certificate | None, *, unmeasured: str | None = None
+) -> str:
+    """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
+
+    `unmeasured` is why nothing was measured although it was wanted.
+    """
+    points = [_point(result, point) for result in results for point in result.points]
+    answer: dict[str, Any] = {"run": run, "points": points}
+    if certificate is not None:
+        fidelity = {name: value for name, value in asdict(certificate).items() if value is not None}
+        answer["fidelity"] = fidelity | {"holds": certificate.holds, "warnings": list(certificate.warnings)}
+    if unmeasured is not None:
+        answer["unmeasured"] = unmeasured
+    return json.dumps(answer, allow_nan=False)
+
+
+def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
+    """The object of `as_json` for a run that was not made: no folder, and every engine's points without times.
+
+    `links` has the names of the logical links, as a trace writes them, and the settings whose fabric has those.
+    """
+    times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
+    points = [
+        _which(engine, setting, mode) | times | _sites(place, setting) | dict.fromkeys(_ENDS)
+        for engine, settings in plans
+        for place, setting in enumerate(settings)
+        for mode in setting.run.modes
+    ]
+    links = [
+        {"settings": places, "names": [link.name for link in found]} for found, places in links_of(plans[0][1]).items()
+    ]
+    return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
+
+
+def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink, ...], list[int]]:
+    """The logical links of every fabric among these settings, each with the places of the settings that have it."""
+    specs: dict[FabricSpec, list[int]] = {}
+    for place, setting in enumerate(settings):
+        specs.setdefault(setting.fabric, []).append(place)
+    found: dict[tuple[LogicalLink, ...], list[int]] = {}
+    for spec, places in specs.items():
+        found.setdefault(build_fabric(spec).links, []).extend(places)
+    return found
+
+
+def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
+    values = {
+        "mean_s": point.summary.mean_s.value,
+        "total_s": point.summary.total_s.value,
+        "gain_vs_base": None if point.gain is None else point.gain.value,
+    }
+    which = _which(result.engine, result.setting, point.mode)
+    return which | values | _sites(result.place, result.setting) | _ends(point)
+
+
+def _sites(place: int, setting: Scenario) -> dict[str, Any]:
+    """Which setting of the sweep it is, and what tells fabrics of as many GPUs apart."""
+    return {"setting": place, "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site))}
+
+
+def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
+    return {
+        "engine": engine,
+        "mode": mode,
+        "gpus": setting.gpus,
+        "chunk_bytes": setting.collective.chunk_bytes,
+        "wan_delay_s": setting.conditions.wan_delay_s,
+        "collectives": setting.collective.count,
+        "seed": setting.run.seed,
+        **_clock(setting),
+        **further(setting),
+        **_sharing(setting, mode),
+    }
+
+
+def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
+    """The WAN links that flows can share, where there are any: the model's times can be too short there."""
+    links = shared(setting, mode)
+    return {"shared_wan_links": list(links)} if links else {}
+
+
+def _clock(setting: Scenario) -> dict[str, Any]:
+    """What is measured on the wall clock says so, and what was carried."""
+    if not setting.run.is_real:
+        return {}
+    scale = setting.run.scale
+    carried_bytes = scale.chunk_bytes(setting.collective.chunk_bytes)
+    return {"clock": "wall", "rate_scale": str(scale), "carried_chunk_bytes": carried_bytes}
+
+
+def summary_csv(results: Sequence[SettingResult]) -> str:
+    """The points as CSV: what JSON holds, and empty what is null there."""
+    rows = [
+        {"setting": result.place} | {name: "" if value is None else value for name, value in found.items()}
+        for result in results
+        for found in (_point(result, point) for point in result.points)
+    ]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
+    table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(
+        {key: " ".join(cell) if isinstance(cell, list) else cell for key, cell in row.items()} for row in rows
+    )
+    return text.getvalue()
+
+
+_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
+
+
+def _ends(point: PointResult) -> dict[str, float | None]:
+    """The ends of the 95 % intervals; None where there is no interval (a single block of collectives, no base)."""
+    intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
+    ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
+    return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
+
+
+def as_text(results: Sequence[SettingResult]) -> str:
+    """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
+    rows = [_COLUMNS, *(row for result in results for row in _rows(result))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    lines = [
+        "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), *_orders(results)])
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.ljust(width) if column < 3 else cell.rjust(width)
+
+
+def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
+    for point in result.points:
+        summary = point.summary
+        mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
+        total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
+        yield result.engine, label(result.setting), point.mode, count, mean, total, _gain(point)
+
+
+def _gain(point: PointResult) -> str:
+    if point.gain is None or point.mode == "base":
+        return ""
+    return f"{point.gain.value:.1%}{_between(point.gain, 100, 1)}"
+
+
+def _between(interval: Interval, scale: float, digits: int) -> str:
+    if math.isnan(interval.low):
+        return " [-]"
+    return f" [{interval.low * scale:,.{digits}f}, {interval.high * scale:,.{digits}f}]"
+
+
+def _orders(results: Sequence[SettingResult]) -> Iterator[str]:
+    papers = [result for result in results if _is_papers(result)]
+    others = [result for result in results if len(result.points) > 1 and not _is_papers(result)]
+    if others:
+        yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
+    for result in others:
+        yield f"{result.engine}, {label(result.setting)}: {result.found.order_text}"
+    if papers:
+        paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
+        yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
+    for result in papers:
+        found = result.found
+        line = f"{result.engine}, {label(result.setting)}: {found.order_text}{_verdict(found.order_holds)}"
+        joint = next(point for point in result.points if point.mode == "joint")
+        yield f"{line}; joint {_gain(joint)} below base{_verdict(found.joint_holds)}"
+
+
+def _is_papers(result: SettingResult) -> bool:
+    return is_papers(plain_values(result.setting), [point.mode for point in result.points])
+
+
+def _verdict(holds: bool | None) -> str:
+    return {True: " (holds)", False: " (differs)", None: " (open)"}[holds]

@@ -1,0 +1,1 @@
+"""When rings and paths are chosen anew, and which."""

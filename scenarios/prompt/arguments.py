@@ -1,0 +1,214 @@
+"""The arguments of the prompt's verbs: their values, and what Tab offers in their place. Pure.
+
+Every reader takes the text behind a verb and raises PromptError with the offending word and what is allowed.
+"""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from scenarios.policies.decide import MODES
+from scenarios.prompt.state import crosses, edges
+from scenarios.spec.document import did_you_mean, shown
+from scenarios.spec.keys import MAX_SEED
+from topologies import units
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import Cables, cable
+
+MAX_COUNT = 1000
+MAX_SECONDS = 3600
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+_MOST_NAMES = 24  # that a message lists
+_MANY = 1000
+
+Quantity = TypeVar("Quantity")
+
+
+class PromptError(Exception):
+    """A line that cannot be carried out: one sentence with the offending word and what is allowed."""
+
+
+def words(line: str, usage: str, least: int, most: int) -> list[str]:
+    """The words of a line, at least and at most so many."""
+    found = line.split()
+    if not least <= len(found) <= most:
+        raise PromptError(f"got {shown(' '.join(found)) if found else 'nothing'}: allowed is {usage}")
+    return found
+
+
+def seed(line: str) -> int | None:
+    """A seed, or None."""
+    given = words(line, "resample [SEED]", 0, 1)
+    return whole(given[0], "a seed", 0, MAX_SEED) if given else None
+
+
+def mode(line: str) -> str | None:
+    """The name of a mode, or None."""
+    given = words(line, "mode [MODE]", 0, 1)
+    return choice(given[0], "mode", MODES) if given else None
+
+
+def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
+    """A logical link's index and a rate in bit/s."""
+    link, *text = words(line, "rate LINK RATE, such as rate s0b0>s1b0 40 Gbit/s", 2, _MANY)
+    return link_index(fabric, link), _quantity(units.parse_rate_bps, " ".join(text))
+
+
+def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
+    """A logical link's index and a delay in seconds."""
+    link, *text = words(line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
+    return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
+
+
+def size_count(line: str) -> tuple[int, int]:
+    """A chunk's bytes and a number of collectives."""
+    size, count = " ".join(words(line, "allgather SIZE [COUNT], such as allgather 64 MB 3", 1, _MANY)), "1"
+    if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", size):  # else a unit with a space before it
+        size, count = match.groups()
+    return _quantity(units.parse_size_bytes, size), whole(count, "a count", 1, MAX_COUNT)
+
+
+def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
+    """A quantity with its unit; quotes are allowed and not needed."""
+    try:
+        return parse(text.replace('"', "").replace("'", ""))
+    except units.UnitError as error:
+        raise PromptError(str(error)) from None
+
+
+def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
+    """A ring: "best", "rank", every rank once in order, or None."""
+    names = re.findall(r"[^\s,]+", line)
+    if not names:
+        return None
+    if len(names) == 1 and not _is_gpu(fabric, names[0]):
+        return choice(names[0], "ring", ("best", "rank"), "best, rank, or every GPU once in order")
+    order = tuple(rank(fabric, name) for name in names)
+    twice = next((one for index, one in enumerate(order) if one in order[:index]), None)
+    if twice is not None:
+        raise PromptError(f"g{twice} is in the ring twice: allowed is every GPU once")
+    missing = [gpu.name for gpu in fabric.gpus if gpu.rank not in order]
+    if missing:
+        raise PromptError(f"the ring lacks {', '.join(missing)}: allowed is every GPU once")
+    for src, dst in edges(order):
+        if crosses(fabric, src, dst) and not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
+            raise PromptError(f"no path leads over the WAN from g{src} to g{dst}: allowed is a ring along the WAN")
+    return order
+
+
+def switch(fabric: Fabric, line: str) -> str:
+    """The name of a switch."""
+    (name,) = words(line, "flows SWITCH", 1, 1)
+    return choice(name, "switch", _switches(fabric))
+
+
+def switch_change(fabric: Fabric, line: str) -> tuple[str, bool]:
+    """The name of a switch, and whether it is to start."""
+    usage = "switch NAME start, or stop"
+    name, change = words(line, usage, 2, 2)
+    choice(name, "switch", _switches(fabric))
+    return name, choice(change, "change of a switch", ("start", "stop"), usage) == "start"
+
+
+def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
+    """A logical link's index and the name of a file, or None for "stop"."""
+    if line.split() == ["stop"]:
+        return None
+    link, file = words(line, "capture LINK FILE, or capture stop", 2, 2)
+    if not _FILE.fullmatch(file):
+        allowed = "a name of letters, digits and . _ + -, without a folder"
+        raise PromptError(f"{shown(file)} cannot name the file: allowed is {allowed}")
+    return link_index(fabric, link), file
+
+
+def flow(fabric: Fabric, line: str) -> tuple[int, int, int]:
+    """The ranks of a sender and a receiver, and seconds."""
+    usage = "iperf GPU GPU [SECONDS]"
+    src, dst, *seconds = words(line or f"{fabric.gpus[0].name} {fabric.gpus[-1].name}", usage, 2, 3)
+    a, b = rank(fabric, src), rank(fabric, dst)
+    if a == b:
+        raise PromptError(f"iperf is from one GPU to another, and both are g{a}")
+    return a, b, whole(seconds[0], "a number of seconds", 1, MAX_SECONDS) if seconds else 5
+
+
+def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
+    """The two ends of a cable, and whether it is to come up."""
+    usage = "link NODE NODE up, or down"
+    a, b, change = words(line, usage, 3, 3)
+    for node in (a, b):
+        choice(node, "node", nodes(fabric))
+    near = neighbours(fabric, a)
+    if b not in near:
+        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(near)}")
+    return a, b, choice(change, "change of a cable", ("up", "down"), usage) == "up"
+
+
+def link_index(fabric: Fabric, name: str) -> int:
+    """The index of the logical link of that name; raises PromptError."""
+    names = {link.name: link.index for link in fabric.links}
+    wan = next(link.name for link in fabric.links if link.kind == "wan")
+    choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {fabric.links[0].name}")
+    return names[name]
+
+
+def rank(fabric: Fabric, name: str) -> int:
+    """The rank of a GPU, whose name is "g4" or "4"; raises PromptError."""
+    if not _is_gpu(fabric, name):
+        raise PromptError(f"unknown GPU {shown(name)}: allowed is g0 to g{len(fabric.gpus) - 1}")
+    return int(name.removeprefix("g"))
+
+
+def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> str:
+    """The word, if it is one of these names of this kind; raises PromptError with all names, or `allowed`."""
+    if word in names:
+        return word
+    listed = [*names][:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)
+    allowed = allowed or ", ".join(listed)
+    raise PromptError(f"unknown {kind} {shown(word)}: allowed is {allowed}{did_you_mean(word, names)}")
+
+
+def whole(text: str, kind: str, least: int, most: int) -> int:
+    """A whole number in a range; raises PromptError."""
+    if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
+        raise PromptError(f"{shown(text)} is not {kind}: allowed is a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def _is_gpu(fabric: Fabric, name: str) -> bool:
+    return re.fullmatch(r"g?[0-9]{1,4}", name) is not None and int(name.removeprefix("g")) < len(fabric.gpus)
+
+
+def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[str]:
+    """What can come next in a line that begins with these words, while these cables are down."""
+    verb, given = words[0], words[1:]
+    gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in fabric.links]
+    position: dict[str, list[Sequence[str]]] = {  # what can stand in each position behind a verb
+        "rate": [links],
+        "delay": [links],
+        "capture": [[*links, "stop"]],
+        "mode": [list(MODES)],
+        "flows": [_switches(fabric)],
+        "iperf": [gpus, gpus],
+        "link": [nodes(fabric), neighbours(fabric, given[0]) if given else [], []],
+        "switch": [_switches(fabric), ["start", "stop"]],
+        "ring": [["best", "rank", *gpus], *([[name for name in gpus if name not in given]] * len(gpus))],
+    }
+    if verb == "link" and len(given) == 2:
+        return ["up" if cable(*given) in dead else "down"]
+    if verb in position:
+        return position[verb][len(given)] if len(given) < len(position[verb]) else []
+    return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []
+
+
+def neighbours(fabric: Fabric, node: str) -> list[str]:
+    """The nodes that cables join to a node."""
+    return [b if node == a else a for a, b in ((cable.a, cable.b) for cable in fabric.cables) if node in (a, b)]
+
+
+def nodes(fabric: Fabric) -> list[str]:
+    """The names of all GPUs and switches."""
+    return [*(gpu.name for gpu in fabric.gpus), *_switches(fabric)]
+
+
+def _switches(fabric: Fabric) -> list[str]:
+    return [switch.name for switch in fabric.switches]

@@ -1,0 +1,117 @@
+"""The network at hand and what the model says of it: which WAN paths are in force, what they carry, and for how long
+a ring's AllGather takes. Pure.
+
+Rates and chunks are the scenario's, before the rate scale.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.model.alpha_beta import completion_s
+from controller.routing.paths import Ways
+from topologies.fabric.fabric import Fabric, WanPath
+from topologies.fabric.failures import Cables, cable, dead_links
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The logical links from one GPU to another, in order; their delays' sum; the rate of the slowest, 0 if down."""
+
+    links: tuple[int, ...]
+    delay_s: float
+    rate_bps: float
+
+    def cost_s(self, chunk_bytes: int) -> float:
+        """The time of a chunk over it, s; infinity where a link of it is down."""
+        return self.delay_s + 8 * chunk_bytes / self.rate_bps if self.rate_bps else math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class State:
+    """Links and routes at one moment.
+
+    `set_bps` and `delays_s`, [links], are the rates and delays that the links were given; `status` is the controller's
+    (`controller.api.client.Controller.status`).
+    """
+
+    fabric: Fabric
+    set_bps: Floats
+    delays_s: Floats
+    status: Mapping[str, Any]
+
+    @property
+    def dead(self) -> Cables:
+        """The failed cables."""
+        return dead_cables(self.status)
+
+    @cached_property
+    def rates_bps(self) -> Floats:
+        """The rates, [links]; 0 where the failed cables leave a link no way."""
+        rates = self.set_bps.copy()
+        rates[list(dead_links(self.fabric, self.dead))] = 0.0
+        return rates
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], int]:
+        return {(src, dst): path for src, dst, path, _ in self.status["routes"]}
+
+    @cached_property
+    def _ways(self) -> Ways:
+        return Ways(self.fabric, self.dead)
+
+    def path(self, src: int, dst: int) -> int:
+        """The index of the WAN path in force from rank to rank, -1 within a site.
+
+        A pair without a route of its own is on its sites' fixed path: the first without a failed cable.
+        """
+        if not crosses(self.fabric, src, dst):
+            return -1
+        sites = self.fabric.gpus[src].site, self.fabric.gpus[dst].site
+        return self._routes.get((src, dst), self._ways.fixed(*sites).index)
+
+    def way(self, src: int, dst: int, path: int | None = None) -> Way:
+        """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
+        path = self.path(src, dst) if path is None else path
+        if path < 0:
+            links = [int(self.fabric.intra_index[src, dst])]
+        else:
+            over = self.fabric.paths[path]
+            up, down = self.fabric.to_br_index[src, over.src_br], self.fabric.from_br_index[over.dst_br, dst]
+            links = [int(up), *over.links, int(down)]
+        delay_s, rate_bps = float(self.delays_s[links].sum()), float(self.rates_bps[links].min())
+        return Way(links=tuple(links), delay_s=delay_s, rate_bps=rate_bps)
+
+    def predicted_s(self, ring: Sequence[int], *, chunk_bytes: float) -> float:
+        """The model's time of an AllGather along a ring all of whose ways are up, s."""
+        ways = [self.way(src, dst) for src, dst in edges(ring)]
+        alpha_s = np.array([[way.delay_s for way in ways]])
+        beta_s = np.array([[8 * chunk_bytes / way.rate_bps for way in ways]])
+        return float(completion_s(alpha_s, beta_s)[0])
+
+
+def dead_cables(status: Mapping[str, Any]) -> Cables:
+    """The failed cables by the controller's status."""
+    return frozenset(cable(a, b) for a, b in status["dead"])
+
+
+def edges(ring: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges of a ring: from each rank to the next, and from the last to the first."""
+    return list(zip(ring, [*ring[1:], ring[0]], strict=True))
+
+
+def crosses(fabric: Fabric, src: int, dst: int) -> bool:
+    """Whether an edge leads to another site."""
+    return fabric.gpus[src].site != fabric.gpus[dst].site
+
+
+def candidates(fabric: Fabric, src: int, dst: int) -> tuple[WanPath, ...]:
+    """The WAN paths that an edge could take, the fixed one first."""
+    return fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())

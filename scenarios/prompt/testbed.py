@@ -1,0 +1,282 @@
+"""The testbed at the prompt: its conditions, mode, ring, paths and collectives, changed one step at a time by hand."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scenarios.policies.decide import MODES, Mode
+from scenarios.prompt import text
+from scenarios.prompt.arguments import PromptError
+from scenarios.prompt.state import State, dead_cables, edges
+from scenarios.testbed.row import Row
+from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.vm.openvswitch import awake
+from topologies.conditions.sampler import sampler
+from topologies.errors import SpecError
+from topologies.fabric.failures import around, cable, cut_off
+from topologies.shaping.classes import TELLING, htb_classes
+from topologies.shaping.rate_scale import ScaleError
+from topologies.units import format_size
+
+Floats = npt.NDArray[np.float64]
+
+STEADY_LATE_S = 20e-3
+"""How late timers may be while a single flow is measured: a busy machine then shows less."""
+
+_LONGEST_S = 50.0  # the agents wait a little longer for one another
+_NOTICED_S, _LOOK_AGAIN_S = 10.0, 0.05  # the controller takes a fraction of a second, on a busy machine a few
+_COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and TCP's on either side
+
+
+class InteractiveTestbed:
+    """Commands on a testbed that is up; conditions stay until they are changed.
+
+    `mode` is in force, `set_bps`, [links], are the rates that the links were given, in the scenario's units;
+    `last_bytes` and `all_bytes` are the bytes that collectives have put on each WAN link, by its index, as carried.
+    Every method raises the errors of `Failure` and PromptError, and can be called again after them.
+    """
+
+    def __init__(self, testbed: Testbed) -> None:
+        self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.ground.scale
+        self.mode = MODES["base"]
+        self.last_bytes: dict[int, int] = {}
+        self.all_bytes: dict[int, int] = {}
+        self.collectives = 0
+        self._since = 0  # collectives since the mode or the ring was set
+        self._broken = False  # new agents are needed
+        kinds = [link.kind for link in self.fabric.links]
+        self._sent_files = {
+            one.link: Path("/sys/class/net", one.interface, "statistics", "tx_bytes")
+            for one in htb_classes(self.fabric)
+            if kinds[one.link] == "wan"
+        }
+        self._seed, self._drawn = testbed.setting.run.seed, -1
+        self.resample(None)
+        self.set_mode("base")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The chunk of the last AllGather, or the scenario's."""
+        return self.testbed.setting.collective.chunk_bytes
+
+    @property
+    def reembed_every(self) -> int:
+        """After how many AllGathers a mode that re-embeds chooses the ring again."""
+        return self.testbed.setting.collective.reembed_every
+
+    def state(self) -> State:
+        """The links and routes as they are now."""
+        delays_s, status = self.testbed.delays_s, self.testbed.status()
+        return State(fabric=self.fabric, set_bps=self.set_bps, delays_s=delays_s, status=status)
+
+    def longest_s(self) -> float:
+        """Longer than any round trip without queues takes."""
+        return 4 * float(np.sort(self.testbed.delays_s)[-4:].sum())
+
+    def resample(self, seed: int | None) -> str:
+        """Draw the next conditions, or the first of another seed; return which they are."""
+        seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
+        try:
+            rates_bps = sampler(self.fabric, self.testbed.setting.conditions, seed=seed).rates_bps(drawn, 1)[0]
+        except SpecError as error:
+            raise PromptError(str(error)) from None
+        self._change(rates_bps)
+        self._seed, self._drawn = seed, drawn
+        return f"the conditions of collective {drawn} of seed {seed}"
+
+    def set_rate(self, link: int, rate_bps: int) -> None:
+        """Give a link another rate."""
+        rates_bps = self.set_bps.copy()
+        rates_bps[link] = rate_bps
+        self._change(rates_bps)
+
+    def set_delay(self, link: int, delay_s: float) -> float:
+        """Give a link another delay; return the least delay that is not left out, s.
+
+        In real time timers are too late to tell a shorter one from none.
+        """
+        before = self.testbed.delays_s
+        delays_s = before.copy()
+        delays_s[link] = delay_s
+        try:
+            self.testbed.reshape(self.set_bps, delays_s=delays_s)
+        except Failure:
+            self.testbed.reshape(self.set_bps, delays_s=before)
+            raise
+        return self.testbed.ground.late_s / TELLING
+
+    def set_mode(self, name: str) -> None:
+        """Put a mode in force, and choose ring and paths by it under the conditions there are."""
+        mode = MODES[name]
+        self._arrange(mode, "best" if mode.reembeds else "rank", self.chunk_bytes)
+        self.mode, self._since = mode, 0
+
+    def set_ring(self, order: str | Sequence[int]) -> None:
+        """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
+        self._arrange(self.mode, order, self.chunk_bytes)
+        self._since = 1  # a mode that re-embeds keeps it until its next time
+
+    def allgather(self, chunk_bytes: int) -> tuple[Row, float]:
+        """Run one AllGather as the mode has it; return its record and the model's prediction, s.
+
+        If it ends early, by KeyboardInterrupt too, so do the agents. Raises PromptError at once where the ring has an
+        edge without a way.
+        """
+        reembeds = self.mode.reembeds_at(self._since, self.reembed_every)
+        self._arrange(
+            self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=self.mode.reroutes or reembeds
+        )
+        with self._risking():
+            # Of the chunk that is carried, should it not divide by the scale.
+            carried = self.scale.chunk_bytes(chunk_bytes) * self.scale.divisor
+            predicted_s = self.state().predicted_s(self.testbed.ring, chunk_bytes=carried)
+            if predicted_s > _LONGEST_S:
+                raise PromptError(
+                    f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
+                    "allowed is a smaller chunk, or higher rates"
+                )
+            before = self._sent()
+            self.testbed.drops()
+            row = self.testbed.measure(self.collectives + 1)
+        self.collectives += 1
+        self._since += 1
+        self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
+        self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
+        return row, predicted_s
+
+    def set_cable(self, a: str, b: str, *, up: bool) -> None:
+        """Bring a cable up or down."""
+        self.testbed.network.net.configLinkStatus(a, b, "up" if up else "down")
+        if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
+            self._broken = True  # a host forgets its routes with its interface
+
+    def await_cable(self, a: str, b: str, *, up: bool) -> None:
+        """Return once the controller has noticed that a cable went down or came up, and routes around the failures."""
+        self._await(
+            f"{a} - {b} for {'down' if up else 'up'}",
+            lambda status: (
+                (cable(a, b) not in dead_cables(status)) == up or (up and not {a, b}.isdisjoint(status["not_ready"]))
+            ),
+        )
+
+    def await_switch(self, name: str, *, up: bool) -> None:
+        """Shape the ports of a switch that was stopped or started, and return once the controller has noticed it.
+
+        A switch all of whose cables are down counts as stopped.
+        """
+        self.testbed.reshape(self.set_bps)
+        cables = around(self.fabric, name)
+        self._await(
+            f"{name} for {'stopped' if up else 'running'}",
+            lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
+        )
+
+    def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
+        end = time.monotonic() + _NOTICED_S
+        with awake():
+            while not noticed(self.testbed.status()):
+                if time.monotonic() > end:
+                    raise PromptError(f"after {_NOTICED_S:.0f} s the controller still takes {what}")
+                time.sleep(_LOOK_AGAIN_S)
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Let classes save up, for the time of the context, the bursts that late timers would cost a single flow."""
+        self.testbed.allow_late(STEADY_LATE_S)
+        try:
+            self._change(self.set_bps)
+            yield
+        finally:
+            self.testbed.allow_late(self.testbed.ground.late_s)
+            self._change(self.set_bps)
+
+    def _change(self, rates_bps: Floats) -> None:
+        self.testbed.change(rates_bps)
+        self.set_bps = rates_bps
+
+    def _arrange(self, mode: Mode, order: str | Sequence[int], chunk_bytes: int, *, route: bool = True) -> None:
+        """Connect this ring, the "best" one or the one in "rank" order, and have its paths chosen as the mode has them.
+
+        Raises PromptError, and changes nothing, where the failed cables leave an edge no way, or no ring.
+        """
+        state = self.state()
+        ring = self._ring(state, mode, order)
+        reason = text.unreachable(self.fabric, edges(ring), state.dead)
+        if reason:
+            raise PromptError(reason)
+        # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may have no way to it.
+        back = [(dst, src) for src, dst in edges(ring) if (dst, src) not in edges(ring)]
+        if route:
+            _check_ways(replace(state, status={**state.status, "routes": []}), back)
+        else:
+            _check_ways(state, edges(ring) + back)
+        renews = self._broken or chunk_bytes != self.chunk_bytes
+        if renews:
+            self._check_size(chunk_bytes)
+        if self._broken:  # packets that ended agents have left in the queues would be in the way
+            self.testbed.reshape(self.set_bps)
+        with self._risking():
+            self.testbed.ring = ring
+            if renews:
+                self.testbed.renew(chunk_bytes=chunk_bytes)
+                self._broken = False
+            self.testbed.join()
+            if route:
+                self.testbed.route(mode, self.set_bps)
+
+    def _ring(self, state: State, mode: Mode, order: str | Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(order, str):
+            return tuple(order)
+        groups = cut_off(self.fabric, state.dead) if order == "best" else ()
+        if groups:
+            raise PromptError(text.isolated(groups))
+        try:
+            return self.testbed.chosen_ring(state.rates_bps, best=order == "best", reroutes=mode.reroutes)
+        except ValueError as error:
+            raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
+
+    def _check_size(self, chunk_bytes: int) -> None:
+        """Raise PromptError where nothing of a chunk would be carried, or more than there is memory for."""
+        try:
+            carried = self.scale.chunk_bytes(chunk_bytes)
+        except ScaleError as error:
+            raise PromptError(str(error)) from None
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        room = int(fields["MemAvailable"].split()[0]) * 1024 // (_COPIES * len(self.fabric.gpus))
+        if carried > room:
+            most = format_size(room * self.scale.divisor // 10**6 * 10**6)
+            raise PromptError(f"{format_size(chunk_bytes)} does not fit the memory there is: allowed is up to {most}")
+
+    @contextmanager
+    def _risking(self) -> Iterator[None]:
+        """Have new agents the next time, should the context be interrupted or fail."""
+        try:
+            yield
+        except PromptError:
+            raise
+        except ValueError as error:
+            raise PromptError(str(error)) from None
+        except BaseException:
+            self._broken = True
+            self.testbed.kill_agents()
+            raise
+
+    def _sent(self) -> dict[int, int]:
+        """Bytes sent on each WAN link since its port exists."""
+        return {link: int(file.read_text()) for link, file in self._sent_files.items()}
+
+
+def _check_ways(state: State, pairs: Sequence[tuple[int, int]]) -> None:
+    """Raise PromptError where the controller routes packets between a pair of ranks over a failed cable."""
+    for src, dst in pairs:
+        way = state.way(src, dst)
+        if way.rate_bps == 0:
+            names = ", ".join(state.fabric.links[link].name for link in way.links)
+            route = f"packets from g{src} to g{dst} are routed over {names}, of which a part is down"
+            raise PromptError(f"{route}: {text.cables(state.dead)}")

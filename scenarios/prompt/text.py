@@ -1,0 +1,300 @@
+"""The prompt's output as text: links, paths, collectives, failures, and the flow rules of a switch. Pure."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from controller.forwarding.flows import ROUTES_COOKIE, ROUTES_MASK, STANDING_COOKIE, tag
+from controller.routing.paths import Ways
+from scenarios.policies.decide import Mode
+from scenarios.prompt.state import State, candidates, crosses, edges
+from scenarios.testbed.row import Row
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
+from topologies.shaping.rate_scale import RateScale
+from topologies.units import format_delay, format_size
+
+_MOST_PATHS = 8
+_MOST_CABLES = 8
+
+
+def rate(rate_bps: float) -> str:
+    """A rate of four digits, such as 43.21 Gbit/s; "down" for 0."""
+    return _scaled(rate_bps, "bit/s") if rate_bps else "down"
+
+
+def size(size_bytes: float) -> str:
+    """A size of four digits, such as 12.34 MB."""
+    return _scaled(size_bytes, "B")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def delay(delay_s: float) -> str:
+    """A delay of four digits, such as 30.7 us."""
+    return format_delay(float(f"{delay_s:.4g}")) if delay_s >= 1e-9 else "0"
+
+
+def duration(seconds: float) -> str:
+    """A time in milliseconds, or seconds where it is long."""
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[int]) -> list[str]:
+    """Lines of columns; those of `numbers` are aligned at the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+
+
+def scale_note(scale: RateScale) -> list[str]:
+    """The line on the scale below every output with rates; none where everything is carried."""
+    note = f"rate scale {scale}: of these rates and sizes {scale} is carried; times are real"
+    return [note] if scale.divisor > 1 else []
+
+
+def banner(fabric: Fabric, scale: RateScale, *, where: str, folder: str) -> str:
+    """The first lines of a prompt: what is up and where, the scale, and how to go on."""
+    sites = " + ".join(str(count) for count in fabric.gpus_per_site)
+    lines = (
+        f"Longhaul: {len(fabric.gpus)} GPUs ({sites}), {len(fabric.switches)} switches, controller and agents are up",
+        where,
+        *scale_note(scale),
+        f"captures go to {folder}",
+        "help lists the verbs, Tab completes, Ctrl-C aborts, exit or Ctrl-D takes everything down",
+    )
+    return "\n".join(lines)
+
+
+def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, int], scale: RateScale) -> str:
+    """The WAN links; the bytes on each, by index, are those carried, and shown as the scenario's."""
+    rows = [
+        (
+            link.name,
+            rate(state.rates_bps[link.index]),
+            delay(state.delays_s[link.index]),
+            *(size(count.get(link.index, 0) * scale.divisor) for count in (last_bytes, all_bytes)),
+        )
+        for link in state.fabric.links
+        if link.kind == "wan"
+    ]
+    headings = ("link", "available", "delay", "last AllGather", "all AllGathers")
+    return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
+
+
+def paths(state: State, ring: Sequence[int], *, chunk_bytes: int, scale: RateScale) -> str:
+    """The WAN paths of every crossing of a ring, cheapest first, with what a chunk costs over each."""
+    crossings = [(src, dst) for src, dst in edges(ring) if crosses(state.fabric, src, dst)]
+    lines = [line for src, dst in crossings for line in _crossing(state, src, dst, chunk_bytes)]
+    return "\n".join([*lines, *scale_note(scale)])
+
+
+def _crossing(state: State, src: int, dst: int, chunk_bytes: int) -> list[str]:
+    """The paths of one crossing: the cheapest, the one in use, and how many more there are."""
+    fabric, in_use = state.fabric, state.path(src, dst)
+    ways = {path.index: state.way(src, dst, path.index) for path in candidates(fabric, src, dst)}
+    fixed = next(iter(ways))
+    order = sorted(ways, key=lambda path: ways[path].cost_s(chunk_bytes))
+    shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path == in_use]
+    rows = []
+    for path in shown:
+        way = ways[path]
+        down = [fabric.links[link].name for link in way.links if state.rates_bps[link] == 0]
+        marks = ["in use"] * (path == in_use and not down) + ["fixed"] * (path == fixed)
+        if down:
+            marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")
+        cost = "-" if down else duration(way.cost_s(chunk_bytes))
+        rows.append((fabric.paths[path].name, rate(way.rate_bps), delay(way.delay_s), cost, ", ".join(marks)))
+    headings = (f"g{src} > g{dst}", "slowest link", "delay", f"{format_size(chunk_bytes)} chunk", "")
+    lines = table(headings, rows, numbers=range(1, 4))
+    if len(order) > len(shown):
+        lines.append(f"and {len(order) - len(shown)} dearer ones")
+    if not any(way.rate_bps for way in ways.values()):
+        lines.append(f"no path is left from g{src} to g{dst}")
+    return lines
+
+
+def ring(fabric: Fabric, order: Sequence[int]) -> str:
+    """A ring, and the limit of the model for one that crosses the WAN more often than it must."""
+    text = " > ".join(f"g{rank}" for rank in (*order, order[0]))
+    crossings = sum(crosses(fabric, src, dst) for src, dst in edges(order))
+    if crossings <= len(fabric.gpus_per_site):
+        return text
+    alone = "the model takes each crossing as if it were alone on its links"
+    return f"{text}\nit crosses the WAN {crossings} times; {alone}"
+
+
+def mode(mode: Mode, reembed_every: int) -> str:
+    """A mode, and what it chooses when."""
+    anew = f"re-embedded at the next AllGather and every {reembed_every}th"
+    over = "chosen anew for every AllGather" if mode.reroutes else "fixed"
+    return f"{mode.name}: the ring {anew if mode.reembeds else 'fixed'}, WAN paths {over}"
+
+
+def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
+    """The rate that a link was given, and whether it is down."""
+    carried = f", of which {scale}, {rate(scale.rate_bps(rate_bps))}, is carried" if scale.divisor > 1 else ""
+    return f"{link} has {rate(rate_bps)}{carried}{'; it is down now' if down else ''}"
+
+
+def delayed(link: str, delay_s: float, least_s: float) -> str:
+    """The delay that a link was given; what is below `least_s` has no effect."""
+    left_out = f"; in real time less than {delay(least_s)} is left out" if delay_s < least_s else ""
+    return f"{link} takes {delay(delay_s)}{left_out}"
+
+
+def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: float, scale: RateScale) -> str:
+    """The payload that TCP carried, beside the rate of the slowest link on the way."""
+    has_bps = scale.rate_bps(round(rate_bps))
+    text = f"g{src} > g{dst}: {rate(carried_bps)} of payload carried; {slowest}, the slowest link on the way, has"
+    share = f"{100 * carried_bps / has_bps:.1f} %"
+    meant = f"rate scale {scale}: that is {rate(carried_bps * scale.divisor)} of {rate(rate_bps)}"
+    return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
+
+
+def collective(row: Row, predicted_s: float) -> str:
+    """One AllGather: measured, predicted, and their ratio."""
+    drops = f", {row.drops} packets dropped" if row.drops else ""
+    late = " (this machine was too busy to keep time)" if row.late else ""
+    return (
+        f"AllGather {row.collective}: measured {duration(row.completion_s)}, predicted {duration(predicted_s)}, "
+        f"ratio {row.completion_s / predicted_s:.3f}{drops}{late}"
+    )
+
+
+def unreachable(fabric: Fabric, pairs: Sequence[tuple[int, int]], dead: Cables) -> str:
+    """The ranks of these pairs that cannot reach each other, and the failed cables that they lack; "" if all can."""
+    reach = reachable(fabric, dead)
+    lost = [(src, dst) for src, dst in pairs if not reach[src, dst]]
+    if not lost:
+        return ""
+    ranks = {rank for pair in lost for rank in pair}
+    groups = [group for group in cut_off(fabric, dead) if ranks & set(group.ranks)]
+    if groups:
+        return isolated(groups)
+    src, dst = lost[0]
+    if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
+        return f"g{dst} cannot be reached from g{src}: no path leads over the WAN between their sites"
+    if not crosses(fabric, src, dst):
+        site = fabric.gpus[src].site  # a way within a site passes its leaves and spines alone
+        tiers = {switch.name for switch in fabric.switches if switch.site == site and switch.kind != "border"}
+        dead = frozenset(ends for ends in dead if len(ends & tiers) == 2)
+    return f"g{dst} cannot be reached from g{src}: {cables(dead)}"
+
+
+def isolated(groups: Sequence[CutOff]) -> str:
+    """The GPUs that cannot be reached, and the failed cables that they lack."""
+    return "; ".join(f"{gpus(group.ranks)} cannot be reached: {cables(group.cables)}" for group in groups)
+
+
+def gpus(ranks: Sequence[int]) -> str:
+    """GPUs by name, in order; three in a row or more as their first and last: "g0, g2, g4 to g7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(
+        f"g{run[0]} to g{run[-1]}" if len(run) > 2 else ", ".join(f"g{rank}" for rank in run) for run in runs
+    )
+
+
+def cables(dead: Cables) -> str:
+    """That these cables are down, by name: "g0 - s0l0 is down"."""
+    names = sorted(" - ".join(sorted(ends)) for ends in dead)
+    shown = names[:_MOST_CABLES] + [f"{len(names) - _MOST_CABLES} more"] * (len(names) > _MOST_CABLES)
+    return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
+
+
+_COUNT = re.compile(r"n_packets=(\d+), n_bytes=(\d+)")
+_TAG = re.compile("^" + tag(0)[:5] + "((?::[0-9a-f]{2}){4})$")
+
+
+def flows(dump: str, fabric: Fabric, switch: str) -> str:
+    """A table of the rules in the output of `ovs-ofctl dump-flows`, highest priority first, with the fabric's names.
+
+    Lines that are not rules of the controller's are appended as they are.
+    """
+    names = _names(fabric, switch)
+    rules, other = [], []
+    for line in dump.splitlines():
+        if "actions=" not in line:
+            continue  # the heading
+        rule = _rule(line.strip(), names)
+        if rule is None:
+            other.append(line.strip())
+        else:
+            rules.append(rule)
+    rules.sort(key=lambda rule: -rule[0])
+    headings = ("rule", "from", "to", "coming", "goes to", "packets", "bytes")
+    return "\n".join([*table(headings, [cells for _, cells in rules], numbers=(5, 6)), *other])
+
+
+def _names(fabric: Fabric, switch: str) -> dict[str, str]:
+    """The names of IP addresses, networks, MAC addresses, and the switch's ports by number and by interface."""
+    ways = Ways(fabric)
+    ports = ways.switches[switch].ports
+    return (
+        {gpu.ip: gpu.name for gpu in fabric.gpus}
+        | {gpu.mac: gpu.name for gpu in fabric.gpus}
+        | {network: f"site {site}" for site, network in enumerate(ways.networks)}
+        | {key: port.peer for port in ports for key in (str(port.number), port.interface)}
+    )
+
+
+def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | None:
+    """A rule's priority and its cells; None if the controller does not make such rules."""
+    about, _, actions = line.partition("actions=")
+    match = dict(field.strip().split("=", 1) for field in about.split(",") if "=" in field)
+    kind, target, counts = _kind(int(match.get("cookie", "0"), 0)), _target(actions, names), _COUNT.search(about)
+    if kind is None or target is None or counts is None:
+        return None
+    coming = [_tagged(match["dl_dst"], names)] if "dl_dst" in match else []
+    if "in_port" in match:
+        port = match["in_port"].strip('"')
+        coming.append(f"from {names.get(port, port)}")
+    ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
+    cells = (kind, *ends, ", ".join(coming), target, counts[1], size(int(counts[2])))
+    return int(match.get("priority", "32768")), cells
+
+
+def _kind(cookie: int) -> str | None:
+    if cookie == STANDING_COOKIE:
+        return "standing"
+    return f"route {cookie & ~ROUTES_MASK}" if cookie & ROUTES_MASK == ROUTES_COOKIE else None
+
+
+def _tagged(mac: str, names: Mapping[str, str]) -> str:
+    """The tag that a destination's MAC address is, or the GPU that it belongs to."""
+    tagged = _TAG.match(mac)
+    if tagged is None:
+        return names.get(mac, mac)
+    number = int(tagged[1].replace(":", ""), 16)
+    return f"tagged {number}" if number else "untagged"
+
+
+def _target(actions: str, names: Mapping[str, str]) -> str | None:
+    """The node a rule sends to, and its change of the tag; None if the controller has no such actions."""
+    target, change = "", ""
+    for action in actions.split(","):
+        verb, _, value = action.partition(":")
+        if action == "IN_PORT":
+            target = "back"
+        elif verb == "output":
+            target = names.get(value.strip('"'), value)
+        elif verb == "set_field" and value.endswith("->eth_dst"):
+            mac = value.removesuffix("->eth_dst")
+            change = ", tag off" if mac in names or mac == tag(0) else f", {_tagged(mac, names)}"
+        else:
+            return None
+    return target + change if target else None

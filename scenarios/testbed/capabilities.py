@@ -1,0 +1,77 @@
+"""What this machine's own kernel lacks for an experiment in real time, outside the VM.
+
+Changes nothing: each trial is made in a network namespace that ends with it.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scenarios.vm.errors import SETUP
+
+PROGRAMS = ("ip", "tc", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "mnexec", "setpriv", "ping", "iperf", "ifconfig")
+"""The programs that the testbed starts, in the VM or outside."""
+
+_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+_TRY_S = 20
+_KERNEL = "apt-get install linux-image-amd64 (any kernel of Debian's has it), and boot that"
+_TRIALS = (
+    # what the kernel must be able to do, and what shows it
+    ("veth cables", "ip link add near type veth peer name far"),
+    ("the shaper HTB", "tc qdisc add dev lo root handle 1: htb"),
+    ("the delay netem", "tc qdisc add dev lo root netem delay 1ms"),
+)
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that is missing, and the command (or the deed) that mends it."""
+
+    what: str
+    mend: str
+
+
+def lacking() -> list[Lack]:
+    """What this machine lacks to run an experiment on its own kernel; nothing where all is there.
+
+    Without root nothing more than that can be told.
+    """
+    if programs := missing_programs():
+        return [Lack(f"the programs {', '.join(programs)}", SETUP)]
+    if os.geteuid() != 0:
+        return [Lack("root, without which no more can be told", "sudo python scenarios/run.py --doctor")]
+    return [*_kernel(), *_open_vswitch()]
+
+
+def missing_programs() -> list[str]:
+    """The programs of PROGRAMS that are not installed."""
+    return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+
+
+def _kernel() -> Iterator[Lack]:
+    for what, trial in _TRIALS:
+        if _output("unshare", "--net", *trial.split()) is None:
+            yield Lack(f"{what} in this machine's kernel", _KERNEL)
+
+
+def _open_vswitch() -> Iterator[Lack]:
+    types = _output("ovs-vsctl", "--timeout=5", "get", "Open_vSwitch", ".", "datapath_types")
+    if types is None:
+        yield Lack("Open vSwitch running", "service openvswitch-switch start")
+    elif "system" not in types:
+        has_module = _output("modinfo", "openvswitch") is not None
+        mend = "modprobe openvswitch && service openvswitch-switch restart" if has_module else _KERNEL
+        yield Lack("Open vSwitch's datapath in this machine's kernel", mend)
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints; None where it fails or is not installed."""
+    environment, nothing = os.environ | {"PATH": _PATH}, subprocess.DEVNULL
+    try:
+        return subprocess.check_output(
+            command, env=environment, stdin=nothing, stderr=nothing, text=True, timeout=_TRY_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None

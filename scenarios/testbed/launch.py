@@ -1,0 +1,90 @@
+"""Starts a testbed where it belongs: in a VM, or as a process of this machine's where its own kernel carries it."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from scenarios import vm
+from scenarios.testbed.platform import VIRTUAL, Ground
+from scenarios.vm.machine import Sink
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_CHUNK = 65536
+
+
+def testbed(
+    arguments: Sequence[str],
+    *,
+    memory_bytes: int,
+    stdout: Sink,
+    stderr: Sink,
+    ground: Ground = VIRTUAL,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
+) -> int:
+    """Run ``python -m scenarios.testbed.__main__`` with these arguments on this ground and return its exit status.
+
+    `memory_bytes` is for its VM, where it has one. `on_start` is handed a function that ends it from any other
+    thread. Raises vm.VMError, and vm.CannotRunError where this machine cannot run the VM.
+    """
+    command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
+    if ground != VIRTUAL:
+        command.append(str(ground))
+    if not ground.own_openvswitch:
+        return _on_this_machine(command, stdout, stderr, on_start)
+    return vm.run(
+        command,
+        clock="wall" if ground.is_real else "virtual",
+        memory_bytes=memory_bytes,
+        directory=ROOT,
+        environment=environment(),
+        stdout=stdout,
+        stderr=stderr,
+        on_start=on_start,
+    )
+
+
+def environment() -> Mapping[str, str]:
+    """What the testbed's programs see: nothing of the caller's that could change what they do."""
+    # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    own = {"PATH": path, "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
+    named = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LONGHAUL_KERNEL") if name in os.environ}
+    return own | named | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+
+
+def _on_this_machine(
+    command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
+) -> int:
+    heeding = ["env", "--default-signal=TERM"]  # which who is ending ignores
+    dying_with_us = ["setpriv", "--pdeathsig", "TERM", "--"]  # it takes its network down then, which a kill would leave
+    process = subprocess.Popen(
+        [*heeding, *dying_with_us, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment(),
+        start_new_session=True,  # Ctrl-C is for us: we then end it
+    )
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        other = threading.Thread(target=_pump, args=(process.stderr.fileno(), stderr))
+        other.start()
+        try:
+            if on_start is not None:
+                on_start(process.terminate)
+            _pump(process.stdout.fileno(), stdout)
+            process.wait()
+        finally:
+            process.terminate()
+            other.join()
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _pump(fd: int, sink: Sink) -> None:
+    while data := os.read(fd, _CHUNK):
+        sink.write(data)
+        sink.flush()

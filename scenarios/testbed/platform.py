@@ -1,0 +1,101 @@
+"""Where a testbed runs: in a VM or on this machine's kernel, on which clock, at which scale, how late timers may be."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosts.communicator import LEAD_S
+from topologies.shaping.classes import VIRTUAL_LATE_S
+from topologies.shaping.rate_scale import EVERYTHING, RateScale
+
+WALL_LATE_S = 1e-3
+"""How late a timer of an unburdened machine may be in real time, for a class to lose nothing by it."""
+WALL_LEAD_S = 0.3
+
+_SYSCTLS = ("net/core/netdev_max_backlog", "net/ipv4/tcp_mem")
+_SWITCH_KEYS = ("max-idle", "max-revalidator")
+_VSCTL = ("ovs-vsctl", "--timeout=10", "--no-wait")
+
+CAPACITY = "capacity"
+"""Instead of a mode: measure what the machine carries, and run no collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a testbed stands on.
+
+    `own_openvswitch`: bring up and take down an Open vSwitch of its own, as in the VM; else the machine's must run.
+    `folder` is for its files and is made if need be. `scale` is applied to what is carried, `late_s` is how late a
+    timer may be, and `lead_s` how long the agents have to hear of a collective. `is_real`: time passes as on a clock.
+    """
+
+    own_openvswitch: bool = True
+    folder: Path = Path("/run/longhaul")
+    scale: RateScale = EVERYTHING
+    late_s: float = VIRTUAL_LATE_S
+    lead_s: float = LEAD_S
+    is_real: bool = False
+
+    @classmethod
+    def real(cls, scale: RateScale, *, own_kernel: bool) -> "Ground":
+        """Of an experiment on the wall clock: on the machine's own kernel and Open vSwitch, or else in a VM."""
+        return cls(own_openvswitch=not own_kernel, scale=scale, late_s=WALL_LATE_S, lead_s=WALL_LEAD_S, is_real=True)
+
+    @classmethod
+    def parse(cls, text: str) -> "Ground":
+        """What `str` has made of the ground of an experiment on the wall clock; raises ScaleError."""
+        place, _, scale = text.partition(" ")
+        return cls.real(RateScale.parse(scale), own_kernel=place == "machine")
+
+    def __str__(self) -> str:
+        return f"{'vm' if self.own_openvswitch else 'machine'} {self.scale}"
+
+    @contextmanager
+    def files(self) -> Iterator[Path]:
+        """A folder for the time of an experiment: `folder` in the VM, on a machine one of this experiment's own."""
+        if self.own_openvswitch:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            yield self.folder
+            return
+        with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+            yield Path(folder)
+
+
+VIRTUAL = Ground()
+
+
+@contextmanager
+def put_back() -> Iterator[None]:
+    """Restore at the end what a network changes for the whole machine: two sysctls, two settings of Open vSwitch.
+
+    Raises NetworkError where Open vSwitch does not answer.
+    """
+    from topologies.mininet_nodes import run_program  # takes its time to load, as it brings Mininet
+
+    sysctls = {path: path.read_text() for path in (Path("/proc/sys", name) for name in _SYSCTLS)}
+    settings = {key: _switch_setting(key) for key in _SWITCH_KEYS}
+    try:
+        yield
+    finally:
+        for path, text in sysctls.items():
+            path.write_text(text)
+        for key, value in settings.items():
+            change = ["set", "Open_vSwitch", ".", f"other_config:{key}={value}"]
+            if not value:
+                change = ["remove", "Open_vSwitch", ".", "other_config", key]
+            run_program([*_VSCTL, *change])
+
+
+def _switch_setting(key: str) -> str:
+    """A setting of the machine's Open vSwitch, nothing where it has none."""
+    from topologies.mininet_nodes import NetworkError
+
+    command = [*_VSCTL, "--if-exists", "get", "Open_vSwitch", ".", f"other_config:{key}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # of its own 10 s
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines()
+        raise NetworkError(f"Open vSwitch does not answer: {said[-1] if said else 'ovs-vsctl failed'}")
+    return ended.stdout.strip().strip('"')

@@ -1,0 +1,108 @@
+"""``run.py --doctor``: what this machine can do, what is missing, and the command that mends it.
+
+What can be tried is tried: the VM is booted in either clock and Open vSwitch brought up in it. Imports nothing that
+Python does not bring, as it must also tell what is missing before anything has been set up.
+"""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+
+from scenarios import vm
+from scenarios.testbed import capabilities
+from scenarios.testbed.capabilities import Lack
+from scenarios.vm.errors import SETUP
+
+CAN, CANNOT = 0, 3
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_HEADINGS = ("this machine has", "", "what is missing", "what mends it")
+_DEFAULT = "the virtual clock, in the VM (the default)"
+
+
+def diagnosis() -> int:
+    """Print the table; return 0 if the default works, 3 if it does not."""
+    found = {
+        _DEFAULT: list(_in_the_vm("virtual")),
+        "the wall clock, in the VM": list(_in_the_vm("wall")),
+        "the wall clock, on its own kernel": capabilities.lacking(),
+    }
+    print(table(found))
+    return CANNOT if found[_DEFAULT] else CAN
+
+
+def table(found: dict[str, list[Lack]]) -> str:
+    """What was found as a table: a line for each ability, and one more for every further thing that it lacks."""
+    rows = [_HEADINGS]
+    for ability, lacks in found.items():
+        first, *more = lacks or [Lack("", "")]
+        rows.append((ability, "no" if lacks else "yes", first.what, first.mend))
+        rows += [("", "", lack.what, lack.mend) for lack in more]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:
+    """What keeps experiments in the VM from running; the VM is tried only if all that it is made of is there."""
+    parts = [*_python(), *_programs(), *_kernel()]
+    yield from parts
+    if not parts:
+        print(f"doctor: trying the VM with the {clock} clock", file=sys.stderr, flush=True)
+        yield from _boot(clock)
+
+
+def _python() -> Iterator[Lack]:
+    """Packages that are not there for this Python."""
+    if not _is_installed("longhaul"):
+        yield Lack(f"Longhaul's Python packages for {sys.executable}", SETUP)
+        return
+    wanted = [line for line in metadata.requires("longhaul") or [] if "extra ==" not in line]
+    names = [re.split(r"[^\w.-]", line)[0] for line in wanted]  # "os-ken" of "os-ken>=4.0"
+    absent = [name for name in names if not _is_installed(name)]
+    absent += ["mininet"] if util.find_spec("mininet") is None else []
+    if absent:
+        yield Lack(f"the Python packages {', '.join(absent)}", SETUP)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _programs() -> Iterator[Lack]:
+    if programs := capabilities.missing_programs():
+        yield Lack(f"the programs {', '.join(programs)}", SETUP)
+
+
+def _kernel() -> Iterator[Lack]:
+    try:
+        vm.check()
+    except vm.VMError as error:
+        yield _lack(error)
+
+
+def _boot(clock: vm.Clock) -> Iterator[Lack]:
+    output = io.BytesIO()
+    command = [sys.executable, "-m", "scenarios.vm.openvswitch", "up"]
+    try:
+        status = vm.run(command, clock=clock, directory=_ROOT, stdout=output, stderr=output)
+    except vm.VMError as error:
+        yield _lack(error)
+        return
+    if status != 0:
+        lines = output.getvalue().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        yield Lack(f"Open vSwitch in the VM: {last}", SETUP)
+
+
+def _lack(error: vm.VMError) -> Lack:
+    """What a VM that cannot run lacks, and what mends it: where no remedy is known, the log that may show one."""
+    unknown = "" if error.log is None else f"not known: see the kernel's log, {error.log}"
+    return Lack(error.what, error.remedy or unknown)

@@ -1,0 +1,159 @@
+"""What the host gives a VM: room for the guest's memory, a results folder, and a core of its own.
+
+A VM is the work of one core that passes between processes all the time. Spread over several cores, every pass wakes a
+core that sleeps, which on a virtual machine takes ten times as long as the pass itself.
+"""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from scenarios.vm.errors import CannotRunError, NoRoomError, VMUsageError
+from topologies.units import format_size
+
+# Less than this and the kernel, Open vSwitch and one Python process do not fit.
+LEAST_MEMORY_BYTES = 256 * 2**20
+DEFAULT_MEMORY_BYTES = 2 * 2**30
+_AT_MINSIGSTKSZ = 51  # in <linux/auxvec.h>
+CORE_MARK = "longhaul-core-"  # how the name begins by which a VM holds its core
+_LOOK_S = 0.05
+_IDLE = (3, 4)  # columns of a line of /proc/stat: idle, and waiting for a disk
+
+
+def check_memory(memory_bytes: int) -> None:
+    """Raise VMUsageError for a guest memory that no VM can boot with."""
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        raise VMUsageError(
+            f"{format_size(memory_bytes)} of memory is too little for the VM: allowed is "
+            f"{format_size(LEAST_MEMORY_BYTES)} or more"
+        )
+
+
+def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
+    """Return a folder whose file system holds a guest's memory, memory-backed ones first.
+
+    The kernel keeps the guest's memory in a file there that never has a name. Raises NoRoomError when no folder has
+    the room or allows programs to be mapped from it.
+    """
+    named = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
+    reasons, most = [], 0
+    for folder in dict.fromkeys(["/dev/shm", *named, "/tmp", "/var/tmp"]):  # noqa: S108 - only looked at
+        if not os.access(folder, os.W_OK | os.X_OK):
+            continue
+        state = os.statvfs(folder)
+        room = state.f_bavail * state.f_frsize
+        if _file_system(folder) == "tmpfs":
+            room = min(room, _available_memory())
+        if state.f_flag & os.ST_NOEXEC:
+            reasons.append(f"{folder} is mounted noexec")
+        elif room < memory_bytes:
+            reasons.append(f"{folder} has {about(room)}")
+            most = max(most, room)
+        else:
+            return folder
+    raise NoRoomError(
+        f"there is no room for the VM's {about(memory_bytes)} of memory ({', '.join(reasons)})",
+        remedy="free some",
+        room_bytes=most,
+        option="give the VM less with --memory",
+    )
+
+
+def about(size_bytes: int) -> str:
+    """A size in words, to a tenth of a gigabyte or, below one, to a megabyte; never more than it is."""
+    grain = 10**8 if size_bytes >= 10**9 else 10**6
+    return format_size(size_bytes // grain * grain) if size_bytes >= grain else format_size(size_bytes)
+
+
+def register_bytes() -> int:
+    """Return what a process's floating-point and vector registers take in memory on this CPU, at most.
+
+    The host's kernel says how large the frame of a signal can become (AT_MINSIGSTKSZ), which holds those registers and
+    less than 1 kB besides. A kernel that does not say it (before 5.14) does not know any registers that are large.
+    """
+    entries = dict(struct.iter_unpack("=QQ", Path("/proc/self/auxv").read_bytes()))
+    return int(entries.get(_AT_MINSIGSTKSZ, 0))
+
+
+def working_directory(directory: str | os.PathLike[str] | None) -> str:
+    """Return the absolute path of a working directory, by default the caller's; raises VMUsageError when it is gone."""
+    try:
+        return str(Path(directory or ".").resolve(strict=True))
+    except OSError as error:
+        raise VMUsageError(f"the working directory {directory or '.'} cannot be used: {error.strerror}") from None
+
+
+def results_folder(results: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a results folder, made when its parent exists; raises VMError's kinds.
+
+    The root itself and the folders where the VM keeps its own system are refused.
+    """
+    path = Path(results).resolve()
+    within = next((top for top in ("/proc", "/sys", "/dev") if path.is_relative_to(top)), None)
+    if path == Path("/") or (within and not path.is_relative_to("/dev/shm")):  # noqa: S108
+        raise VMUsageError(f"{path} cannot be the results folder: it holds the system; name a folder of your own")
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CannotRunError(f"the results folder {path} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise CannotRunError(f"the results folder {path} is not writable by you")
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise CannotRunError(f"the results folder {path} is on a file system that is mounted read-only")
+    return str(path)
+
+
+def _file_system(folder: str) -> str:
+    """Return the type of the file system that a folder is on, such as ``tmpfs``."""
+    mounts = (line.split(" ") for line in Path("/proc/mounts").read_text().splitlines())
+    real = Path(folder).resolve()
+    holding = [
+        (len(point), number, kind) for number, (_, point, kind, *_) in enumerate(mounts) if real.is_relative_to(point)
+    ]
+    return max(holding)[2] if holding else ""
+
+
+def _available_memory() -> int:
+    """Return the bytes of memory and swap that the host can still give."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree") if name in fields)
+
+
+@contextmanager
+def own_core(idle_ticks: Callable[[], Mapping[int, int]] | None = None) -> Iterator[int | None]:
+    """Take a core that no other VM of this machine has, the idlest, for the time of the context.
+
+    None where all are taken or this process may use one only: then the scheduler decides. `idle_ticks` tells for how
+    long each core has been idle.
+    """
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        yield None
+        return
+    look = idle_ticks or _idle_ticks
+    before = look()
+    time.sleep(_LOOK_S)
+    now = look()
+    for core in sorted(cores, key=lambda core: (now.get(core, 0) - before.get(core, 0), core), reverse=True):
+        # A name that is bound and never listened on: whoever holds it may die in any way, and it is free again.
+        with socket.socket(socket.AF_UNIX) as mark:
+            try:
+                mark.bind(f"\0{CORE_MARK}{core}")
+            except OSError:
+                continue
+            yield core
+            return
+    yield None
+
+
+def _idle_ticks() -> dict[int, int]:
+    found = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            found[int(name[3:])] = sum(int(columns[place]) for place in _IDLE)
+    return found

@@ -1,0 +1,454 @@
+"""Figures of stored runs: they show what is stored, a mode looks the same everywhere, and they are written safely."""
+
+import csv
+import itertools
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.figures import faults
+from analysis.figures.__main__ import draw, with_progress
+from analysis.figures.cdf import shares
+from analysis.figures.collective import Move, lanes
+from analysis.figures.fabric import NODE, Curves, positions
+from analysis.figures.points import Configuration, groups_of
+from analysis.figures.style import MODE_STYLES, paler
+from tests.stored import OFF, write_run
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+
+MODES = ["base", "ccl", "wan", "joint"]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> Path:
+    """A drawn run of both engines: more collectives reckoned than measured, at two chunk sizes."""
+    folder = tmp_path_factory.mktemp("runs") / "both"
+    write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=600, emulated=12)
+    draw(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory) -> Path:
+    """A drawn run of the model alone, over a WAN of routers between sites of different size."""
+    folder = tmp_path_factory.mktemp("runs") / "modelled"
+    overrides = {"fabric.wan": "five-router", "fabric.gpus": [2, 4], "conditions.wan_delay": "5 ms"}
+    write_run(folder, overrides=overrides, modelled=40, engines=("model",))
+    draw(folder)
+    return folder
+
+
+def data(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "figures" / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def rows_of(folder: Path) -> pd.DataFrame:
+    return pq.read_table(folder / "collectives.parquet").to_pandas()
+
+
+def test_a_run_makes_its_figures_each_as_svg_png_and_data(both, modelled):
+    def found(folder):
+        return {path.name for path in (folder / "figures").iterdir()}
+
+    names = ["paper", "paper-cdf", "paper-timeline", "paper-fabric"]
+    files = {f"{name}{ending}" for name in names for ending in (".svg", ".png", ".csv")} | {"paper-timeline.json"}
+    assert found(modelled) == files
+    assert found(both) == files | {f"paper-fidelity{ending}" for ending in (".svg", ".png", ".csv")}
+
+
+def test_every_svg_is_xml_that_asks_for_nothing_from_elsewhere_and_names_every_mode(both):
+    for path in (both / "figures").glob("*.svg"):
+        root = ET.fromstring(path.read_text())
+        text = " ".join(root.itertext())
+        assert all(style.label in text for style in MODE_STYLES.values()), path
+        links = [value for node in root.iter() for key, value in node.attrib.items() if key.endswith("href")]
+        assert all(link.startswith(("#", "data:image/png;base64,")) for link in links), path
+        assert path.stat().st_size < 600_000
+
+
+def test_means_compare_the_engines_on_the_same_collectives_only(both):
+    drawn, stored = data(both, "paper"), rows_of(both)
+    assert {(row["engine"], int(row["collectives"])) for row in drawn} == {
+        ("model", 600),  # the paper's form
+        ("emulation", 12),
+        ("model", 12),
+    }
+    assert len(drawn) == 3 * 2 * len(MODES)
+    for row in drawn:
+        here = stored[
+            (stored.engine == row["engine"])
+            & (stored["mode"] == row["mode"])
+            & (stored.chunk_bytes == int(row["chunk_bytes"]))
+            & (stored.collective < int(row["collectives"]))
+        ]
+        assert len(here) == int(row["collectives"])
+        assert float(row["total_s"]) == pytest.approx(here.completion_s.sum(), rel=1e-12)
+        assert float(row["mean_s"]) == pytest.approx(here.completion_s.mean(), rel=1e-12)
+    for engine, count in (("model", 600), ("emulation", 12), ("model", 12)):
+        same = [
+            r for r in drawn if (r["engine"], int(r["collectives"]), r["chunk_bytes"]) == (engine, count, "1000000")
+        ]
+        total = {row["mode"]: float(row["total_s"]) for row in same}
+        assert {row["mode"]: float(row["gain"]) for row in same} == pytest.approx(
+            {mode: 1 - total[mode] / total["base"] for mode in MODES}
+        )
+
+
+def test_where_both_engines_have_as_many_collectives_there_is_one_panel(tmp_path):
+    draw(write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=10, emulated=10))
+    drawn = data(tmp_path / "run", "paper")
+    assert {(row["engine"], row["collectives"]) for row in drawn} == {("model", "10"), ("emulation", "10")}
+    assert len(drawn) == 2 * len(MODES)
+
+
+def test_a_distribution_holds_every_measured_time_and_the_ends_of_the_modelled(both):
+    drawn, stored = data(both, "paper-cdf"), rows_of(both)
+    for (engine, mode, chunk), here in stored.groupby(["engine", "mode", "chunk_bytes"]):
+        curve = [
+            (float(row["completion_s"]), float(row["share"]))
+            for row in drawn
+            if (row["engine"], row["mode"], int(row["chunk_bytes"])) == (engine, mode, chunk)
+        ]
+        times = np.sort(here.completion_s)
+        assert curve == sorted(curve)
+        assert curve[-1] == (times[-1], 1)
+        for time_s, share in curve:
+            assert (times <= time_s).mean() == pytest.approx(share, abs=1 / len(times))
+        if engine == "emulation":
+            assert [time_s for time_s, _ in curve] == times.tolist()
+
+
+def test_shares_of_a_short_series_are_exact_and_of_a_long_one_its_quantiles():
+    times, share = shares(np.array([3.0, 1.0, 2.0]))
+    assert (times.tolist(), share.tolist()) == ([1, 2, 3], [1 / 3, 2 / 3, 1])
+    times, share = shares(np.arange(1, 100_001) / 100_000)
+    assert times == pytest.approx(share)
+    assert len(times) < 1000
+
+
+def test_the_fidelity_figure_holds_every_measured_collective(both):
+    drawn = data(both, "paper-fidelity")
+    stored = rows_of(both)
+    measured = stored[stored.engine == "emulation"]
+    key = ["setting", "mode", "collective"]
+    expected = {tuple(row[key]): row.completion_s / row.predicted_s for _, row in measured.iterrows()}
+    found = {(int(r["setting"]), r["mode"], int(r["collective"])): float(r["ratio"]) for r in drawn}
+    assert found == pytest.approx(expected)
+    assert all(1 <= ratio <= 1 + OFF for ratio in found.values())
+    assert "96 collectives" in (both / "figures" / "paper-fidelity.svg").read_text()
+
+
+def test_drawing_again_gives_the_same_bytes_and_leaves_other_files_alone(both):
+    folder = both / "figures"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "mine.txt").write_text("kept")
+    (folder / "paper.svg").write_text("an old figure")
+    draw(both)
+    (folder / "mine.txt").unlink()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_second_swept_key_makes_panels_and_a_third_figures_named_by_it(tmp_path):
+    sweep = {"sweep.fabric.gpus": [4, 6], "sweep.collective.chunk": ["1 MB", "2 MB", "3 MB"]}
+    overrides = sweep | {"sweep.conditions.sampler": ["uniform", "gaussian"]}
+    draw(write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",)))
+    names = {path.stem for path in (tmp_path / "run" / "figures").glob("*.svg")}
+    kinds = {f"paper-sampler-{name}{end}" for name in ("uniform", "gaussian") for end in ("", "-cdf")}
+    assert names == {*kinds, "paper-timeline", "paper-fabric"}
+    drawn = {(row["gpus"], row["chunk_bytes"]) for row in data(tmp_path / "run", "paper-sampler-uniform")}
+    assert drawn == {(gpus, f"{chunk}000000") for gpus in ("4", "6") for chunk in (1, 2, 3)}
+    svg = (tmp_path / "run" / "figures" / "paper-sampler-uniform.svg").read_text()
+    assert all(words in svg for words in ("GPUs 4", "GPUs 6", "chunk size", "gain over base", "conditions uniform"))
+
+
+def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
+    def group(key, values):
+        base = {"collective.chunk": 8_000_000, "conditions.wan_delay": 1e-5, "fabric.gpus": [4, 4]}
+        about = {"label": "x", "shared_wan_links": {}}
+        every = [
+            Configuration(index=i, swept={key: value}, values=base | {key: value}, **about)
+            for i, value in enumerate(values)
+        ]
+        (found,) = groups_of(every)
+        return found
+
+    assert group("collective.reembed_every", [1, 10]).ticks == {"1": 1, "10": 10}
+    assert group("conditions.wan_delay", [1e-5, 1e-3]).ticks == {"10 µs": 1e-5, "1 ms": 1e-3}
+    assert group("fabric.gpus", [[4, 4], [3, 5]]).ticks == {"8": None, "3+5": None}
+    assert group("conditions.sampler", ["uniform", "markov"]).ticks == {"uniform": None, "markov": None}
+    assert group("run.seed", [1, 2]).ticks == {"1": None, "2": None}
+    assert group("collective.reembed_every", [1, 10]).x_label == "collectives per ring embedding"
+
+
+def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):
+    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=6, emulated=6)
+    settings = json.loads((run / "settings.json").read_text())
+    settings[0]["label"] = "$\\frac{<b>&$"
+    (run / "settings.json").write_text(json.dumps(settings))
+    provenance = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps(provenance | {"name": "../../out of/here"}))
+    files = draw(run)
+    assert {path.parent for path in files} == {run / "figures"}
+    assert any(
+        "$\\frac{<b>&$" in "".join(ET.fromstring(path.read_text()).itertext())
+        for path in files
+        if path.suffix == ".svg"
+    )
+
+
+def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "analysis.figures", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_path):
+    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
+    ended = command(run, "--collective", 3)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
+    assert {row["collective"] for row in data(run, "paper-timeline")} == {"3"}
+    ended = command(run, "--collective", 800)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "no collective 800" in ended.stderr
+
+
+@pytest.mark.parametrize("module", ["figures", "report"])
+@pytest.mark.parametrize("after_s", [0, 0.2, 0.5])
+def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
+    command = [sys.executable, "-m", f"analysis.{module}", str(both)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
+        maps = Path(f"/proc/{drawing.pid}/maps")
+        until = time.monotonic() + 60
+        while "numpy" not in maps.read_text() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert "numpy" in maps.read_text()
+        time.sleep(after_s)
+        drawing.send_signal(signal.SIGINT)
+        _, said = drawing.communicate(timeout=60)
+    assert drawing.returncode == 130
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("times_s", "ticks"),
+    [([3e-4, 5e-2], ["100 µs", "1 ms", "10 ms", "100 ms"]), ([0.002, 0.003], ["1 ms", "10 ms"]), ([0.0, 1.0], ["1 s"])],
+)
+def test_times_since_a_fault_are_written_out(times_s, ticks):
+    """No markup of another program, also where they lie within one power of ten or nothing took any time."""
+    row = {
+        "engine": "emulation",
+        "setting": 0,
+        "mode": "base",
+        "fault": 0,
+        "at_collective": 1,
+        "what": "agent 3 killed",
+    }
+    row |= {"detected_s": times_s[0], "recovered_s": times_s[1], "outcome": "recovered"}
+    drawn = faults.picture("x", SimpleNamespace(faults=pd.DataFrame([row | {"collectives_lost": 1, "bytes_again": 0}])))
+    words = [node.text for node in ET.fromstring(drawn.svg).iter() if node.tag.endswith("}text")]
+    assert set(ticks) <= set(words)
+    assert not [word for word in words if "$" in word or "math" in word]
+
+
+def test_drawing_that_takes_long_says_so_up_to_its_end(capsys):
+    clock = iter(range(0, 1000, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.figures.__main__.time.monotonic", lambda: next(clock))
+        assert list(with_progress([lambda: "a", lambda: "b"], "report")) == ["a", "b"]
+    assert capsys.readouterr().err.splitlines()[-1] == "report: 2 of 2 drawn"
+    assert list(with_progress([lambda: "a"], "report")) == ["a"] and capsys.readouterr().err == ""
+
+
+def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
+    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
+    shutil.copytree(run, tmp_path / "lacking")
+    settings = json.loads((run / "settings.json").read_text())
+    del settings[0]["values"]["run.seed"]
+    (tmp_path / "lacking" / "settings.json").write_text(json.dumps(settings))
+    shutil.copytree(run, tmp_path / "taken")
+    (tmp_path / "taken" / "figures").write_text("a file")
+    (tmp_path / "empty").mkdir()
+    for name, status, words in (
+        ("nowhere", 2, "nowhere"),
+        ("empty", 2, "no run folder"),
+        ("lacking", 1, "run.seed"),
+        ("taken", 1, "figures"),
+    ):
+        ended = command(tmp_path / name)
+        assert (ended.returncode, ended.stdout) == (status, ""), (name, ended.stderr)
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
+        assert words in ended.stderr
+
+
+MACHADO = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+    "normal": np.eye(3),
+    "protanopia": np.array([[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]),
+    "deuteranopia": np.array([[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]]),
+    "tritanopia": np.array([[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]]),
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour: str, seen: str) -> np.ndarray:
+    """A colour in CIE L*a*b* as it is seen."""
+    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    white = TO_XYZ @ np.ones(3)
+    x, y, z = np.cbrt(np.maximum(TO_XYZ @ np.clip(MACHADO[seen] @ linear, 0, 1) / white, 1e-4))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_modes_are_told_apart_in_grey_and_with_any_colour_vision():
+    assert list(MODE_STYLES) == MODES
+    for look in (lambda colour: colour, paler):
+        least = 12 if look is not paler else 6
+        colours = [look(style.colour) for style in MODE_STYLES.values()]
+        for one, other in itertools.combinations(colours, 2):
+            assert abs(lab(one, "normal")[0] - lab(other, "normal")[0]) > least  # lightness, all that is left in grey
+            for seen in MACHADO:
+                assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > least * 1.3, (one, other, seen)
+    for part in ("marker", "hatch", "label"):
+        assert len({getattr(style, part) for style in MODE_STYLES.values()}) == len(MODES)
+
+
+def test_a_timeline_of_a_measured_collective_is_what_was_measured(both):
+    stored = pq.read_table(both / "transfers.parquet").to_pandas()
+    stored = stored[(stored.setting == 0) & (stored.collective == 0)]
+    rank = {f"g{i}": i for i in range(8)}
+    drawn = {
+        (r["mode"], int(r["step"]), rank[r["src"]], rank[r["dst"]], int(r["chunk"])): (
+            float(r["start_s"]),
+            float(r["end_s"]),
+        )
+        for r in data(both, "paper-timeline")
+    }
+    assert drawn == {(r["mode"], r.step, r.src, r.dst, r.chunk): (r.start_s, r.end_s) for _, r in stored.iterrows()}
+    for row in data(both, "paper-timeline"):
+        assert row["measured"] == "True"
+        on_the_way_s = 8 * 1_000_000 / float(row["rate_bps"]) + float(row["delay_s"])
+        assert float(row["end_s"]) - float(row["leaves_s"]) == pytest.approx(on_the_way_s, rel=1e-4)  # stored in ns
+
+
+def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of_the_path(modelled):
+    drawn, stored = data(modelled, "paper-timeline"), rows_of(modelled)
+    settings = json.loads((modelled / "settings.json").read_text())
+    joined = {(link["src"], link["dst"]) for link in settings[0]["fabric"]["links"]}
+    for mode in MODES:
+        moves = [row for row in drawn if row["mode"] == mode]
+        row = stored[(stored["mode"] == mode) & (stored.collective == 0)].iloc[0]
+        assert max(float(move["end_s"]) for move in moves) == pytest.approx(row.completion_s)
+        assert {move["measured"] for move in moves} == {"False"}
+        held = defaultdict(set)
+        for move in moves:
+            hops = move["via"].split(">")
+            assert (hops[0], hops[-1]) == (move["src"], move["dst"])
+            assert set(itertools.pairwise(hops)) <= joined
+            held[move["dst"]].add(int(move["chunk"]))
+        assert all(len(chunks) == 5 for chunks in held.values())  # all but its own, each once
+    svg = (modelled / "figures" / "paper-timeline.svg").read_text()
+    assert "predicted" in svg
+    assert "measured" not in svg
+
+
+def test_conditions_drawn_again_are_held_against_what_is_stored(tmp_path, modelled):
+    """A seed that is not the one of the rows gives other times: then there is no timeline, and no fabric."""
+    shutil.copytree(modelled, tmp_path / "run", ignore=shutil.ignore_patterns("figures"))
+    path = tmp_path / "run" / "settings.json"
+    settings = json.loads(path.read_text())
+    settings[0]["values"]["run.seed"] = 99
+    path.write_text(json.dumps(settings))
+    draw(tmp_path / "run")
+    assert not list((tmp_path / "run" / "figures").glob("*timeline*"))
+
+
+@pytest.mark.parametrize("kind", ["both", "modelled"])
+def test_the_trace_is_in_the_trace_event_format(kind, request):
+    folder = request.getfixturevalue(kind)
+    trace = json.loads((folder / "figures" / "paper-timeline.json").read_text())
+    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    named, spans = set(), defaultdict(list)
+    for event in trace["traceEvents"]:
+        assert event["ph"] in ("X", "M")
+        assert all(isinstance(event[key], int) for key in ("pid", "tid"))
+        assert isinstance(event["name"], str)
+        assert isinstance(event["args"], dict)
+        if event["ph"] == "M":
+            what = {"process_name": str, "thread_name": str, "process_sort_index": int, "thread_sort_index": int}
+            key = "name" if event["name"].endswith("name") else "sort_index"
+            assert isinstance(event["args"][key], what[event["name"]])
+            named.add((event["pid"], event["tid"]))
+        else:
+            assert isinstance(event["cat"], str)
+            assert event["ts"] >= 0
+            assert event["dur"] > 0
+            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert set(spans) <= named
+    for events in spans.values():  # a viewer drops, or draws wrongly, what overlaps in a thread
+        assert all(one[1] <= other[0] + 1e-6 for one, other in itertools.pairwise(sorted(events)))
+    drawn = data(folder, "paper-timeline")
+    assert sum(map(len, spans.values())) == len(drawn)
+    assert max(end for events in spans.values() for _, end in events) == pytest.approx(
+        1e6 * max(float(row["end_s"]) for row in drawn)
+    )
+
+
+def test_the_fabrics_data_say_which_links_a_ring_edge_takes(both):
+    settings, drawn = json.loads((both / "settings.json").read_text()), data(both, "paper-fabric")
+    conditions = pq.read_table(both / "conditions.parquet").to_pandas()
+    rates = conditions[(conditions.setting == 0) & (conditions.collective == 0)].set_index("link").rate_bps
+    stored = rows_of(both)
+    for mode in MODES:
+        links = [row for row in drawn if row["mode"] == mode]
+        assert {int(row["link"]): int(row["rate_bps"]) for row in links} == rates.to_dict()
+        here = (stored["mode"] == mode) & (stored.collective == 0) & (stored.setting == 0) & (stored.engine == "model")
+        paths = [path for path in stored[here].iloc[0].paths if path >= 0]
+        taken = {int(row["link"]) for row in links if row["kind"] == "wan" and row["edge"]}
+        assert taken == {link for path in paths for link in settings[0]["fabric"]["paths"][path]["links"]}
+        assert {row["edge"] for row in links} - {""} == set(map(str, range(8)))
+
+
+FABRICS = {
+    "mesh": FabricSpec(),
+    "five-router": FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router")),
+    "16 GPUs": FabricSpec(gpus_per_site=(8, 8)),
+    "four sites": FabricSpec(gpus_per_site=(3, 3, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("spec", FABRICS.values(), ids=FABRICS)
+def test_no_node_of_a_fabric_stands_on_another_nor_on_a_link(spec):
+    fabric = build_fabric(spec)
+    placed = positions(fabric)
+    assert min(math.dist(one, other) for one, other in itertools.combinations(placed.values(), 2)) > 2 * NODE
+    curves = Curves(fabric, placed)
+    for link in fabric.links:
+        along = curves.points(link, np.linspace(0, 1, 50))
+        for name, place in placed.items():
+            if name not in (link.src, link.dst):
+                assert np.hypot(*(along - place).T).min() > NODE, (link.name, name)
+
+
+def test_moves_share_a_lane_only_one_after_the_other():
+    def move(leaves_s, end_s):
+        return Move(step=1, src=0, dst=1, chunk=0, start_s=0, leaves_s=leaves_s, end_s=end_s)
+
+    moves = [move(0, 3), move(1, 4), move(3, 5), move(3.95, 8)]
+    assert lanes(moves) == [0, 1, 0, 2]
+    assert lanes(moves, touching=0.05) == [0, 1, 0, 1]

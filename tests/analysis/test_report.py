@@ -1,0 +1,230 @@
+"""The report of a run: one page that holds everything, asks nobody for anything and fits any screen."""
+
+import base64
+import csv
+import gzip
+import html.parser
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.report import __main__ as report
+from analysis.results.reader import Point, stored
+from tests import browser
+from tests.stored import append, write_run
+
+SIZES = [(1400, 900), (1200, 900), (390, 844)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A reported run of both engines whose words try to be markup."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=1200, emulated=12)
+    settings = json.loads((folder / "settings.json").read_text())
+    settings[1]["label"] = "<script>alert('label')</script>"
+    (folder / "settings.json").write_text(json.dumps(settings))
+    provenance = json.loads((folder / "provenance.json").read_text())
+    provenance |= {"<img src=http://x/>": ["</pre><script>alert(1)</script>"], "command": ["run.py", "<b>bold</b>"]}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    (folder / "scenario.toml").write_text("# </pre><iframe src=x></iframe>\n")
+    assert report.write(folder) == folder / "report.html"
+    return folder
+
+
+class Elements(html.parser.HTMLParser):
+    """Every element of a page with its attributes, and all text outside of style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def page(run) -> Elements:
+    return Elements((run / "report.html").read_text())
+
+
+def test_the_page_runs_nothing_and_refers_to_nothing_but_itself(page):
+    assert not {"script", "iframe", "img", "object", "embed", "form", "base"} & {tag for tag, _ in page.found}
+    for tag, attributes in page.found:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        for name in ("href", "src", "xlink:href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, value)
+    policy = next(a["content"] for tag, a in page.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert not re.search(r"url\((?!#)", (page.words))
+
+
+def test_no_two_elements_share_an_id_and_every_reference_is_to_one(page):
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.found:
+        used = [attributes[key] for key in ("xlink:href", "href") if (attributes.get(key) or "").startswith("#")]
+        wanted = [value[1:] for value in used] + re.findall(r"url\(#([^)]*)\)", " ".join(map(str, attributes.values())))
+        assert set(wanted) <= set(ids)
+
+
+def test_words_of_files_are_words(page):
+    for words in (
+        "<script>alert('label')</script>",
+        "<img src=http://x/>",
+        "</pre><iframe src=x></iframe>",
+        "<b>bold</b>",
+    ):
+        assert words in page.words
+
+
+def links(page: Elements) -> dict[str, bytes]:
+    """What the page offers for download, by name."""
+    found = {}
+    for tag, attributes in page.found:
+        if tag == "a" and "download" in attributes:
+            data = base64.b64decode(attributes["href"].partition(";base64,")[2])
+            found[attributes["download"]] = gzip.decompress(data) if attributes["download"].endswith(".gz") else data
+    return found
+
+
+def test_every_row_of_every_point_can_be_downloaded(run, page):
+    stored = pq.read_table(run / "collectives.parquet").to_pandas()
+    files = links(page)
+    for (engine, setting, mode), here in stored.groupby(["engine", "setting", "mode"]):
+        name = f"{engine}-{setting}-{mode}.csv"
+        rows = list(csv.DictReader(io.StringIO(files.get(name, files.get(f"{name}.gz")).decode())))
+        assert list(rows[0]) == list(stored.columns)
+        assert [float(row["completion_s"]) for row in rows] == here.completion_s.tolist()
+        assert rows[5]["ring"] == " ".join(map(str, here.iloc[5].ring))
+    for path in (run / "figures").glob("*.csv"):
+        assert files[path.name] == path.read_bytes()
+    assert files["paper-timeline.json"] == (run / "figures" / "paper-timeline.json").read_bytes()
+
+
+def test_the_page_opens_with_the_answer_and_then_the_fidelity(page):
+    answer, fidelity, figures = (page.words.index(w) for w in ("joint is fastest", "median of measured", "Figures"))
+    assert answer < fidelity < figures
+    assert "compared over 1,200 AllGathers each (timing model), 2 configurations" in page.words
+
+
+def test_the_summary_says_what_is_stored(run, page):
+    stored = pq.read_table(run / "collectives.parquet").to_pandas()
+    for _, here in stored.groupby(["engine", "setting", "mode"]):
+        assert f"{here.completion_s.mean() * 1e3:,.3f}" in page.words
+        assert f"{here.completion_s.sum():,.3f}" in page.words
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"), [([5, 5], 5), ([100_001], 100_000), ([20, 90_000, 90_000], 49_990), ([100_000] * 64, 1_562)]
+)
+def test_a_page_holds_so_many_rows_and_says_so(sizes, most, monkeypatch):
+    class Rows:
+        def __init__(self, size):
+            self.rows = range(size)
+
+    points = [Rows(size) for size in sizes]
+    assert report.rows_a_point(points) == most
+    assert sum(min(most, size) for size in sizes) <= report.MOST_ROWS
+    assert ("collectives.parquet" in report.rule(points)) and (f"{most:,}" in report.rule(points)) == (
+        max(sizes) > most
+    )
+
+
+def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=300, engines=("model",))
+    monkeypatch.setattr(report, "MOST_ROWS", 100)
+    monkeypatch.setattr(report, "MOST_FIGURES", 60_000)
+    page = Elements(report.write(folder).read_text())
+    assert "the first 25 of a point" in page.words
+    assert "Nothing was measured" in page.words
+    assert len(links(page)["model-0-base.csv"].splitlines()) == 26
+    assert "paper-fabric" in page.words.partition("are also: ")[2]
+
+
+def test_drops_and_a_machine_too_slow_are_said_at_once(tmp_path, page):
+    assert "lost in a network that is to lose none" not in page.words
+    assert "too slow" not in page.words
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, drops=1, late=True)
+    page = Elements(report.write(folder).read_text())
+    assert "lost in a network that is to lose none" in page.words
+    assert "too slow for 16 collectives" in page.words
+    svg = (folder / "figures" / "paper-fidelity.svg").read_text()
+    assert "packets dropped" in svg
+    assert "machine too slow" in svg
+
+
+def test_measured_times_far_from_the_models_are_warned_of(tmp_path, page):
+    assert "measured times differ" not in page.words
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, off=0.05)
+    page = Elements(report.write(folder).read_text())
+    assert ("p", {"class": "warning"}) in page.found
+    assert "measured times differ from the model's by more than 1%" in page.words
+
+
+def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
+    """As power failing leaves it: journals in place of tables, one mode further than the others."""
+    folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=25, engines=("model",), finished=False)
+    (rows,) = stored(folder, Point("model", 0, "base"))
+    append(folder, Point("model", 0, "base"), replace(rows, start=25))
+    page = Elements(report.write(folder).read_text())
+    assert "This run is not finished" in page.words
+    assert {len(links(page)[f"model-0-{mode}.csv"].splitlines()) for mode in ("ccl", "wan", "joint")} == {26}
+    assert len(links(page)["model-0-base.csv"].splitlines()) == 51
+    with (folder / "figures" / "paper.csv").open() as file:
+        drawn = {row["mode"]: row for row in csv.DictReader(file)}
+    assert {row["collectives"] for row in drawn.values()} == {"25"}  # what all have
+    assert float(drawn["base"]["total_s"]) == pytest.approx(rows.completion_s.sum())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "1,200 px", "phone"])
+def test_a_browser_shows_it_without_complaint_and_within_the_screen(run, tmp_path, size):
+    _, said = browser.run(tmp_path, (run / "report.html").as_uri(), size)
+    assert browser.console(said) == []
+    found, asked = browser.measured(tmp_path, run / "report.html", size)
+    assert asked == []
+    assert found["width"] in range(size[0] - 20, size[0] + 1)  # less a scroll bar
+    assert found["wanted"] == found["width"]
+    assert all(wanted <= width for width, wanted in found["tables"] if size[0] >= 1200)
+    assert len(found["drawings"]) == 5
+    for drawing in found["drawings"]:
+        left, top, right, bottom = drawing["box"]
+        assert right - left > 300
+        assert bottom - top > 100
+        assert len(drawing["texts"]) > 10
+    assert "<script>alert('label')</script>" in found["text"]
+    assert all(urlsplit(address).scheme == "data" for _, address in found["links"])
+
+
+def test_the_browser_tells_of_errors_requests_and_pages_that_are_too_wide(tmp_path):
+    """So that the test above can fail."""
+    page = tmp_path / "bad.html"
+    body = "<body><script>console.error('seen')</script><img src='asked.png'><div style='width: 3000px'>wide</div>"
+    page.write_text(f"<!DOCTYPE html><title>bad</title>{body}")
+    _, said = browser.run(tmp_path, page.as_uri(), (390, 844))
+    assert any("seen" in line for line in browser.console(said))
+    found, asked = browser.measured(tmp_path, page, (390, 844))
+    assert found["wanted"] >= 3000 > found["width"]
+    assert asked == ["/asked.png"]
+
+
+def test_no_text_of_a_figure_lies_on_another(run, tmp_path):
+    found, _ = browser.measured(tmp_path, run / "report.html", (1400, 900))
+    for place, drawing in enumerate(found["drawings"]):
+        texts = drawing["texts"]
+        for index, (one, *a) in enumerate(texts):
+            for other, *b in texts[index + 1 :]:
+                across, along = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+                assert across < 2 or along < 3, (place, one, other)

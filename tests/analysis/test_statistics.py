@@ -1,0 +1,259 @@
+"""Statistics of completion times: right values, intervals that hold as often as they say, claims and answers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis.statistics.answer import Contest, answer
+from analysis.statistics.claims import claims, is_papers
+from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
+from scenarios.engines.model import Model
+from scenarios.experiment.statistics import series_of
+from scenarios.spec.described import plain_values
+from scenarios.spec.load import Override, assignment, load_scenario
+from topologies.conditions.sampler import SAMPLERS
+
+DRAWS = 1000
+
+
+def series(times, block=1, first=0) -> Series:
+    times = np.asarray(times, dtype=np.float64)
+    return Series(np.arange(first, first + times.size), times, block)
+
+
+def grouped(random: np.random.Generator, count: int, block: int = 10) -> np.ndarray:
+    """Completion times as re-embedding makes them: a part shared by those of one ring, a part of their own."""
+    shared = np.repeat(random.gamma(4.0, 1.0, -(-count // block)), block)[:count]
+    return 1.0 + shared + random.gamma(2.0, 0.5, count)
+
+
+def test_the_values_are_those_of_arithmetic() -> None:
+    times = series([1.0, 2.0, 6.0])
+    summary = summarise(times)
+    assert summary.collectives == 3
+    assert summary.mean_s.value == pytest.approx(3.0)
+    assert summary.total_s.value == pytest.approx(9.0)
+    assert gain(times, series(times.completion_s / 4)).value == pytest.approx(0.75)
+
+
+def test_the_interval_of_independent_times_is_the_textbooks() -> None:
+    """Mean and deviation over the root of the number, times Student's t for 99 degrees of freedom: 1.98422."""
+    times = np.random.default_rng(4).normal(10.0, 1.0, 100)
+    half = 1.984217 * times.std(ddof=1) / 10
+    found = summarise(series(times))
+    assert (found.mean_s.low, found.mean_s.high) == pytest.approx((times.mean() - half, times.mean() + half))
+    assert found.total_s.high == pytest.approx(100 * found.mean_s.high)
+
+
+def test_collectives_that_share_a_ring_are_not_counted_as_independent() -> None:
+    times = grouped(np.random.default_rng(1), 900)
+    honest, naive = summarise(series(times, 10)).mean_s, summarise(series(times)).mean_s
+    assert honest.high - honest.low > 2 * (naive.high - naive.low)
+
+
+def test_shared_luck_cancels_out_of_a_gain() -> None:
+    random = np.random.default_rng(2)
+    base = series(grouped(random, 4000), 10)
+    paired = gain(base, series(0.7 * base.completion_s, 10))
+    assert (paired.low, paired.high) == pytest.approx((0.3, 0.3))
+    unpaired = gain(base, series(0.7 * grouped(random, 4000), 10))
+    assert unpaired.high - unpaired.low > 0.005
+
+
+def test_a_gain_has_the_blocks_of_the_mode_whose_are_longer() -> None:
+    random = np.random.default_rng(2)
+    base, mode = 9 + random.random(600), grouped(random, 600)
+    assert (
+        gain(series(base), series(mode, 10)) == gain(series(base, 10), series(mode)) != gain(*map(series, (base, mode)))
+    )
+
+
+def test_collectives_are_paired_by_their_number() -> None:
+    """Whatever slices the times of either came in, and in whatever order the base and the mode got ahead."""
+    random = np.random.default_rng(5)
+    base = grouped(random, 1000)
+    mode = 0.7 * base * random.uniform(0.9, 1.1, 1000)
+    there = np.r_[0:200, 500:900]
+    of_mode = Series(there, mode[there], 10)
+    alike = Series(there, base[there], 10)
+    assert gain(series(base, 10), of_mode) == gain(alike, of_mode)
+    assert gain(series(base[:500], 10), series(mode[500:], 10, first=500)) is None
+
+
+def test_the_gain_of_the_baseline_over_itself_is_none() -> None:
+    base = series(grouped(np.random.default_rng(2), 100), 10)
+    found = gain(base, base)
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("count", "block"), [(1, 1), (LEAST_COLLECTIVES - 1, 1), (400, 100), (10, 10)])
+def test_too_few_collectives_or_blocks_have_no_interval(count: int, block: int) -> None:
+    interval = summarise(series(grouped(np.random.default_rng(1), count), block)).mean_s
+    assert interval.value > 0
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+
+
+def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
+    """A mode that differs from base once in a hundred collectives may not have differed yet, or by chance."""
+    base = np.random.default_rng(1).uniform(1, 2, 300)
+    mode = base.copy()
+    assert math.isnan(gain(series(base), series(mode)).low)
+    mode[:5] *= 0.9
+    assert math.isnan(gain(series(base), series(mode)).low)
+    mode[:50] *= 0.9
+    assert gain(series(base), series(mode)).low > 0
+    assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # nothing varies, so nothing is left to chance
+
+
+def test_times_of_a_trace_hang_together_as_long_as_they_resemble_each_other() -> None:
+    def block(times: np.ndarray) -> int:
+        return block_length(times, ring_shared_by=1, sampler="trace", mean_stay=10)
+
+    random = np.random.default_rng(3)
+    assert block(random.random(1000)) == 50
+    assert 100 < block(np.repeat(random.random(500), 8)) < 4000 // 5
+    slow = np.repeat(random.random(10), 100)
+    assert math.isnan(summarise(series(slow, block(slow))).mean_s.low)
+
+
+def test_what_makes_no_series_is_refused() -> None:
+    for number, times, block in ((0, 0, 10), (5, 5, 0), (5, 6, 1)):
+        with pytest.raises(ValueError, match=r"must be 1 or more|of shape"):
+            Series(np.arange(number), np.ones(times), block)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        summarise(series(np.ones(5)), confidence=95)
+
+
+# What is drawn, and the collectives of a draw: the least number that has intervals, and one that is typical.
+CASES = {
+    "uniform": ({}, (60, 200)),
+    "gaussian": ({}, (60, 200)),
+    "markov": ({"conditions.mean_stay": 2, "collective.reembed_every": 5}, (150, 300)),
+    "trace": ({}, (200,)),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
+    """Over a thousand draws of every mode; the truth is the mean of them all. 3 standard errors are 2 %."""
+    values, counts = CASES[sampler]
+    # A trace is what somebody recorded: here of a network whose conditions are drawn afresh each time.
+    values = {
+        "conditions.sampler": "uniform" if sampler == "trace" else sampler,
+        "collective.count": DRAWS * max(counts),
+    } | values
+    (setting,) = load_scenario("paper", [Override(key, value, "") for key, value in values.items()]).settings()
+    slices: dict[str, list[np.ndarray]] = {}
+    for part in Model(batch=20_000).run([setting]):
+        slices.setdefault(part.mode, []).append(part.rows.completion_s)
+    times = {mode: np.concatenate(parts) for mode, parts in slices.items()}
+    setting = replace(setting, conditions=replace(setting.conditions, sampler=sampler))
+    for mode, all_s in times.items():
+        truth = all_s.mean(), 1 - all_s.sum() / times["base"].sum()
+        for count in counts:
+            found = []
+            for start in range(0, DRAWS * count, count):
+                drawn = {
+                    m: series_of(setting, m, np.arange(count), times[m][start : start + count]) for m in ("base", mode)
+                }
+                found.append((summarise(drawn[mode]).mean_s, gain(drawn["base"], drawn[mode])))
+            for intervals, value in zip(zip(*found, strict=True), truth, strict=True):
+                if mode == "base" and intervals[0].value == value == 0:
+                    continue  # of base over itself
+                ends = np.array([(i.low, i.high) for i in intervals if not math.isnan(i.low)])
+                held = ((ends[:, 0] <= value) & (value <= ends[:, 1])).mean()
+                assert len(ends) > 0.8 * DRAWS, (mode, count)
+                assert 0.93 <= held <= 0.97, (mode, count)
+
+
+def test_an_order_of_which_one_step_is_open_is_open():
+    """Three clear steps do not make up for two modes that cannot be told apart."""
+    rng = np.random.default_rng(3)
+
+    def series(share):
+        return Series(np.arange(4000), share + 0.01 * rng.standard_normal(4000), 10)
+
+    times = {mode: series(share) for mode, share in {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}.items()}
+    assert claims(times).order_holds is True
+    times["ccl"] = series(1.0)
+    found = claims(times)
+    assert (found.order_holds, found.relations) == (None, ("~", ">", ">"))
+
+
+def papers(name, *assignments):
+    settings = load_scenario(name, [assignment(text) for text in assignments]).settings()
+    return {is_papers(plain_values(setting), setting.run.modes) for setting in settings}
+
+
+def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
+    for name in ("paper", "fig4a", "fig4b", "fig5a", "fig5b"):
+        assert papers(name, "fabric.spines=4", "run.seed=7", "collective.count=33", "fabric.border_routers=[2, 2]") == {
+            True
+        }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'run.modes=["base", "joint"]',
+        "fabric.gpus=[4, 4, 4]",
+        "fabric.gpus=[4, 4, 4, 4]",
+        "fabric.gpus=[3, 5]",
+        "fabric.gpus=12",
+        "fabric.wan=five-router",
+        'fabric.wan={ links = [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b0", "s1b1"], ["s0b1", "s1b0"]] }',
+        "fabric.border_routers=3",
+        "conditions.sampler=markov",
+        "conditions.intra_rate=20-100 Gbit/s",
+        "conditions.wan_rate=40 Gbit/s",
+        "conditions.intra_delay=1 us",
+        "conditions.wan_delay=1 us",
+        "collective.chunk=1 MB",
+        "collective.reembed_every=5",
+        'fault=[{ at = "collective 2", what = "agent 3 killed" }]',
+    ],
+)
+def test_whatever_is_not_the_papers_is_not_held_against_its_claims(text):
+    assert papers("paper", text) == {False}
+
+
+def test_claims_are_of_the_collectives_that_all_modes_have():
+    """An unfinished mode must not look faster because less of it is there."""
+    luck = np.random.default_rng(3).uniform(0.9, 1.1, 1000)
+    shares = {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}
+    parts = {"base": slice(0, 400), "ccl": slice(0, 1000), "wan": slice(200, 1000), "joint": slice(0, 900)}
+    times = {mode: Series(np.arange(1000)[parts[mode]], share * luck[parts[mode]]) for mode, share in shares.items()}
+    found = claims(times)
+    assert found.order_text == "base > ccl > wan > joint"
+    assert (found.order_holds, found.joint_holds) == (True, True)
+    apart = claims(times | {"joint": Series(np.arange(2000, 2100), luck[:100])})
+    assert (apart.order_holds, apart.joint_holds) == (None, None)
+
+
+def contest(times, count=400, **changes):
+    luck = np.random.default_rng(7).uniform(0.9, 1.1, count)
+    series = {mode: Series(np.arange(count), share * luck) for mode, share in times.items()}
+    about = {"label": "8 GPUs", "collective": "AllGather", "collectives": count, "is_measured": False}
+    return Contest(times=series, **about | changes)
+
+
+def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure():
+    text = answer([contest({"base": 1.0, "wan": 0.8, "joint": 0.7})])
+    for part in ("base, wan and joint", "400 AllGathers", "timing model", "8 GPUs", "joint is fastest", "30.0 % below"):
+        assert part in text
+    assert "95 % interval 30.0 to 30.0 %" in text
+    few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
+    assert "too few" in few and "measured" in few and "joint has the least mean" in few
+
+
+def test_the_answer_counts_where_each_mode_wins():
+    shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
+    text = answer([contest(times) for times in shares])
+    assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
+    assert "base is fastest at 1 of 3" in text
+    assert "at all 2" in answer([contest(times) for times in shares[:2]])
+    assert "no mode to compare" in answer([contest({"wan": 0.8})])
+    assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])

@@ -1,0 +1,156 @@
+"""The controller among switches that misbehave: all of them fake."""
+
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from controller.api.client import Controller, ControllerError
+from controller.compat import has_hung_up
+from tests.controller.running import FABRIC, LINKS, Process
+from tests.fakes.fakeswitch import FakeSwitch, Seen
+
+
+class Fakes:
+    """A controller whose switches are all fake, and ready."""
+
+    def __init__(self, process: Process) -> None:
+        self.running, self.port, self.seen = process.up(), process.port, Seen()
+        self.switches: dict[str, FakeSwitch] = {}
+        for switch in FABRIC.switches:
+            self.connect(switch.name)
+        self.controller = Controller(process.path)
+        self.controller.wait_ready(timeout_s=30)
+
+    def connect(self, name: str, *, silent: bool = False) -> None:
+        dpid = next(switch.dpid for switch in FABRIC.switches if switch.name == name)
+        self.switches[name] = FakeSwitch(name, dpid, self.port, self.seen, silent=silent)
+
+    def route(self, path: int) -> tuple[int, ...]:
+        """Put ranks 3 and 4 on this path, by conditions that make it the best."""
+        rates = [1e9 if link.kind == "wan" else 1e11 for link in FABRIC.links]
+        rates[FABRIC.paths[path].links[0]] = 1e11
+        return self.controller.route(
+            crossings=[(3, 4)], rates_bps=rates, delays_s=[0] * LINKS, chunk_bytes=10**6, best=True
+        ).paths
+
+    def events(self) -> list[tuple[str, str, int, int]]:
+        """What happened since they were last asked for."""
+        found, self.seen.events = self.seen.events, []
+        return found
+
+
+@pytest.fixture
+def fakes(process: Process) -> Iterator[Fakes]:
+    found = Fakes(process)
+    yield found
+    for switch in found.switches.values():
+        switch.close()
+
+
+def test_every_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fakes: Fakes) -> None:
+    assert fakes.route(1) == (1,)
+    fakes.events()
+    fakes.switches["s0p1"].delay_s = fakes.switches["s0l1"].delay_s = 0.3
+    assert fakes.route(2) == (2,)
+    events = [(switch, what) for switch, what, _, _ in fakes.events()]
+    ahead = {"s0p1", "s0b1", "s1b0", "s1p0", "s1l0"}  # path 2 leads from border router 1 to border router 0
+    laid, switched = events.index(("s0l1", "add")), events.index(("s0l1", "confirm"))
+    assert set(events[:laid]) == {(name, what) for name in ahead for what in ("add", "confirm")}
+    assert {what for _, what in events[laid:switched]} == {"add"}
+    assert {switch for switch, what in events[switched + 1 :] if what == "delete"} == {
+        "s0p1",
+        "s0b0",
+        "s1b1",
+        "s1p0",
+        "s1l0",
+    }
+    assert "add" not in {what for _, what in events[switched + 1 :]}
+
+
+def test_old_rules_go_by_the_cookie_of_their_generation(fakes: Fakes) -> None:
+    fakes.route(1)
+    (first,) = {cookie for _, what, cookie, _ in fakes.events() if what == "add" and cookie & 0xFFFFFFFF}
+    fakes.route(2)
+    events = fakes.events()
+    (second,) = {cookie for _, what, cookie, _ in events if what == "add"}
+    assert {(cookie, mask) for _, what, cookie, mask in events if what == "delete"} == {(first, 2**64 - 1)}
+    assert second != first
+
+
+def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_from_a_clean_table(fakes: Fakes) -> None:
+    fakes.switches["s1b0"].silent = True
+    with pytest.raises(ControllerError, match="says: no answer within 5 s from the switch s1b0"):
+        fakes.route(2)
+    assert ("s0l1", "add") not in {(s, w) for s, w, cookie, _ in fakes.events() if cookie & 0xFFFFFFFF}
+    fakes.switches["s1b0"].silent = False
+    assert fakes.route(3) == (3,)
+    events = fakes.events()
+    cleared = {switch for switch, what, _, mask in events if what == "delete" and mask == 0xFFFFFFFF << 32}
+    assert cleared == {switch.name for switch in FABRIC.switches}
+    assert fakes.controller.status()["routes"] == [[3, 4, 3, 2]]
+
+
+def test_a_switch_that_refuses_a_rule_is_named(fakes: Fakes) -> None:
+    fakes.switches["s0p1"].full = True
+    with pytest.raises(
+        ControllerError, match="says: the switch s0p1 refuses a rule with OpenFlow error type 5, code 1"
+    ):
+        fakes.route(1)
+
+
+def test_a_switch_that_leaves_in_the_middle_is_named_at_once(fakes: Fakes) -> None:
+    fakes.switches["s1p0"].hangs_up = True
+    begin = time.monotonic()
+    with pytest.raises(ControllerError, match="says: the switch s1p0 has disconnected"):
+        fakes.route(1)
+    assert time.monotonic() - begin < 4
+    fakes.events()
+    assert fakes.route(1) == (1,)  # over the other spine
+    told = {switch for switch, what, cookie, _ in fakes.events() if what == "add" and cookie & 0xFFFFFFFF}
+    assert "s1p1" in told and "s1p0" not in told
+    fakes.connect("s1p0")
+    fakes.controller.wait_ready(timeout_s=30)
+    assert fakes.route(1) == (1,)
+    fakes.switches["s0l1"].close()
+    with pytest.raises(ControllerError, match="says: the switch s0l1 is not connected"):
+        fakes.route(2)
+
+
+def test_a_stranger_among_the_switches_changes_nothing(fakes: Fakes) -> None:
+    stranger = FakeSwitch("stranger", 0xBAD, fakes.port, fakes.seen)
+    assert fakes.route(1) == (1,)
+    stranger.close()
+    assert "stranger" not in {switch for switch, *_ in fakes.events()}
+
+
+def test_a_switch_that_does_not_confirm_its_standing_rules_may_connect_anew(fakes: Fakes) -> None:
+    fakes.switches["s1p0"].close()
+    fakes.connect("s1p0", silent=True)
+    assert fakes.switches["s1p0"].hung_up_on(timeout_s=60)
+    assert fakes.controller.status()["not_ready"] == ["s1p0"]
+    fakes.connect("s1p0")
+    fakes.controller.wait_ready(timeout_s=60)
+    assert fakes.route(1) == (1,)
+
+
+class Unread(socket.socket):
+    """A connection from which one reader alone may take anything, as a peek waits when that one is quicker."""
+
+    def recv(self, *_: object) -> bytes:  # type: ignore[override]
+        raise AssertionError("somebody else reads")
+
+
+def test_who_has_hung_up_is_seen_without_reading() -> None:
+    ours, theirs = socket.socketpair()
+    with Unread(fileno=ours.detach()) as connection, theirs:
+        connection.settimeout(5)  # as the framework's
+        datapath = SimpleNamespace(socket=connection)
+        assert not has_hung_up(datapath)
+        theirs.sendall(b"an answer")
+        assert not has_hung_up(datapath)
+        theirs.close()
+        assert has_hung_up(datapath)
+    assert has_hung_up(datapath)

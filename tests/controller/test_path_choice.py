@@ -1,0 +1,148 @@
+"""Path choice, against every candidate weighed one at a time in exact arithmetic."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from controller.routing.path_choice import NoPathError, Router
+from scenarios.engines.prediction import Expectations
+from scenarios.spec.load import Override, load_scenario
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.fabric.failures import around, dead_links
+from topologies.fabric.wan import WanSpec
+
+CHUNK = 8_000_000
+FABRICS = {
+    "mesh": FabricSpec(gpus_per_site=(2, 3)),
+    "five-router": FabricSpec(gpus_per_site=(2, 2), wan=WanSpec(preset="five-router")),
+    "three sites": FabricSpec(gpus_per_site=(2, 2, 3), border_routers=(1, 2, 1)),
+}
+
+
+def links_of(fabric: Fabric, path: WanPath, src: int, dst: int) -> list[int]:
+    by_ends = {(link.src, link.dst): link.index for link in fabric.links}
+    src_br, dst_br = fabric.border_routers[path.src_br], fabric.border_routers[path.dst_br]
+    return [by_ends[f"g{src}", src_br], *path.links, by_ends[dst_br, f"g{dst}"]]
+
+
+def exact_cost(rates: np.ndarray, delays: np.ndarray, links: list[int]) -> Fraction:
+    delay = sum(Fraction(float(delays[link])) for link in links)
+    return delay + max(Fraction(8 * CHUNK) / Fraction(float(rates[link])) for link in links)
+
+
+@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize("wan_delay_s", [10e-6, 1e-3])
+def test_the_path_of_least_cost_is_taken(name: str, wan_delay_s: float) -> None:
+    fabric = build_fabric(FABRICS[name])
+    spec = ConditionsSpec(wan_delay_s=wan_delay_s)
+    delays = delays_s(fabric, spec)
+    rates = sampler(fabric, spec, seed=4).rates_bps(0, 60)
+    random = np.random.default_rng(7)
+    src = random.integers(0, len(fabric.gpus), 60)
+    dst = np.array([random.choice(np.flatnonzero(fabric.gpu_sites != fabric.gpu_sites[rank])) for rank in src])
+    router = Router(fabric, delays)
+    best, fixed = router.best(rates, src, dst, chunk_bytes=CHUNK), router.fixed(rates, src, dst)
+    matrices = {choice: router.crossings(rates, chunk_bytes=CHUNK, fixed=choice) for choice in (False, True)}
+    for k in range(60):
+        candidates = fabric.paths_between[fabric.gpus[src[k]].site, fabric.gpus[dst[k]].site]
+        costs = [exact_cost(rates[k], delays, links_of(fabric, path, src[k], dst[k])) for path in candidates]
+        assert best.path[k] == candidates[costs.index(min(costs))].index
+        assert fixed.path[k] == candidates[0].index
+        for routes, cost, choice in ((best, min(costs), False), (fixed, costs[0], True)):
+            links = links_of(fabric, fabric.paths[routes.path[k]], src[k], dst[k])
+            assert routes.rate_bps[k] == rates[k, links].min()
+            assert routes.delay_s[k] == pytest.approx(delays[links].sum(), rel=1e-12)
+            assert routes.delay_s[k] + 8 * CHUNK / routes.rate_bps[k] == pytest.approx(float(cost), rel=1e-12)
+            cost_s, delay_s = matrices[choice]
+            assert cost_s[k, src[k], dst[k]] == routes.delay_s[k] + 8 * CHUNK / routes.rate_bps[k]
+            assert delay_s[k, src[k], dst[k]] == routes.delay_s[k]
+
+
+def test_of_equal_paths_the_first_is_taken() -> None:
+    fabric = build_fabric(FABRICS["mesh"])
+    router = Router(fabric, delays_s(fabric, ConditionsSpec()))
+    rates = np.full((1, len(fabric.links)), 1e9)
+    assert router.best(rates, np.array([0]), np.array([4]), chunk_bytes=CHUNK).path.tolist() == [0]
+
+
+def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
+    """Two paths cost the same, to the last bit: 1 s on the way and 0.5 s to send, or the other way round."""
+    wan = WanSpec(preset=None, routers=("A",), links=(("s0b0", "s1b0"), ("s0b0", "A"), ("A", "s1b0")))
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
+    straight, around = fabric.paths_between[0, 1]
+    assert straight.name == "s0b0>s1b0"
+    assert around.name == "s0b0>A>s1b0"
+    delays, rates = np.zeros(len(fabric.links)), np.full((1, len(fabric.links)), 16.0)
+    delays[straight.links[0]] = 1.0
+    delays[around.links[0]], rates[0, around.links[0]] = 0.5, 8.0
+    router = Router(fabric, delays)
+    taken = router.best(rates, np.array([0]), np.array([2]), chunk_bytes=1)
+    cost_s, delay_s = router.crossings(rates, chunk_bytes=1, fixed=False)
+    assert taken.path[0] == straight.index
+    assert cost_s[0, 0, 2] == 1.5
+    assert delay_s[0, 0, 2] == taken.delay_s[0] == 1.0
+
+
+def test_a_long_path_is_worth_its_delay_for_a_large_chunk_only() -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=WanSpec(preset="five-router")))
+    delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-3))
+    rates = np.full((1, len(fabric.links)), 100e9)
+    rates[0, [link.index for link in fabric.links if link.name == "R0>R4"]] = 50e9
+    router = Router(fabric, delays)
+    chosen = {
+        size: fabric.paths[router.best(rates, np.array([0]), np.array([2]), chunk_bytes=size).path[0]].name
+        for size in (1_000_000, 100_000_000)
+    }
+    assert chosen == {1_000_000: "s0b0>R0>R4>R3>s1b0", 100_000_000: "s0b0>R0>R1>R2>R3>s1b0"}
+
+
+FABRIC = build_fabric(FabricSpec())
+LINK = {link.name: link.index for link in FABRIC.links}
+
+
+def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() -> None:
+    """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
+    rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
+    struck = [1, 4]
+    rates[np.ix_(struck, dead_links(FABRIC, around(FABRIC, "s0b0")))] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    src, dst = np.full(6, 2), np.full(6, 5)
+    paths = FABRIC.paths_between[0, 1]
+    fixed = router.fixed(rates, src, dst)
+    assert fixed.path.tolist() == [paths[2 if k in struck else 0].index for k in range(6)]
+    for routes, is_fixed in ((fixed, True), (router.best(rates, src, dst, chunk_bytes=10**6), False)):
+        cost, delay = router.crossings(rates, chunk_bytes=10**6, fixed=is_fixed)
+        assert (cost[:, 2, 5] == routes.delay_s + 8e6 / routes.rate_bps).all()
+        assert (delay[:, 2, 5] == routes.delay_s).all()
+
+
+def test_one_crossing_among_others_without_a_path_is_named() -> None:
+    rates = np.full((3, len(FABRIC.links)), 1e9)
+    rates[1, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
+    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
+    for choose in (router.fixed, lambda *given: router.best(*given, chunk_bytes=1)):
+        with pytest.raises(NoPathError, match="no path leads over the WAN from rank 2 to rank 6"):
+            choose(rates, np.array([0, 2, 4]), np.array([5, 6, 1]))
+        with pytest.raises(NoPathError, match="from rank 0 to rank 1"):  # of one site
+            choose(rates, np.array([0, 0, 4]), np.array([5, 1, 1]))
+    cost_s, _ = router.crossings(rates, chunk_bytes=1, fixed=False)
+    assert np.isinf(cost_s[1]).all() and np.isinf(cost_s[0, :4, :4]).all() and np.isfinite(cost_s[0, :4, 4:]).all()
+
+
+def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
+    """As the prompt's `delay` makes it."""
+    delays = delays_s(FABRIC, ConditionsSpec())
+    delays[LINK["s0b0>s1b0"]] = 1.0
+    fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))
+    assert fixed.path[0] == FABRIC.paths_between[0, 1][0].index
+
+
+@pytest.mark.parametrize("mode", ["base", "wan"])
+def test_a_gpu_that_is_cut_off_has_no_plan_and_no_time(mode):
+    fault = {"at": "collective 1", "what": "link g1-s0l0 down"}
+    expected = Expectations(load_scenario("paper", [Override("fault", [fault], "")]), mode)
+    assert 0 < expected.of(0).predicted_s < 1
+    with pytest.raises(NoPathError, match="no way leads from rank 0 to rank 1"):
+        expected.of(1, [0])

@@ -1,0 +1,180 @@
+"""The controller's process: its socket, its clients, its end. It has no switches here."""
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.api.client import Controller, ControllerError
+from controller.api.protocol import line_limit_bytes, write_line, write_spec
+from tests.controller.running import FABRIC, ROUTE, SPEC, Process, exchange, free_port
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A controller that no test ends."""
+    with closing(Process(tmp_path_factory.mktemp("controller"))) as found:
+        found.up()
+        yield found
+
+
+def test_garbage_gets_one_line_each_and_the_controller_goes_on(shared: Process) -> None:
+    replies = exchange(shared.path, b'garbage\n\n{"ask":"status"}\n[]\n' + write_line(ROUTE))
+    assert [reply["ok"] for reply in replies] == [False, False, True, False, False]
+    assert replies[2]["not_ready"] == [switch.name for switch in FABRIC.switches]
+    assert replies[4]["error"] == "the switch s0l0 is not connected"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_an_endless_line_is_refused_and_disconnected(shared: Process, end: bytes) -> None:
+    limit = line_limit_bytes(FABRIC)
+    (reply,) = exchange(shared.path, b"x" * (limit + 1) + end)
+    assert not reply["ok"] and str(limit) in reply["error"]
+    assert len(exchange(shared.path, b" " * limit + b'\n{"ask":"status"}\n')) == 2
+    assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
+
+
+def test_the_largest_route_request_fits_the_line() -> None:
+    big = build_fabric(FabricSpec(gpus_per_site=(32, 32)))
+    longest = [123_456_789_012_345.6] * len(big.links)
+    line = write_line(ROUTE | {"rates_bps": longest, "delays_s": [1.2345678901234567e-05] * len(big.links)})
+    assert len(line) <= line_limit_bytes(big)
+
+
+def test_the_socket_is_the_users_own_and_switches_are_heard_on_loopback_alone(shared: Process) -> None:
+    mode = shared.path.stat().st_mode
+    assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+    heard = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
+    assert [line.split()[3] for line in heard.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+
+
+def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(9)]
+        for client in clients:
+            client.settimeout(20)
+            client.connect(str(shared.path))
+        assert "too many clients" in json.loads(clients[8].recv(1000))["error"]
+        clients[0].close()
+        time.sleep(0.2)
+        assert exchange(shared.path, b'{"ask":"status"}\n')[0]["ok"]
+
+
+def test_who_does_not_know_the_token_is_told_so_and_no_more(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("5ecret\n")
+    running = process.start(token=tmp_path / "token")
+    assert running.stdout is not None and running.stdout.readline().startswith(b"controller: ")
+    wrong = [{"ask": "status"}, {"ask": "status", "token": "5ecre"}, {"ask": "status", "token": 5}, ROUTE]
+    refused = {"ok": False, "error": "the run's token is missing or wrong"}
+    assert exchange(process.path, b"".join(map(write_line, wrong))) == [refused] * 4
+    with Controller(process.path, token="5ecret") as client:
+        assert client.status()["ok"]
+    running.terminate()
+    _, err = running.communicate(timeout=20)
+    assert err == b"controller: refused a request: the run's token is missing or wrong\n"
+
+
+def test_a_client_that_goes_on_being_refused_is_hung_up_on(process: Process) -> None:
+    running = process.up()
+    assert len(exchange(process.path, b"garbage\n" * 99 + b'{"ask":"status"}\n')) == 100
+    assert len(exchange(process.path, b"garbage\n" * 100)) == 100
+    running.terminate()
+    _, err = running.communicate(timeout=20)
+    refused, again, ended = err.decode().splitlines()
+    assert refused == again and "b'garbage'" in refused and "disconnected a client after 100" in ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_status_0_and_takes_the_socket_away(process: Process, number: signal.Signals) -> None:
+    running = process.up()
+    client = Controller(process.path)
+    assert client.status()["generation"] == 0
+    running.send_signal(number)
+    _, err = running.communicate(timeout=20)
+    assert (running.returncode, err) == (0, b"")
+    assert not process.path.exists()
+    with pytest.raises(ControllerError, match=f"the controller at {process.path} has ended"):
+        client.status()
+    with pytest.raises(ControllerError, match=f"no controller answers at {process.path}"):
+        client.status()
+
+
+def test_what_a_killed_controller_left_is_taken_over_and_what_is_in_use_is_not(process: Process) -> None:
+    process.up().kill()
+    running = process.up()
+    for change, words in (
+        ({"port": free_port()}, f"another controller serves {process.path}"),
+        ({"socket": f"{process.path}2"}, f"port {process.port} cannot be listened on: it is in use"),
+        ({"port": free_port(), "socket": process.declared}, f"{process.declared} exists and is not a socket"),
+        ({"port": free_port(), "socket": "/nowhere/s"}, "no socket can be made at /nowhere/s: No such file"),
+    ):
+        ended = process.start(**change)
+        _, err = ended.communicate(timeout=20)
+        assert ended.returncode == 1 and err.decode().startswith(f"controller: {words}") and err.count(b"\n") == 1
+    assert running.poll() is None and Controller(process.path).status()["ok"]
+
+
+def test_an_impossible_fabric_port_or_token_is_bad_usage(process: Process) -> None:
+    good = process.declared.with_name("good.json")
+    good.write_text(write_spec(SPEC))
+    process.declared.write_text(write_spec(replace(SPEC, gpus_per_site=(1, 4))))
+    for change, words in (
+        ({}, b"1 gpus in a site"),
+        ({"fabric": "/nowhere"}, b"No such file"),
+        ({"fabric": good, "token": "/nowhere"}, b"No such file"),
+        ({"fabric": good, "token": good}, b"letters and digits"),
+        ({"port": 0}, b"not a TCP port"),
+    ):
+        ended = process.start(**change)
+        _, err = ended.communicate(timeout=20)
+        assert ended.returncode == 2 and words in err and b"Traceback" not in err
+
+
+def test_the_client_waits_for_the_switches_no_longer_than_it_is_told(process: Process) -> None:
+    process.start()
+    begin = time.monotonic()
+    with pytest.raises(ControllerError, match="still waits for s0l0, s0l1"):
+        Controller(process.path).wait_ready(timeout_s=4)
+    assert 3.9 < time.monotonic() - begin < 10
+
+
+def test_the_client_does_not_wait_for_a_process_that_has_ended(tmp_path: Path) -> None:
+    with pytest.raises(ControllerError, match="has ended before it was ready"):
+        Controller(tmp_path / "s").wait_ready(timeout_s=1000, alive=lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(None, "has not answered within 0.5 s"), (b"what?\n", "answers nonsense"), (b"", "has ended")],
+)
+def test_the_client_names_a_controller_that_does_not_answer(tmp_path: Path, answer: bytes | None, words: str) -> None:
+    path = tmp_path / "s"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)
+            if answer is None:
+                time.sleep(2)
+            else:
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(ControllerError, match=f"the controller at {path} {words}"):
+        Controller(path, deadline_s=0.5).status()
+    thread.join()
+    server.close()

@@ -1,0 +1,91 @@
+"""What a controller may be asked: requests, and the fabric that it is told of."""
+
+from typing import Any
+
+import pytest
+
+from controller.api.protocol import ProtocolError, RouteRequest, parse_request, read_spec, write_line, write_spec
+from tests.controller.running import FABRIC, LINKS, ROUTE
+from topologies.fabric.fabric import FabricSpec
+from topologies.fabric.wan import WanSpec
+
+
+def test_a_route_request_arrives_as_it_was_asked() -> None:
+    request = parse_request(write_line(ROUTE), FABRIC)
+    assert isinstance(request, RouteRequest)
+    assert (request.crossings, request.chunk_bytes, request.best) == (((3, 4), (7, 0)), 8_000_000, True)
+    assert set(request.rates_bps) == {1e9} and len(request.delays_s) == LINKS
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("ask", "reboot", "'reboot'"),
+        ("colour", 1, "'colour'"),
+        ("crossings", [[3, 4], [3, 4]], "[3, 4] is given twice"),
+        ("crossings", [[3, 8]], "[3, 8]"),
+        ("crossings", [[-1, 4]], "[-1, 4]"),
+        ("crossings", [[0, 1]], "rank 0 to rank 1"),
+        ("crossings", [[True, 4]], "[True, 4]"),
+        ("crossings", [[3, 4]] * 9, "at most 8 pairs"),
+        ("rates_bps", [1e9], f"a list of {LINKS}"),
+        ("rates_bps", [0] * LINKS, '"rates_bps[0]" is 0'),
+        ("rates_bps", ["fast"] * LINKS, "'fast'"),
+        ("delays_s", [-1] * LINKS, '"delays_s[0]" is -1'),
+        ("chunk_bytes", 1.5, "1.5"),
+        ("chunk_bytes", 0, "0"),
+        ("best", 1, '"best" is 1'),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_with_its_value(key: str, value: Any, shown: str) -> None:
+    with pytest.raises(ProtocolError) as error:
+        parse_request(write_line(ROUTE | {key: value}), FABRIC)
+    assert shown in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("missing", sorted(set(ROUTE) - {"ask"}))
+def test_a_field_that_is_missing_is_named(missing: str) -> None:
+    with pytest.raises(ProtocolError, match=f'needs "{missing}"'):
+        parse_request(write_line({key: value for key, value in ROUTE.items() if key != missing}), FABRIC)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"route", b"\xff\xfe", b"[" * 100_000, b"[1]", b'{"ask":NaN}', b'{"ask":"status","wait_s":1e999}',
+     b'{"ask":"status","wait_s":' + b"9" * 4000 + b"}", b'{"ask":"status","wait_s":' + b"9" * 9000 + b"}"],
+)  # fmt: skip
+def test_garbage_is_a_protocol_error_on_one_line(line: bytes) -> None:
+    with pytest.raises(ProtocolError) as told:
+        parse_request(line, FABRIC)
+    assert "\n" not in str(told.value) and len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FabricSpec(),
+        FabricSpec(gpus_per_site=(3, 5), leaves=(1, 2), wan=WanSpec(preset="five-router")),
+        FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"), ("X", "s1b0")))),
+    ],
+)
+def test_a_declared_fabric_is_read_back_as_it_was_written(spec: FabricSpec) -> None:
+    assert read_spec(write_spec(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[]", "[]"),
+        ('{"gpus_per_site": 4}', '"gpus_per_site" is 4'),
+        ('{"gpus_per_site": [4, "4"]}', "[4, '4']"),
+        ('{"gpu": [4, 4]}', "'gpu'"),
+        ('{"wan": 3}', '"wan" is 3'),
+        ('{"wan": {"preset": 3}}', '"preset" is 3'),
+        ('{"wan": {"links": [["a"]]}}', "[['a']]"),
+        ('{"wan": {"routers": [1]}}', "[1]"),
+    ],
+)
+def test_a_malformed_fabric_is_refused_with_its_value(text: str, shown: str) -> None:
+    with pytest.raises(ProtocolError) as error:
+        read_spec(text)
+    assert shown in str(error.value)

@@ -1,0 +1,74 @@
+"""A controller's life with real switches, in the VM."""
+
+import json
+import sys
+from itertools import pairwise
+
+import pytest
+
+from controller.forwarding import rules
+from controller.forwarding.flows import IN_PORT, Rule
+from controller.routing.paths import Ways
+from tests.conftest import PROJECT, VM
+from tests.guest.openflow import FABRICS
+from topologies.fabric.fabric import build_fabric
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_a_life_with_real_switches(vm: VM, name: str) -> None:
+    check_life(vm, name)
+
+
+def check_life(vm: VM, name: str, **environment: str) -> None:
+    script = str(PROJECT / "tests/guest/openflow.py")
+    ended = vm.run("--", sys.executable, script, name, env=environment, timeout=300)
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out.splitlines()[-1])
+    fabric = build_fabric(FABRICS[name])
+    ways = Ways(fabric)
+    for switch in fabric.switches:
+        assert found["standing"][switch.name] == sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
+    assert found["pairs_lost"] == []
+    there, back = fabric.paths_between[0, 1], fabric.paths_between[1, 0]
+    answers = links_of(back[0].name)
+    assert found["default"] == dict.fromkeys([*links_of(there[0].name), *answers], 50)
+
+    # Routes change under a stream of datagrams, and each time to the one path that the conditions make the best.
+    assert len(found["changes"]) == 30 and len({asked for asked, _ in found["changes"]}) > 3
+    assert all(paths[0] == asked for asked, paths in found["changes"])
+    assert found["live"]["sent"] > 5000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
+    # After the reply, every packet is on the path and on no other.
+    assert len(found["routed"]) >= 4
+    for path, carried in found["routed"].items():
+        assert carried == dict.fromkeys([*links_of(path), *answers], 50)
+
+    last = there[-1]
+    assert found["kept_when_dead"] is True
+    assert found["routed_when_dead"] == dict.fromkeys([*links_of(last.name), *answers], 50)
+    assert found["asked_when_dead"].endswith("controller.sock has ended")
+    assert found["live_restart"]["sent"] > 1000 and found["live_restart"]["lost"] == 0
+    assert found["standing_again"] is True
+
+    victim = last.name.split(">")[0]
+    assert victim not in found["asked_without_switch"]
+    assert found["routed_without_switch"] == dict.fromkeys([*links_of(found["asked_without_switch"]), *answers], 50)
+    assert found["rules_without_controller"] == []
+    assert found["reconnected"] is True
+    assert found["routed_reconnected"] == dict.fromkeys([*links_of(last.name), *answers], 50)
+    assert found["sigterm"] == found["sigint"] == [0, False]
+
+
+def links_of(path: str) -> list[str]:
+    """A path's WAN links: of "a>b>c", "a>b" and "b>c"."""
+    names = path.split(">")
+    return [f"{a}>{b}" for a, b in pairwise(names)]
+
+
+def as_ovs(rule: Rule) -> str:
+    """A rule as ovs-ofctl writes it."""
+    match = rule.match
+    fields = {"in_port": match.in_port, "dl_dst": match.eth_dst, "nw_src": match.src, "nw_dst": match.dst}
+    words = ["ip", *(f"{field}={value}" for field, value in fields.items() if value is not None)]
+    rewrite = f"set_field:{rule.eth_dst}->eth_dst," if rule.eth_dst else ""
+    out = "IN_PORT" if rule.out_port == IN_PORT else f"output:{rule.out_port}"
+    return f"cookie=0x{rule.cookie:x}, priority={rule.priority},{','.join(words)} actions={rewrite}{out}"

@@ -1,0 +1,283 @@
+"""Flow rules: where they lead, and that nothing is lost while they change, message by message."""
+
+import random
+from collections import Counter
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.forwarding import rules
+from controller.forwarding.flows import Message, Remove, Stage, tag
+from controller.routing.paths import Ways, acknowledgements
+from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_standing_rules
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import cable
+from topologies.fabric.wan import WanSpec
+
+
+@st.composite
+def choices(draw: st.DrawFn, fabric: Fabric) -> dict[tuple[int, int], int]:
+    """A path for each of a few pairs of GPUs."""
+    some = draw(st.lists(st.sampled_from(crossing_pairs(fabric)), max_size=4, unique=True))
+    sites = fabric.gpu_sites
+    return {(src, dst): draw(st.sampled_from(fabric.paths_between[sites[src], sites[dst]])).index for src, dst in some}
+
+
+MESH, FIVE_ROUTER = (build_fabric(FabricSpec(wan=WanSpec(preset=preset))) for preset in ("mesh", "five-router"))
+
+
+def any_order(stage: Stage, chance: random.Random) -> list[Message]:
+    """The stage's messages as they may take effect: in order at one switch, in any order between switches."""
+    queues: dict[str, list[Message]] = {}
+    for message in stage:
+        queues.setdefault(message.switch, []).append(message)
+    found = []
+    while queues:
+        switch = chance.choice(sorted(queues))
+        found.append(queues[switch].pop(0))
+        if not queues[switch]:
+            del queues[switch]
+    return found
+
+
+def messages(change: rules.Change) -> list[Message]:
+    return [message for stage in change.stages for message in stage]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fabrics())
+def test_standing_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
+    network = with_standing_rules(Ways(fabric))
+    for a, b in permutations(fabric.gpus, 2):
+        if a.site == b.site:
+            assert len(network.walk(network.sent(a.rank, b.rank))) == (1 if a.leaf == b.leaf else 3)
+        elif fabric.paths_between[a.site, b.site]:
+            passed = network.walk(network.sent(a.rank, b.rank))
+            assert wan_of(fabric, passed) == fabric.paths_between[a.site, b.site][0].name
+            assert len(set(passed)) == len(passed)
+
+
+def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4))
+    network = with_standing_rules(Ways(fabric))
+    used = Counter(
+        network.walk(network.sent(a.rank, b.rank))[1]
+        for a, b in permutations(fabric.gpus, 2)
+        if a.site == b.site and a.leaf != b.leaf
+    )
+    assert len(used) == 8 and set(used.values()) == {8}
+
+
+def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
+    links = (("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0"))
+    spec = FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, links=links))
+    network = with_standing_rules(Ways(build_fabric(spec)))
+    assert network.walk(network.sent(0, 2))
+    with pytest.raises(AssertionError, match="a black hole: no rule at s0l0"):
+        network.walk(network.sent(0, 4))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    pairs, sites = crossing_pairs(fabric), fabric.gpu_sites
+    fixed = {(src, dst): fabric.paths_between[sites[src], sites[dst]][0].index for src, dst in pairs}
+    routes: tuple[rules.Route, ...] = ()
+    old: dict[tuple[int, int], int] = {}
+    on_the_way: list[Packet] = []
+    for generation in range(1, data.draw(st.integers(2, 4))):
+        new = data.draw(choices(fabric))
+        change = rules.change(ways, routes, new, generation=generation)
+        for stage in change.stages:
+            for message in any_order(stage, chance):
+                network.apply(message)
+                for src, dst in pairs:
+                    took = wan_of(fabric, network.walk(network.sent(src, dst)))
+                    allowed = {fabric.paths[way.get((src, dst), fixed[src, dst])].name for way in (old, new)}
+                    assert took in allowed, f"{src} to {dst} took {took}"
+                on_the_way = [network.step(p) if chance.random() < 0.3 else p for p in on_the_way]
+                on_the_way = [packet for packet in on_the_way if not network.arrived(packet)]
+                on_the_way.append(network.sent(*chance.choice([*old, *new, pairs[0]])))
+        routes, old = change.routes, new
+        for src, dst in pairs:
+            took = wan_of(fabric, network.walk(network.sent(src, dst)))
+            assert took == fabric.paths[new.get((src, dst), fixed[src, dst])].name
+        # Nothing but the standing rules and one rule a switch for each route is left.
+        left = sum(len(table) for table in network.tables.values())
+        should = sum(len(rules.standing(ways, switch.name)) for switch in fabric.switches)
+        off_fixed = [(pair, path) for pair, path in new.items() if path != fixed[pair]]
+        assert left == should + sum(len(fabric.paths[path].links) + 5 for _, path in off_fixed)
+    for packet in on_the_way:
+        network.walk(packet)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) -> None:
+    """Packets wait anywhere on their way while whole generations come and go under them."""
+    fabric = data.draw(fabrics())
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    routes: tuple[rules.Route, ...] = ()
+    packets: list[Packet] = []
+    for generation in range(1, 5):
+        change = rules.change(ways, routes, data.draw(choices(fabric)), generation=generation)
+        for stage in change.stages:
+            for message in any_order(stage, chance):
+                network.apply(message)
+                for route in (*routes, *change.routes):
+                    packets.append(network.sent(route.src, route.dst))
+                moved = [network.step(p) if chance.random() < 0.2 else p for p in packets]
+                packets = [packet for packet in moved if not network.arrived(packet)]
+        routes = change.routes
+    longest = 2 * len(fabric.switches)
+    for packet in packets:
+        assert len(network.walk(packet)) <= longest
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.DataObject) -> None:
+    """Switches that come back with an earlier controller's routes, in any order, end with exactly what they should."""
+    fabric = data.draw(fabrics())
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    earlier = rules.change(ways, (), data.draw(choices(fabric)), generation=7)
+    current = rules.change(ways, (), data.draw(choices(fabric)), generation=1)
+    network.apply(*messages(earlier))
+    switches, pairs = [switch.name for switch in fabric.switches], crossing_pairs(fabric)
+    chance.shuffle(switches)
+    for routes in ((), current.routes):  # the controller starts; later, connections are lost and come back
+        for name in switches:
+            for stage in rules.greeting(ways, name, routes):
+                for message in stage:
+                    network.apply(message)
+                    routed = [(route.src, route.dst) for route in (*earlier.routes, *current.routes)]
+                    for src, dst in (*routed, chance.choice(pairs)):
+                        network.walk(network.sent(src, dst))
+    expected = with_standing_rules(ways)
+    expected.apply(*messages(current))
+    for name, table in network.tables.items():
+        assert set(table) == set(expected.tables[name])
+
+
+# --- The order of messages -------------------------------------------------------------------------------------------
+
+
+def test_two_routes_that_pass_two_routers_in_opposite_order_do_not_loop() -> None:
+    fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
+    there, back = names["s0b0>R0>R1>R2>R4>R3>s1b0"], names["s0b0>R0>R4>R2>R3>s1b0"]
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    first = rules.change(ways, (), {(0, 4): there}, generation=1)
+    second = rules.change(ways, first.routes, {(0, 4): back}, generation=2)
+    taken = []
+    for message in (*messages(first), *messages(second)):
+        network.apply(message)
+        taken.append(wan_of(fabric, network.walk(network.sent(0, 4))))
+    assert list(dict.fromkeys(taken)) == ["s0b0>R0>R4>R3>s1b0", fabric.paths[there].name, fabric.paths[back].name]
+
+
+def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
+    """From T the standing rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
+    detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
+    links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
+    fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
+    ways = Ways(fabric)
+    network = with_standing_rules(ways)
+    (path,) = (path.index for path in fabric.paths if path.name == "s0b0>A>T>U>V>s1b1")
+    route = rules.change(ways, (), {(0, 4): path}, generation=1)
+    network.apply(*messages(route))
+    packet = network.sent(0, 4)
+    while packet.at != "T":
+        packet = network.step(packet)
+    back = rules.change(ways, route.routes, {}, generation=2)
+    network.apply(*(message for message in messages(back) if message.switch == "T"))  # the one switch that is quick
+    assert network.walk(packet) == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
+
+
+def test_a_packet_whose_tag_is_another_routes_by_now_is_not_sent_back() -> None:
+    fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
+    network = with_standing_rules(ways := Ways(fabric))
+    first = rules.change(ways, (), {(0, 4): names["s0b0>R0>R1>R2>R4>R3>s1b0"]}, generation=1)
+    network.apply(*messages(first))
+    packet = network.sent(0, 4)
+    while packet.at != "R4":
+        packet = network.step(packet)
+    none = rules.change(ways, first.routes, {}, generation=2)
+    again = rules.change(ways, none.routes, {(0, 4): names["s0b0>R0>R4>R2>R3>s1b0"]}, generation=3)
+    assert again.routes[0].tag == first.routes[0].tag
+    network.apply(*messages(none), *messages(again))
+    assert network.walk(packet)[-1] == "s1l0"
+
+
+def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
+    links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
+    ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
+    assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
+    assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
+
+
+def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_changes_last() -> None:
+    fabric, ways = MESH, Ways(MESH)
+    other = fabric.paths_between[0, 1][3]
+    before = rules.change(ways, (), {(3, 4): fabric.paths_between[0, 1][1].index}, generation=1)
+    laid, switched, cleared = rules.change(ways, before.routes, {(3, 4): other.index}, generation=2).stages
+    assert [message.switch for message in laid] == ["s1l0", "s1p0", "s1b1", "s0b1", "s0p1"]
+    assert [message.switch for message in switched] == ["s0l1"]
+    assert all(isinstance(message, Remove) for message in cleared)
+    assert [message.switch for message in cleared] == ["s0p1", "s0b0", "s1b1", "s1p0", "s1l0"]
+
+
+def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() -> None:
+    """Switches cache a decision for each tag that they have seen, and keep it."""
+    fabric, ways, seen = MESH, Ways(MESH), []
+    routes: tuple[rules.Route, ...] = ()
+    for generation, path in enumerate([1, 2, 3, 1, 2], 1):
+        wanted = {(3, 4): fabric.paths_between[0, 1][path].index, (7, 0): fabric.paths_between[1, 0][2].index}
+        routes = rules.change(ways, routes, wanted, generation=generation).routes
+        (changed,) = (route for route in routes if route.src == 3)
+        seen.append({message.rule.match.eth_dst for message in rules.installs(ways, changed)} - {None})
+    assert seen == [{tag(1)}, {tag(2)}, {tag(1)}, {tag(2)}, {tag(1)}]
+
+
+def test_what_stays_the_same_is_left_alone() -> None:
+    fabric, ways = MESH, Ways(MESH)
+    wanted = {(3, 4): fabric.paths_between[0, 1][2].index, (7, 0): fabric.paths_between[1, 0][0].index}
+    first = rules.change(ways, (), wanted, generation=1)
+    assert len(first.routes) == 1  # the fixed path is where the pair is anyhow
+    again = rules.change(ways, first.routes, wanted, generation=2)
+    assert (again.stages, again.routes) == ((), first.routes)
+
+
+def test_a_greeting_is_for_the_switch_that_connects_alone() -> None:
+    fabric, ways = MESH, Ways(MESH)
+    wanted = {(3, 4): fabric.paths_between[0, 1][3].index, (7, 0): fabric.paths_between[1, 0][2].index}
+    routes = rules.change(ways, (), wanted, generation=1).routes
+    for switch in fabric.switches:
+        told = [message.switch for stage in rules.greeting(ways, switch.name, routes) for message in stage]
+        assert set(told) == {switch.name}
+
+
+def test_whoever_can_be_reached_can_also_acknowledge() -> None:
+    """With s0l0-s0p0 and s0p1-s0b0 dead, the default path through s0b0 serves the GPUs of s0l1 alone."""
+    cables = [cable(c.a, c.b) for c in MESH.cables if c.a.startswith("s0") or c.b.startswith("s0")]
+    assert Ways(MESH, frozenset({cable("s0l0", "s0p0"), cable("s0p1", "s0b0")})).first(0, 4).name == "s0b1>s1b0"
+    for dead in combinations(cables, 2):
+        ways = Ways(MESH, frozenset(dead))
+        there = {(src, dst): ways.first(src, dst) for src, dst in ((0, 4), (2, 7))}
+        wanted = {pair: path.index for pair, path in there.items() if path is not None}
+        network = with_standing_rules(ways)
+        network.apply(*messages(rules.change(ways, (), acknowledgements(ways, wanted) | wanted, generation=1)))
+        for src, dst in wanted:
+            for a, b in ((src, dst), (dst, src)):
+                passed = (MESH.gpus[a].name, *network.walk(network.sent(a, b)), MESH.gpus[b].name)
+                assert not {cable(*ends) for ends in pairwise(passed)} & ways.dead

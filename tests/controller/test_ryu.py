@@ -1,0 +1,56 @@
+"""The same controller on stock Ryu 4.34, installed for the occasion from the package index: ``pytest -m ryu``."""
+
+import shutil
+import subprocess
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT, VM
+from tests.controller.test_real_switches import check_life
+from tests.mn import run_mn
+
+pytestmark = pytest.mark.ryu
+
+STEPS = (
+    # Ryu's build needs a setuptools that still has easy_install, and pip would build with a newer one of its own.
+    ("setuptools<58", "wheel"),
+    ("--no-build-isolation", "ryu==4.34", "eventlet==0.41.3", "numpy"),
+)
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """A Python with stock Ryu and without os-ken, where an unprivileged user can run it."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        folder.chmod(0o755)
+        venv.create(folder / "ryu", with_pip=True, symlinks=True)
+        found = folder / "ryu/bin/python"
+        for step in STEPS:
+            subprocess.run([found, "-m", "pip", "install", "-q", *step], check=True)
+        yield found
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_it_is_stock_ryu_and_os_ken_is_not_there(python: Path) -> None:
+    script = "from controller import compat; print(compat.version(), compat.App.__module__)"
+    ended = subprocess.run([python, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert ended.stdout == "ryu 4.34 ryu.base.app_manager\n"
+
+
+def test_the_same_life_with_real_switches(vm: VM, python: Path) -> None:
+    check_life(vm, "mesh", CONTROLLER_PYTHON=str(python))
+
+
+def test_ryu_manager_loads_the_app_by_the_name_of_its_module(vm: VM, python: Path) -> None:
+    (vm.folder / "longhaul.conf").write_text("[longhaul]\ngpus = 2+2\nleaves = 1\nspines = 1\nsocket = /run/c.sock\n")
+    # ryu-manager itself lacks what eventlet has dropped and `controller.compat` gives back
+    given = "import eventlet.wsgi as w; w.ALREADY_HANDLED = object(); from ryu.cmd.manager import main; main()"
+    controller = f'{python} -c "{given}" --config-file longhaul.conf controller.app'
+    shown = run_mn(vm, controller, "gpus=2+2,leaves=1,spines=1", look="g3")
+    assert "*** Results: 0% dropped (12/12 received)" in shown

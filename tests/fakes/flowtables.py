@@ -1,0 +1,166 @@
+"""A fake network of OpenFlow switches that forwards packets by their flow tables, written from the OpenFlow 1.3 text.
+
+It knows nothing of how rules are made. A packet is moved one switch at a time, so that tables may change under it.
+Below it, random fabrics, and a network with the default rules.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from ipaddress import ip_address, ip_network
+from itertools import permutations
+
+from hypothesis import strategies as st
+
+from controller.forwarding import rules
+from controller.forwarding.flows import Install, Match, Message, Remove, Rule
+from controller.routing.paths import Ways
+from topologies.errors import FabricError
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+
+IN_PORT = 0xFFFFFFF8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packet:
+    """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left."""
+
+    src: str
+    dst: str
+    eth_dst: str
+    at: str
+    in_port: int
+    passed: tuple[str, ...] = ()
+
+
+@dataclass
+class FakeNetwork:
+    """The switches of a fabric, with empty tables."""
+
+    fabric: Fabric
+    tables: dict[str, list[Rule]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = {switch.name: [] for switch in self.fabric.switches}
+        self.ends = {(c.a, c.a_port): (c.b, c.b_port) for c in self.fabric.cables}
+        self.ends |= {(c.b, c.b_port): (c.a, c.a_port) for c in self.fabric.cables}
+
+    def apply(self, *messages: Message) -> None:
+        for message in messages:
+            table = self.tables[message.switch]
+            if isinstance(message, Install):
+                rule = message.rule
+                table[:] = [old for old in table if (old.match, old.priority) != (rule.match, rule.priority)]
+                table.append(rule)
+            else:
+                table[:] = [rule for rule in table if not removes(message, rule)]
+
+    def sent(self, src: int, dst: int) -> Packet:
+        """A packet that a GPU has just put on its cable."""
+        a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
+        leaf, port = self.ends[a.name, 0]
+        return Packet(src=a.ip, dst=b.ip, eth_dst=b.mac, at=leaf, in_port=port)
+
+    def step(self, packet: Packet) -> Packet:
+        """The packet after one switch; raises AssertionError where the switch drops it or cannot tell what to do."""
+        hits = [rule for rule in self.tables[packet.at] if matches(rule.match, packet)]
+        assert hits, f"a black hole: no rule at {packet.at} for {packet}"
+        top = max(rule.priority for rule in hits)
+        best = [rule for rule in hits if rule.priority == top]
+        assert len(best) == 1, f"two rules of one priority at {packet.at} for {packet}"
+        assert best[0].out_port != packet.in_port, f"a switch does not send a packet back: {packet}"
+        port = packet.in_port if best[0].out_port == IN_PORT else best[0].out_port
+        at, in_port = self.ends[packet.at, port]
+        eth_dst = best[0].eth_dst or packet.eth_dst
+        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=(*packet.passed, packet.at))
+
+    def arrived(self, packet: Packet) -> bool:
+        """Whether the packet has reached a GPU; asserts that it is the right one, with the headers as it was sent."""
+        gpu = next((gpu for gpu in self.fabric.gpus if gpu.name == packet.at), None)
+        if gpu is None:
+            return False
+        assert (gpu.ip, gpu.mac) == (packet.dst, packet.eth_dst), f"{gpu.name} drops {packet}"
+        return True
+
+    def walk(self, packet: Packet) -> tuple[str, ...]:
+        """The switches that the packet passes until it arrives, with the tables as they are."""
+        seen = set()
+        while not self.arrived(packet):
+            state = (packet.at, packet.in_port, packet.eth_dst)
+            assert state not in seen, f"a loop: {packet}"
+            seen.add(state)
+            packet = self.step(packet)
+        return packet.passed
+
+
+@cache
+def within(address: str, network: str) -> bool:
+    return ip_address(address) in ip_network(network)
+
+
+def matches(match: Match, packet: Packet) -> bool:
+    return (
+        (match.in_port is None or match.in_port == packet.in_port)
+        and (match.eth_dst is None or match.eth_dst == packet.eth_dst)
+        and (match.src is None or within(packet.src, match.src))
+        and (match.dst is None or within(packet.dst, match.dst))
+    )
+
+
+def removes(message: Remove, rule: Rule) -> bool:
+    """OpenFlow's non-strict delete: the cookie under its mask, and a match at least as narrow as the message's."""
+    if rule.cookie & message.mask != message.cookie & message.mask:
+        return False
+    wide, narrow = message.match, rule.match
+    for asked, has in ((wide.src, narrow.src), (wide.dst, narrow.dst)):
+        if asked is not None and (has is None or not ip_network(has).subnet_of(ip_network(asked))):  # type: ignore[arg-type]
+            return False
+    return wide.in_port in (None, narrow.in_port) and wide.eth_dst in (None, narrow.eth_dst)
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Fabric:
+    """Small fabrics of every kind: mesh of two or three sites, five-router, and any WAN that is allowed."""
+    kind = draw(st.sampled_from(["mesh", "five-router", "any", "any"]))
+    sites = 2 if kind == "five-router" else draw(st.integers(2, 3))
+
+    def counts(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(sites))
+
+    gpus, leaves, spines, routers = counts(2, 4), counts(1, 3), counts(1, 3), counts(1, 2)
+    wan = WanSpec(preset=kind) if kind != "any" else draw(wans(routers))
+    tiers = {"gpus_per_site": gpus, "leaves": leaves, "spines": spines, "border_routers": routers}
+    try:
+        return build_fabric(FabricSpec(**tiers, wan=wan))
+    except FabricError:  # a WAN in pieces, or one no ring can go round: join every border router to one more router
+        ends = [f"s{site}b{index}" for site, count in enumerate(routers) for index in range(count)]
+        links = {*wan.links, *((end, "Z") for end in ends), *((name, "Z") for name in wan.routers)}
+        wan = WanSpec(preset=None, routers=(*wan.routers, "Z"), links=tuple(sorted(links)))
+        return build_fabric(FabricSpec(**tiers, wan=wan))
+
+
+@st.composite
+def wans(draw: st.DrawFn, border_routers: tuple[int, ...]) -> WanSpec:
+    routers = tuple(f"T{index}" for index in range(draw(st.integers(1, 4))))
+    ends = [*(f"s{site}b{index}" for site, count in enumerate(border_routers) for index in range(count)), *routers]
+    possible = [(a, b) for place, a in enumerate(ends) for b in ends[place + 1 :]]
+    links = tuple(link for link in possible if draw(st.booleans()))
+    return WanSpec(preset=None, routers=routers, links=links)
+
+
+def crossing_pairs(fabric: Fabric) -> list[tuple[int, int]]:
+    gpus = fabric.gpus
+    return [(a.rank, b.rank) for a, b in permutations(gpus, 2) if fabric.paths_between.get((a.site, b.site))]
+
+
+def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
+    """The WAN part of a walk, named as the fabric names its paths."""
+    kinds = {switch.name: switch.kind for switch in fabric.switches}
+    return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
+
+
+def with_standing_rules(ways: Ways) -> FakeNetwork:
+    network = FakeNetwork(ways.fabric)
+    for switch in ways.fabric.switches:
+        network.apply(*(Install(switch=switch.name, rule=rule) for rule in rules.standing(ways, switch.name)))
+    return network

@@ -1,0 +1,284 @@
+"""The parts of an agent, without a VM: payload, messages, handshake, TCP limits and routes."""
+
+import ctypes
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hosts.agent import messages
+from hosts.agent.handshake import BACKLOG, Listener
+from hosts.agent.payload import PIECE_BYTES, Payload
+from hosts.agent.transport import MAX_BUFFER_BYTES, Transport, limits, route_request, sysctls
+from tests.conftest import PROJECT
+
+CHUNK = 5 * PIECE_BYTES + 12345
+RANKS = 5
+PAYLOAD, SAME_PAYLOAD = (Payload(ranks=RANKS, chunk_bytes=CHUNK) for _ in range(2))
+TOKEN = bytes(range(messages.TOKEN_BYTES))
+
+ranks = st.integers(0, RANKS - 1)
+collectives = st.integers(0, 10**9)
+
+
+def chunk(rank: int, collective: int, payload: Payload = PAYLOAD) -> bytearray:
+    return bytearray(b"".join(payload.views(rank=rank, collective=collective)))
+
+
+def first_difference(data: bytearray, rank: int, collective: int, payload: Payload = PAYLOAD) -> int | None:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(data))
+    parts = payload.parts
+    assert [part.start for part in parts] + [CHUNK] == [0] + [part.stop for part in parts] and len(parts) > 1
+    found = [payload.first_difference(address, part, rank=rank, collective=collective) for part in parts]
+    assert all(byte is None or byte in part for byte, part in zip(found, parts, strict=True))
+    return next((byte for byte in found if byte is not None), None)
+
+
+# --- payload --------------------------------------------------------------------------------------------------------
+
+
+@given(ranks, collectives)
+def test_a_chunk_has_its_length_and_is_the_same_for_every_rank(rank: int, collective: int) -> None:
+    data = chunk(rank, collective)
+    assert len(data) == CHUNK
+    assert first_difference(data, rank, collective, SAME_PAYLOAD) is None
+
+
+@given(ranks, collectives, st.sets(st.tuples(st.integers(0, CHUNK - 1), st.integers(0, 7)), min_size=1, max_size=9))
+@example(0, 0, {(0, 0)})
+@example(0, 0, {(CHUNK - 1, 7)})
+@example(0, 0, {(PIECE_BYTES - 1, 0)})
+@example(0, 0, {(PIECE_BYTES, 0)})
+def test_the_first_wrong_bit_is_found(rank: int, collective: int, wrong: set[tuple[int, int]]) -> None:
+    data = chunk(rank, collective)
+    for byte, bit in wrong:
+        data[byte] ^= 1 << bit
+    assert first_difference(data, rank, collective) == min(wrong)[0]
+
+
+@given(ranks, ranks, collectives, st.integers(0, 3))
+def test_the_chunk_of_another_rank_or_an_earlier_collective_is_found_in_its_first_bytes(
+    rank: int, other: int, collective: int, age: int
+) -> None:
+    if (other, age) == (rank, 0):
+        return
+    found = first_difference(chunk(other, collective), rank, collective + age)
+    assert found is not None and found < 8
+
+
+@given(ranks, collectives, st.sampled_from(list(combinations(range(3), 2))))
+def test_pieces_in_another_order_are_found(rank: int, collective: int, swap: tuple[int, int]) -> None:
+    data = chunk(rank, collective)
+    a, b = (slice(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES) for piece in swap)
+    data[a], data[b] = data[b], data[a]
+    found = first_difference(data, rank, collective)
+    assert found is not None and found - swap[0] * PIECE_BYTES in range(8)
+
+
+def test_no_two_pieces_of_many_collectives_are_equal() -> None:
+    payload = Payload(ranks=16, chunk_bytes=64_000_000)
+    pieces = [
+        bytes(view[:64])
+        for collective in range(100, 116)
+        for rank in range(16)
+        for view in payload.views(rank=rank, collective=collective)
+    ]
+    assert len(set(pieces)) == len(pieces)
+
+
+def test_a_large_chunk_has_no_more_pieces_than_linux_sends_at_a_time() -> None:
+    views = Payload(ranks=2, chunk_bytes=10**9).views(rank=1, collective=1)
+    assert len(views) <= 1024 and sum(map(len, views)) == 10**9
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with a, b:
+        yield a, b
+
+
+def test_control_messages_arrive_one_by_one(pair: tuple[socket.socket, socket.socket]) -> None:
+    sent: list[dict[str, Any]] = [{"do": "abort"}, {}, {"do": "allgather", "arrivals": list(range(9000))}]
+    for message in sent:
+        messages.send(pair[0], message)
+    assert [messages.receive(pair[1]) for _ in sent] == sent
+    pair[0].close()
+    assert messages.receive(pair[1]) is None
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"[]", b"5", b'{"do"', b"{" + b" " * messages.MAX_MESSAGE_BYTES + b"}"])
+def test_what_is_not_a_control_message_is_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+    pair[0].send(data)
+    with pytest.raises(ValueError):
+        messages.receive(pair[1])
+
+
+def test_a_control_message_has_a_maximum(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(ValueError, match=str(messages.MAX_MESSAGE_BYTES)):
+        messages.send(pair[0], {"text": "x" * messages.MAX_MESSAGE_BYTES})
+
+
+@given(ranks, ranks, collectives, collectives, st.integers(1, 10**12), st.integers(1, 10**12))
+def test_a_label_is_right_for_its_own_chunk_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
+    data = messages.label(collective=j, rank=a, chunk_bytes=length)
+    assert len(data) == messages.LABEL_BYTES
+    assert messages.label_fault(data, collective=j, rank=a, chunk_bytes=length) is None
+    fault = messages.label_fault(data, collective=k, rank=b, chunk_bytes=other)
+    assert (fault is None) == ((a, j, length) == (b, k, other))
+
+
+@given(st.binary(min_size=messages.LABEL_BYTES, max_size=messages.LABEL_BYTES))
+def test_random_bytes_are_not_a_label(data: bytes) -> None:
+    assert messages.label_fault(data, collective=1, rank=2, chunk_bytes=3) is not None
+
+
+@given(st.binary(max_size=messages.HELLO_BYTES + 1))
+def test_random_bytes_are_not_a_hello(data: bytes) -> None:
+    assert messages.parse_hello(data) is None
+
+
+# --- handshake ------------------------------------------------------------------------------------------------------
+
+
+class Peers:
+    """A listener on loopback, connections to it, and its log."""
+
+    def __init__(self) -> None:
+        bound = socket.create_server(("127.0.0.1", 0))
+        self.address, self.bound, self.log = bound.getsockname(), bound, list[str]()
+        self.listener = Listener(bound, token=TOKEN, name="GPU 5", log=self.log.append)
+
+    def connect(self, data: bytes) -> socket.socket:
+        made = socket.create_connection(self.address, timeout=20)
+        made.sendall(data)
+        return made
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    found = Peers()
+    yield found
+    found.listener.clear()
+    found.bound.close()
+
+
+def hello(epoch: int = 3, rank: int = 4, token: bytes = TOKEN) -> bytes:
+    return messages.hello(epoch=epoch, rank=rank, token=token)
+
+
+def test_a_peer_with_the_token_is_admitted_and_what_it_sends_next_is_kept(peers: Peers) -> None:
+    with closing(peers.connect(hello() + b"more")):
+        admitted = peers.listener.admit(epoch=3, rank=4, timeout_s=20)
+        assert admitted is not None and admitted.getblocking()
+        assert admitted.recv(100) == b"more"
+        admitted.close()
+    assert peers.log == []
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n" * 5, "token"),
+        (hello(token=TOKEN[:-1] + b"\0"), "token"),
+        (hello(token=bytes(32)), "token"),
+        (b"X" + hello()[1:], "token"),
+        (hello()[:-1], "token"),
+        (b"", "nothing"),
+        (hello(epoch=2), "not the predecessor"),
+        (hello(rank=5), "not the predecessor"),
+    ],
+)
+def test_another_peer_is_refused_in_one_line_and_the_predecessor_admitted(peers: Peers, data: bytes, why: str) -> None:
+    with closing(peers.connect(data)) as stranger, closing(peers.connect(hello())):
+        admitted = peers.listener.admit(epoch=3, rank=4, timeout_s=20)
+        assert admitted is not None
+        admitted.close()
+        with pytest.raises(ConnectionResetError) if len(data) > messages.HELLO_BYTES else closing(stranger):
+            assert stranger.recv(1) == b""
+    assert len(peers.log) == 1 and why in peers.log[0] and peers.log[0].count("\n") == 1
+    assert peers.log[0].startswith("GPU 5: refused ")
+
+
+def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_predecessor_out(peers: Peers) -> None:
+    silent = [peers.connect(b"") for _ in range(BACKLOG - 4)]
+    admitted = list[socket.socket | None]()
+    thread = threading.Thread(target=lambda: admitted.append(peers.listener.admit(epoch=3, rank=4, timeout_s=30)))
+    thread.start()
+    silent += [peers.connect(b"") for _ in range(300)]
+    with closing(peers.connect(hello())):
+        thread.join(40)
+        assert admitted and admitted[0] is not None
+        admitted[0].close()
+    for stranger in silent:
+        stranger.close()
+    assert 8 <= len(peers.log) <= 20
+
+
+def test_the_wait_for_a_predecessor_and_for_a_hello_has_an_end(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peers.listener.admit(epoch=3, rank=4, timeout_s=0.2) is None
+    assert peers.listener.wait_s() is None
+    monkeypatch.setattr("hosts.agent.handshake.HELLO_S", 0.0)
+    with closing(peers.connect(b"")) as silent:
+        peers.listener.look()
+        assert silent.recv(1) == b""
+        assert len(peers.log) == 1 and peers.listener.wait_s() is None
+
+
+def test_tokens_are_compared_in_constant_time() -> None:
+    for module in ("hosts/agent/handshake.py", "controller/api/protocol.py"):
+        assert "hmac.compare_digest(" in Path(PROJECT, module).read_text()
+
+
+# --- TCP ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 16), st.integers(1, 64_000_024))
+def test_the_buffers_hold_all_that_can_be_queued(ranks: int, message_bytes: int) -> None:
+    limit = limits(Transport(), ranks=ranks, message_bytes=message_bytes)
+    most = (ranks - 1) * message_bytes
+    assert most < limit.send_buffer_bytes <= MAX_BUFFER_BYTES
+    assert min(most, 2**30) <= limit.window_bytes <= 2**30
+    # A Linux receiver announces half of its buffer at first.
+    assert limit.window_bytes - 2**20 <= limit.receive_buffer_bytes // 2 <= MAX_BUFFER_BYTES // 2
+    assert limit.initial_segments * (9000 - 52) >= limit.window_bytes
+
+
+def test_chunks_beyond_what_a_socket_takes_are_refused() -> None:
+    with pytest.raises(ValueError, match="64000024 bytes would queue 4032001512 bytes"):
+        limits(Transport(), ranks=64, message_bytes=64_000_024)
+
+
+def test_without_line_rate_the_first_window_is_linux_own() -> None:
+    ordinary = Transport(line_rate=False, slow_start_after_idle=True)
+    values = sysctls(ordinary, limits(ordinary, ranks=8, message_bytes=8_000_024))
+    assert values["net/ipv4/tcp_rmem"].split()[1] == "131072"
+    assert values["net/ipv4/tcp_slow_start_after_idle"] == "1"
+
+
+def test_a_route_request_has_its_own_length() -> None:
+    for segments in (20000, None):
+        data = route_request(address="10.1.0.2", interface_index=3, initial_segments=segments)
+        assert len(data) % 4 == 0 and int.from_bytes(data[:4], sys.byteorder) == len(data)
+        assert b"\x0a\x01\x00\x02" in data
+
+
+def test_an_agent_imports_little() -> None:
+    script = "import json, sys, hosts.agent.launcher; print(json.dumps(list(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, cwd=PROJECT)
+    own = {name for name in json.loads(ran.stdout) if name.startswith("topologies")}
+    assert not {"numpy", "asyncio", "subprocess", "multiprocessing"} & set(json.loads(ran.stdout))
+    assert own == {"topologies", "topologies.shaping", "topologies.shaping.netlink"}

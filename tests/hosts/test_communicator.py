@@ -1,0 +1,200 @@
+"""Rings of agents in the VM: what arrives, how long it takes, what a ring leaves, and what happens when one dies.
+
+tests/guest/ring.py runs inside, all of JOBS in one boot and the first once more in another.
+"""
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.model.alpha_beta import completion_s
+from hosts.communicator import Communicator
+from tests.conftest import PROJECT, VM
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+RANK_ORDER = list(range(8))
+OTHER_RING = [0, 3, 1, 2, 7, 5, 4, 6]
+FABRIC = build_fabric(FabricSpec())
+SIZES = (8_000_000, 64_000_000)
+EDGE = [{"1": [20e9, delay_s]} for delay_s in (10e-6, 1e-3, 10e-3)]  # rate in bit/s and delay in s, by rank
+DRAW = np.random.default_rng(1)
+EDGES = [
+    {str(rank): [float(DRAW.uniform(10e9, 40e9)), float(DRAW.choice([1e-6, 10e-6, 1e-3]))] for rank in OTHER_RING}
+    for _ in range(3)
+]
+FLIPS: list[list[int]] = [[], [0, 1, 0], [7, 7, 299_999], [5, 3, 262_144], []]  # rank, step, byte
+FLIPPED_RING = [0, 2, 1, 3, 7, 6, 5, 4]
+RINGS = [RANK_ORDER, RANK_ORDER[::-1], OTHER_RING, RANK_ORDER]
+
+slow_links = {"edges": EDGES, "ring": OTHER_RING, "chunk_bytes": SIZES[0], "count": 2}
+one_slow_link = {"ring": RANK_ORDER, "chunk_bytes": SIZES[0]}
+JOBS: dict[str, tuple[str, dict[str, Any]]] = {
+    "slow links": ("times", slow_links),
+    **{
+        f"one slow link, {size}": ("times", one_slow_link | {"edges": EDGE, "chunk_bytes": size, "count": 2})
+        for size in SIZES
+    },
+    "slow start": ("times", one_slow_link | {"edges": EDGE[2:], "count": 4, "transport": {"line_rate": False}}),
+    "damage": ("damage", {"chunk_bytes": 300_000, "ring": FLIPPED_RING, "flips": FLIPS}),
+    "odd": ("damage", {"gpus": [3, 5], "chunk_bytes": 1, "ring": [0, 7, 1, 6, 2, 5, 3, 4], "flips": [[], []]}),
+    "rings": ("rings", {"rings": RINGS}),
+    "killed": ("failure", {"rank": 5, "signal_number": signal.SIGKILL, "after_s": 0.2}),
+    "killed at once": ("failure", {"rank": 3, "signal_number": signal.SIGKILL, "after_s": 0}),
+    "stopped": ("failure", {"rank": 2, "signal_number": signal.SIGSTOP, "after_s": 0.2}),
+    "refusals": ("refusals", {}),
+}
+
+
+def boot(image: Path, jobs: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        folder.chmod(0o777)
+        command = [sys.executable, "-m", "tests.guest.ring", json.dumps(jobs)]
+        ended = VM(image, folder).run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT)
+        assert ended.status == 0, ended.err
+        found: dict[str, Any] = json.loads(ended.out)
+        return found
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def report(kernel_image: Path) -> Iterator[dict[str, Any]]:
+    """What the jobs returned."""
+    yield boot(kernel_image, JOBS)
+
+
+def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) -> float:
+    """The timing model's prediction for a ring all of whose other edges are infinitely fast."""
+    slow = [edges.get(str(rank), [np.inf, 0.0]) for rank in [*ring[1:], ring[0]]]  # the edge into each successor
+    alpha, beta = np.array([[[delay for _, delay in slow]], [[8 * chunk_bytes / rate for rate, _ in slow]]])
+    return float(completion_s(alpha, beta)[0])
+
+
+def completion(collective: dict[str, Any]) -> float:
+    return (max(arrived[-1] for arrived in collective["arrived_ns"]) - min(collective["start_ns"])) / 1e9
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_bytes", SIZES)
+def test_a_collective_takes_what_its_slow_link_takes_from_the_first_on(report: Any, chunk_bytes: int) -> None:
+    for edges, collectives in zip(EDGE, report[f"one slow link, {chunk_bytes}"], strict=True):
+        ((rate_bps, delay_s),) = edges.values()
+        closed_form_s = 7 * 8 * chunk_bytes / rate_bps + delay_s
+        assert model_s(RANK_ORDER, edges, chunk_bytes) == pytest.approx(closed_form_s)
+        for collective in collectives:
+            assert collective["faults"] == []
+            assert completion(collective) == pytest.approx(closed_form_s, rel=0.003)
+
+
+def test_a_ring_of_slow_links_stores_and_forwards_as_the_model_predicts(report: Any) -> None:
+    for edges, collectives in zip(EDGES, report["slow links"], strict=True):
+        for collective in collectives:
+            # After a pause a link lets its burst of 64 KB pass at once, of the 8 MB that all links carry each step.
+            assert completion(collective) == pytest.approx(model_s(OTHER_RING, edges, SIZES[0]), rel=0.01)
+
+
+def test_another_boot_gives_the_same_to_the_nanosecond(report: Any, kernel_image: Path) -> None:
+    assert boot(kernel_image, {"slow links": JOBS["slow links"]})["slow links"] == report["slow links"]
+
+
+def test_without_line_rate_the_first_collective_is_slower_by_slow_start(report: Any) -> None:
+    ((first, *_, last),) = report["slow start"]
+    least_s = model_s(RANK_ORDER, EDGE[2], SIZES[0])
+    assert completion(first) > 1.5 * least_s  # ten segments at first, doubled every 10 ms
+    assert least_s * 0.99 < completion(last) < completion(first)
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_byte_is_found_wherever_it_is_forwarded(report: Any) -> None:
+    for flip, faults in zip(FLIPS, report["damage"], strict=True):
+        wanted = []
+        if flip:
+            rank, first_step, byte = flip
+            index = FLIPPED_RING.index(rank)
+            chunk = FLIPPED_RING[(index - first_step) % 8]
+            wanted = [(FLIPPED_RING[(index + more) % 8], first_step + more, chunk) for more in range(8 - first_step)]
+            assert {fault["text"] for fault in faults} == {f"byte {byte} is wrong"}
+        assert sorted((fault["rank"], fault["step"], fault["chunk"]) for fault in faults) == sorted(wanted)
+
+
+def test_unequal_sites_and_chunks_of_one_byte_run(report: Any) -> None:
+    assert report["odd"] == [[], []]
+
+
+# --- rings ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_an_old_ring(report: Any) -> None:
+    (before, routes_before), *on_rings, (after, routes_after) = report["rings"]
+    assert before == after == [[]] * 8
+    assert routes_before == routes_after
+    for epoch, (ring, (sockets, routes)) in enumerate(zip(RINGS, on_rings, strict=True), 1):
+        for rank, seen in enumerate(sockets):
+            index = ring.index(rank)
+            me, successor, predecessor = (
+                FABRIC.gpus[other].ip for other in (rank, ring[(index + 1) % 8], ring[index - 1])
+            )
+            assert seen == sorted(
+                [
+                    ["ESTAB", f"{me}:{20000 + epoch}", f"{successor}:4791"],
+                    ["ESTAB", f"{me}:4791", f"{predecessor}:{20000 + epoch}"],
+                    ["LISTEN", f"{me}:4791", "0.0.0.0:*"],
+                ]
+            )
+            added = set(routes[rank]) - set(routes_before[rank])
+            assert [route.split()[0] for route in added] == [successor]
+            assert all("initcwnd" in route for route in added)
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "least_s", "most_s"),
+    [
+        ("killed", "collective 1 failed: the process of GPU 5 died", 0, 1),
+        ("killed at once", "ring 1 failed: the process of GPU 3 died", 0, 20),
+        ("stopped", "collective 1 failed: GPU 2 did not answer within 5 s", 5, 20),
+    ],
+)
+def test_a_failed_agent_is_named_and_nothing_is_left(
+    report: Any, job: str, error: str, least_s: float, most_s: float
+) -> None:
+    found = report[job]
+    assert found["error"] == error
+    assert least_s < found["took_s"] < most_s
+    assert found["left"] == [] and found["sockets"] == [[]] * 8
+
+
+def test_an_agent_that_cannot_start_is_named(report: Any) -> None:
+    no_host, mtu, congestion = report["refusals"]
+    assert "GPU 7" in no_host and "999999" in no_host
+    assert "GPU 0" in mtu and "g0-eth0" in mtu and "9000" in mtu and "1500" in mtu
+    assert "GPU 0" in congestion and "'pigeon'" in congestion
+
+
+@pytest.mark.parametrize("ring", [[0, 1, 2], [*range(7), 6], [*range(8), 0]])
+def test_a_ring_without_each_rank_once_is_refused(ring: list[int]) -> None:
+    communicator = Communicator.__new__(Communicator)
+    communicator._ranks = range(8)
+    with pytest.raises(ValueError, match="each rank once"):
+        communicator.build_ring(ring)
+
+
+@pytest.mark.parametrize(("chunk_bytes", "words"), [(0, "has 0 bytes"), (10**9, "a Linux socket takes")])
+def test_impossible_chunks_are_refused_before_anything_starts(chunk_bytes: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Communicator(FABRIC, host_pids=[1] * 8, chunk_bytes=chunk_bytes)

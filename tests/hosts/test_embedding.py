@@ -1,0 +1,154 @@
+"""The choice of a ring, compared with all rings, with random ones, and with itself in other batches."""
+
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order
+
+Floats = npt.NDArray[Any]
+
+
+def ranks_of(sizes: tuple[int, ...]) -> list[list[int]]:
+    ends = np.cumsum(sizes)
+    return [list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+
+
+def all_rings(sizes: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    """Every ring that visits every site once, from its first GPU in site 0, in the order in which ties are broken."""
+    sites = ranks_of(sizes)
+    keyed = []
+    for cycle in permutations(range(1, len(sizes))):
+        for legs in product(*(list(permutations(sites[site])) for site in (0, *cycle))):
+            gates = [rank for leg in legs for rank in (leg[0], leg[-1])]
+            keyed.append((cycle, gates, [rank for leg in legs for rank in leg]))
+    return np.array([ring for _, _, ring in sorted(keyed)])
+
+
+def brute_force(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> list[int]:
+    after = np.roll(rings, -1, axis=1)
+    slowest = cost[rings, after].max(axis=1)
+    total = np.rint(delay[rings, after] * 1e12).astype(np.int64).sum(axis=1)
+    best: list[int] = rings[np.lexsort((total, slowest))[0]].tolist()  # lexsort is stable: the first of equals
+    return best[best.index(0) :] + best[: best.index(0)]
+
+
+def instances(kind: str, count: int, n: int) -> tuple[Floats, Floats]:
+    random = np.random.default_rng(n * 1000 + len(kind))
+    ties = random.integers(1, 6, (count, n, n)).astype(float)
+    delay = random.integers(0, 4, (count, n, n)) * 1e-6
+    if kind == "ties":
+        return ties, delay
+    if kind == "equal delays":
+        return ties, np.full_like(delay, 0.7e-6)
+    if kind == "missing edges":
+        return np.where(random.random(ties.shape) < 0.15, np.inf, ties), delay
+    return random.random((count, n, n)), delay
+
+
+@pytest.mark.parametrize("kind", ["ties", "equal delays", "missing edges", "no ties"])
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        *[((2, 2), 300), ((3, 2), 300), ((2, 4), 200), ((3, 3), 200), ((4, 4), 150), ((5, 3), 100), ((5, 5), 40)],
+        *[((2, 2, 2), 100), ((3, 2, 2), 60), ((2, 2, 2, 2), 30)],
+    ],
+)
+def test_the_ring_is_the_first_of_the_best_of_all(sizes: tuple[int, ...], count: int, kind: str) -> None:
+    cost, delay = instances(kind, count, sum(sizes))
+    rings = all_rings(sizes)
+    if kind == "missing edges":
+        after = np.roll(rings, -1, axis=1)
+        whole = [bool(np.isfinite(c[rings, after]).all(axis=1).any()) for c in cost]
+        cost, delay = cost[whole], delay[whole]
+        assert len(cost) > count // 2
+    chosen = best_rings(cost, delay, gpus_per_site=sizes)
+    for k in range(len(cost)):
+        assert chosen[k].tolist() == brute_force(cost[k], delay[k], rings)
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 40), (12, 3)])
+def test_no_random_ring_is_better(size: int, count: int) -> None:
+    n, tries = 2 * size, 4000
+    random = np.random.default_rng(size)
+    cost = random.random((count, n, n))
+    delay = np.full_like(cost, 1e-6)
+    delay[:, :size, size:] = random.integers(1, 4, (count, size, size)) * 1e-5
+    chosen = best_rings(cost, delay, gpus_per_site=(size, size)).astype(int)
+    assert (np.sort(chosen, axis=1) == np.arange(n)).all()
+    near = np.argsort(random.random((tries, size)), axis=1)
+    far = np.argsort(random.random((tries, size)), axis=1) + size
+    others = np.concatenate([near, far], axis=1)
+    for k in range(count):
+        swapped = np.repeat(chosen[k][None], tries, axis=0)  # and no ring a swap or two away
+        for ring in swapped:
+            a, b = random.integers(0, n, 2)
+            if (ring[a] < size) == (ring[b] < size):
+                ring[a], ring[b] = ring[b], ring[a]
+        rivals = np.concatenate([others, swapped])
+        rivals = rivals[crossings(rivals, size) == 2]
+        slowest, total = weigh(cost[k], delay[k], rivals)
+        mine = weigh(cost[k], delay[k], chosen[k : k + 1])
+        assert crossings(chosen[k : k + 1], size) == 2
+        assert (mine[0] <= slowest).all()
+        assert (mine[1] <= total[slowest == mine[0]] + 1e-15).all()
+
+
+def crossings(rings: npt.NDArray[np.intp], size: int) -> npt.NDArray[np.intp]:
+    count: npt.NDArray[np.intp] = ((rings < size) != (np.roll(rings, -1, axis=1) < size)).sum(axis=1)
+    return count
+
+
+def weigh(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    after = np.roll(rings, -1, axis=1)
+    return cost[rings, after].max(axis=1), delay[rings, after].sum(axis=1)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(2, 5), min_size=2, max_size=3), st.integers(0, 2**32), st.booleans())
+def test_the_ring_of_an_instance_does_not_depend_on_its_batch(sizes: list[int], seed: int, equal: bool) -> None:
+    n, random = sum(sizes), np.random.default_rng(seed)
+    cost = random.integers(1, 5, (30, n, n)).astype(float)
+    delay: Floats = random.integers(0, 3, (30, n, n)) * 1e-6
+    if equal:
+        delay[:-1] = 1e-6  # all but one instance: that one must not change how the others come out
+    together = best_rings(cost, delay, gpus_per_site=tuple(sizes))
+    alone = [best_rings(cost[k : k + 1], delay[k : k + 1], gpus_per_site=tuple(sizes))[0] for k in range(30)]
+    assert (together == np.array(alone)).all()
+    shuffled = random.permutation(30)
+    assert (best_rings(cost[shuffled], delay[shuffled], gpus_per_site=tuple(sizes)) == together[shuffled]).all()
+
+
+def test_the_example_of_the_module_gives_its_ring() -> None:
+    cost = np.array([[[0, 1, 9, 9], [1, 0, 3, 9], [9, 9, 0, 1], [5, 9, 1, 0]]], dtype=float)
+    assert best_rings(cost, np.zeros_like(cost), gpus_per_site=(2, 2))[0].tolist() == [0, 1, 2, 3]
+
+
+def test_delays_are_compared_in_picoseconds() -> None:
+    cost, delay = np.ones((1, 4, 4)), np.full((1, 4, 4), 3e-6)
+    first = best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist()
+    delay[0, 1, 3] = np.nextafter(3e-6, 0)
+    assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() == first
+    delay[0, 1, 3] = 3e-6 - 1e-12
+    assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() != first
+
+
+def test_impossible_inputs_are_refused() -> None:
+    square = np.ones((1, 4, 4))
+    with pytest.raises(ValueError, match="no ring"):
+        best_rings(np.full_like(square, np.inf), square, gpus_per_site=(2, 2))
+    with pytest.raises(ValueError, match="both must be"):
+        best_rings(square, square[:, :3], gpus_per_site=(2, 2))
+    many = MAX_EXACT_GPUS + 1
+    with pytest.raises(ValueError, match=f"{many} GPUs in a site"):
+        best_rings(np.ones((1, many + 2, many + 2)), np.ones((1, many + 2, many + 2)), gpus_per_site=(many, 2))
+
+
+def test_rank_order_follows_the_sites() -> None:
+    assert rank_order((2, 3)).tolist() == [0, 1, 2, 3, 4]
+    assert rank_order((2, 1, 2), (0, 2, 1)).tolist() == [0, 1, 3, 4, 2]

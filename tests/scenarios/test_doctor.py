@@ -1,0 +1,127 @@
+"""The command on machines that are not ready: ``--doctor``, the system's Python, and set-up."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.testbed import capabilities
+from scenarios.testbed.capabilities import Lack
+from scenarios.tools.doctor import CANNOT, table
+from tests.conftest import PROJECT, panicking
+
+RUN = str(PROJECT / "scenarios" / "run.py")
+SETUP = str(PROJECT / "scenarios" / "setup.sh")
+SYSTEM = "/usr/bin/python3"
+MENDS = "bash scenarios/setup.sh"
+
+
+def run(*command: str, status: int = 0, **environment: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment, cwd="/"
+    )
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stdout + done.stderr
+    return done
+
+
+def test_here_the_default_works_and_it_has_been_tried() -> None:
+    done = run(sys.executable, RUN, "--doctor")
+    assert " yes" in done.stdout.splitlines()[1] and " yes" in done.stdout.splitlines()[2]
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["doctor:", "doctor:"]
+
+
+@pytest.mark.parametrize(
+    ("words", "mends"),
+    [
+        (None, MENDS),
+        ("Kernel panic - not syncing: Attempted to kill init!", "panic.log"),
+        ("userspace - ptrace set fp regs failed, errno = 14", MENDS),
+    ],
+)
+def test_a_kernel_that_does_not_boot_is_what_is_missing_beside_what_mends_it(
+    tmp_path: Path, kernel_image: Path, words: str | None, mends: str
+) -> None:
+    image = panicking(tmp_path, kernel_image, words) if words else "/bin/true"
+    done = run(sys.executable, RUN, "--doctor", status=CANNOT, LONGHAUL_KERNEL=str(image), XDG_CACHE_HOME=str(tmp_path))
+    heading, *lines = done.stdout.splitlines()
+    middle = heading.index("what mends it")
+    for line in (lines[0], next(line for line in lines[1:] if line[0] != " ")):
+        what, mend = line[heading.index("what is missing") : middle], line[middle:]
+        assert " no " in line and what.strip() and mends in mend
+        assert "panic" not in mend.replace("panic.log", "").replace(str(tmp_path), "")
+    if words:
+        assert words in (tmp_path / "longhaul" / "panic.log").read_text()
+
+
+def test_what_is_missing_stands_line_by_line_beside_what_mends_it() -> None:
+    text = table({"this": [], "that": [Lack("a wheel", "turn"), Lack("an axle", "bend")]})
+    assert [line.split() for line in text.splitlines()[1:]] == [
+        ["this", "yes"],
+        ["that", "no", "a", "wheel", "turn"],
+        ["an", "axle", "bend"],
+    ]
+
+
+def test_programs_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in capabilities.PROGRAMS[2:]:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setattr(capabilities, "_PATH", str(tmp_path))
+    assert capabilities.lacking() == [Lack("the programs ip, tc", MENDS)]
+
+
+def test_the_systems_python_needs_the_projects_environment_and_goes_on_in_it(tmp_path: Path) -> None:
+    for package in ("topologies", "hosts", "controller", "analysis", "scenarios"):
+        shutil.copytree(PROJECT / package, tmp_path / package)
+    command = (SYSTEM, str(tmp_path / "scenarios" / "run.py"))
+    done = run(*command, status=CANNOT)
+    assert MENDS in done.stderr and len(done.stderr.splitlines()) == 1
+    done = run(*command, "--doctor", status=CANNOT)
+    assert " no " in done.stdout.splitlines()[1] and "Python packages" in done.stdout
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    done = run(*command, "--dry-run", "--engine", "model", "--seed", "4711")
+    assert "seed = 4711" in done.stdout
+
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+
+def fakes(folder: Path, **scripts: str) -> str:
+    """A PATH that begins with programs that are these shell scripts."""
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_a_second_set_up_finds_everything_in_place() -> None:
+    stamp = PROJECT / ".venv" / "longhaul.stamp"
+    before = stamp.stat().st_mtime_ns
+    assert run("bash", SETUP).stderr == "setup: ready\n"  # nothing was updated, installed or built
+    assert stamp.stat().st_mtime_ns == before
+
+
+def test_a_machine_that_is_not_supported_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+    path = fakes(tmp_path, uname="echo aarch64")
+    assert "this one is aarch64" in run("bash", SETUP, status=3, PATH=path).stderr
+    (tmp_path / "uname").unlink()
+    for name in ("uname", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    assert "no apt" in run("/bin/bash", SETUP, status=3, PATH=str(tmp_path)).stderr
+
+
+def test_set_up_stops_at_the_first_failure_with_the_reason(tmp_path: Path) -> None:
+    apt = "echo apt-get was called with $1 >&2; exit 100"
+    path = fakes(tmp_path, **{"dpkg-query": "exit 1", "sudo": 'shift; exec "$@"', "apt-get": apt})
+    said = run("bash", SETUP, status=1, PATH=path).stderr.splitlines()
+    assert len(said) == 3 and said[1] == "apt-get was called with update" and "failed" in said[2]
+
+
+def test_without_a_vm_everything_else_is_ready(tmp_path: Path) -> None:
+    (line,) = run("bash", SETUP, LONGHAUL_KERNEL="/bin/false").stderr.splitlines()
+    assert "everything but the VM is ready" in line and "/bin/false" in line
+    path = fakes(tmp_path, tar="echo the archive is damaged >&2; exit 2")
+    said = run("bash", SETUP, PATH=path, XDG_CACHE_HOME=str(tmp_path)).stderr
+    assert "the archive is damaged" in said and "everything but the VM is ready" in said.splitlines()[-1]

@@ -1,0 +1,190 @@
+"""Ctrl-C at any moment: back at the shell soon, status 130, nothing left, and the run can be gone on with.
+
+`LONGHAUL_INSTANTS=50 python -m pytest tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long
+each took.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from analysis.results.reader import PROVENANCE, load
+from tests.conftest import PROJECT
+from tests.processes import descendants, living
+
+INSTANTS = int(os.environ.get("LONGHAUL_INSTANTS", "2"))
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
+_LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
+_BACK_S = 5.0  # two seconds on a machine without other work
+_STARTED_S = 0.3  # before that Python itself may not listen yet, and a signal kills it: a shell says 130 then too
+
+
+def interrupted(folder: Path, after_s: float) -> tuple[int, float, str]:
+    """Run, interrupt after so long, and return the exit status, how long it took to end, and what was said."""
+    with subprocess.Popen([*RUN, *SMALL, "--out", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        time.sleep(after_s)
+        below = descendants(run.pid)
+        began = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=_BACK_S * 10)
+        took = time.monotonic() - began
+    time.sleep(0.3)
+    assert not set(below) & living().keys()
+    return run.returncode, took, said.decode()
+
+
+def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path) -> None:
+    chance = random.Random(20260101)
+    unfinished = []
+    for number in range(INSTANTS):
+        after_s = chance.uniform(0, _LONGEST_S)
+        folder = tmp_path / str(number)
+        status, took_s, said = interrupted(folder, after_s)
+        print(f"after {after_s:5.2f} s: status {status}, back in {took_s:.2f} s")
+        assert took_s < _BACK_S
+        if status == 0:
+            continue
+        assert status == 130 or (status == -signal.SIGINT and after_s < _STARTED_S), said
+        assert "Traceback" not in said
+        if (folder / PROVENANCE).exists():
+            load(folder)
+            unfinished.append(folder)
+        else:
+            assert not folder.exists() or not any(folder.iterdir())
+    assert unfinished, "every run was over, or not yet begun, when it was interrupted"
+    for folder in unfinished[-1:]:
+        done = subprocess.run([*RUN, "--resume", str(folder)], capture_output=True, text=True, check=False, timeout=500)
+        assert done.returncode == 0, done.stderr
+        assert len(load(folder)) == 2 * 2 * 6
+
+
+def started(program: str, hangup: str = "SIG_DFL") -> "subprocess.Popen[str]":
+    """A supervised command whose body is `program`, in which `end(n)` sends the supervisor a signal."""
+    body = textwrap.indent(textwrap.dedent(program), "    ")
+    command = f"""
+import os, signal, subprocess, sys, time
+from scenarios.signals import supervised
+def end(number=signal.SIGINT):
+    os.kill(os.getppid(), number)
+    time.sleep(20)
+def command():
+{body}
+signal.signal(signal.SIGHUP, signal.{hangup})
+sys.exit(supervised(command))
+"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", command], cwd=PROJECT, **pipes)  # type: ignore[call-overload]
+
+
+def ended(program: str, hangup: str = "SIG_DFL") -> tuple[int, str, str]:
+    """Run a supervised command to its end; return its exit status and what it said."""
+    with started(program, hangup) as process:
+        out, err = process.communicate(timeout=15)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("end()", 130),
+        ("end(signal.SIGTERM)", 143),
+        ("end(signal.SIGHUP)", 129),
+        ("try:\n    end()\nfinally:\n    print('cleaned up')", 130),
+        ("try:\n    end()\nfinally:\n    end()", 130),  # a second signal changes nothing
+        ("try:\n    end()\nexcept BaseException:\n    pass\ntime.sleep(20)", 130),  # as extension modules do
+        ("try:\n    end()\nexcept BaseException:\n    raise ValueError('Invalid bounding box')", 130),
+        ("try:\n    end()\nexcept BaseException:\n    return 1", 130),
+        ("try:\n    end()\nexcept BaseException:\n    return 0", 0),  # all was done by then
+        ("class Doomed:\n    def __del__(self):\n        end()\nDoomed()\ntime.sleep(20)", 130),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nend()", 130),  # a call that takes long
+    ],
+)
+def test_a_signal_ends_a_command_in_one_line(program: str, status: int) -> None:
+    began = time.monotonic()
+    found, out, err = ended(program)
+    assert found == status
+    assert time.monotonic() - began < _BACK_S
+    assert out == ("cleaned up\n" if "cleaned" in program else "")
+    assert err == ("-c: interrupted\n" if status else "")
+
+
+def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
+    assert ended("print('done')\nreturn 7") == (7, "done\n", "")
+    status, _, err = ended("raise ValueError('Invalid bounding box')")
+    assert status == 1 and "ValueError: Invalid bounding box" in err
+    assert ended("os.kill(os.getpid(), signal.SIGKILL)") == (137, "", "-c: killed by signal 9\n")
+
+
+FAMILY = """
+subprocess.Popen(["sleep", "60"])
+heir = "trap 'sleep 0.7; exit' TERM; while :; do sleep 0.1; done"
+subprocess.Popen(["setpriv", "--pdeathsig", "TERM", "--", "sh", "-c", heir], start_new_session=True)
+print("up", flush=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+time.sleep(60)
+"""
+
+
+def test_no_process_is_left_of_a_command_that_had_to_be_killed() -> None:
+    """Those of its group are killed; who cleans up at its parent's death is waited for."""
+    with started(FAMILY) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        below = descendants(process.pid)
+        assert len(below) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 130
+        assert not set(below) & living().keys()
+
+
+def test_a_command_dies_with_its_supervisor() -> None:
+    with started("print('up', flush=True)\ntime.sleep(60)") as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        below = descendants(process.pid)
+        process.kill()
+        assert process.stdout.read() == ""  # who could write to it is dead
+        assert below and not set(below) & living().keys()
+
+
+def test_a_command_below_nohup_goes_on_when_the_terminal_closes() -> None:
+    program = "os.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(2.5)\nprint('done')\nreturn 0"
+    assert ended(program, "SIG_IGN") == (0, "done\n", "")
+
+
+def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
+    def states() -> str:
+        pids = [process.pid, *descendants(process.pid)]
+        return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids)
+
+    with started("print('up', flush=True)\ntime.sleep(3)\nprint('done')\nreturn 0") as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        for number, wanted in ((signal.SIGTSTP, "TT"), (signal.SIGCONT, "SS")):
+            process.send_signal(number)
+            until = time.monotonic() + 10
+            while states() != wanted:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        assert process.wait(15) == 0 and process.stdout.read() == "done\n"
+
+
+def test_an_interrupt_while_modules_are_imported_leaves_no_trace() -> None:
+    for command, said in (((RUN[1], "--engine", "model"), "run.py: interrupted\n"), (("-m", "scenarios.vm"), "")):
+        # Python tells of every module once it is imported: so it is known when.
+        watched = [sys.executable, "-X", "importtime", *command, "--", "true"]
+        with subprocess.Popen(watched, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.split("|")[-1].strip() in ("numpy.version", "scenarios.vm.errors"):
+                    process.send_signal(signal.SIGINT)
+                    break
+            _, err = process.communicate(timeout=60)
+        lines = [line for line in err.splitlines(keepends=True) if not line.startswith("import time:")]
+        assert "".join(lines) == said
+        assert process.returncode == 130

@@ -1,0 +1,294 @@
+"""Arguments, states, predictions and text of the prompt, as values: no network is needed."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.forwarding.flows import ROUTES_COOKIE, STANDING_COOKIE, tag
+from controller.routing.path_choice import Router
+from scenarios.policies.decide import MODES, choose_rings, decide
+from scenarios.prompt import arguments, text
+from scenarios.prompt.arguments import PromptError
+from scenarios.prompt.capture import merge
+from scenarios.prompt.session import history_file
+from scenarios.prompt.state import State, edges
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import NONE, Cables, around, cable
+from topologies.fabric.wan import WanSpec
+from topologies.shaping.rate_scale import RateScale
+
+FABRIC = build_fabric(FabricSpec())
+LINK = {link.name: link.index for link in FABRIC.links}
+PATH = {path.name: path.index for path in FABRIC.paths}
+CYCLE = WanSpec(preset=None, links=(("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0")))
+ROUND = build_fabric(FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=CYCLE))
+READERS: dict[str, Callable[[str], Any]] = {
+    "wan": lambda line: arguments.words(line, "wan alone", 0, 0),
+    "resample": arguments.seed,
+    "mode": arguments.mode,
+    "allgather": arguments.size_count,
+    "rate": lambda line: arguments.link_rate(FABRIC, line),
+    "delay": lambda line: arguments.link_delay(FABRIC, line),
+    "ring": lambda line: arguments.ring(FABRIC, line),
+    "flows": lambda line: arguments.switch(FABRIC, line),
+    "switch": lambda line: arguments.switch_change(FABRIC, line),
+    "capture": lambda line: arguments.link_file(FABRIC, line),
+    "iperf": lambda line: arguments.flow(FABRIC, line),
+    "link": lambda line: arguments.cable_change(FABRIC, line),
+}
+
+
+def read(line: str) -> Any:
+    verb, _, rest = line.partition(" ")
+    return READERS[verb](rest)
+
+
+def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rate_bps: float = 5e10) -> State:
+    links = len(fabric.links)
+    status = {"dead": [sorted(ends) for ends in dead], "routes": routes}
+    return State(fabric=fabric, set_bps=np.full(links, rate_bps), delays_s=np.full(links, 1e-5), status=status)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("resample", None),
+        ("resample 7", 7),
+        ("rate s0b0>s1b0 40 Gbit/s", (LINK["s0b0>s1b0"], 40_000_000_000)),
+        ('rate g0>g1 "40Gbit/s"', (LINK["g0>g1"], 40_000_000_000)),
+        ("delay s0b0>s1b0 5 ms", (LINK["s0b0>s1b0"], 0.005)),
+        ("ring", None),
+        ("ring best", "best"),
+        ("ring 0 1 2 3 4 5 6 7", tuple(range(8))),
+        ("ring g7,g6,g5,g4,g3,g2,g1,g0", tuple(range(7, -1, -1))),
+        ("mode joint", "joint"),
+        ("allgather 64 MB", (64_000_000, 1)),
+        ("allgather 64MB 3", (64_000_000, 3)),
+        ('allgather "8 MiB" 10', (8 << 20, 10)),
+        ("flows s0l0", "s0l0"),
+        ("switch s0b1 start", ("s0b1", True)),
+        ("capture s0b0>s1b0 wan.pcap", (LINK["s0b0>s1b0"], "wan.pcap")),
+        ("capture stop", None),
+        ("iperf", (0, 7, 5)),
+        ("iperf g0 4 2", (0, 4, 2)),
+        ("link s0b0 s1b0 down", ("s0b0", "s1b0", False)),
+        ("link s0l0 g0 up", ("s0l0", "g0", True)),
+    ],
+)
+def test_a_line_is_read_as_values(line: str, value: object) -> None:
+    assert read(line) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("wan please", "please"),
+        ("resample -1", "-1"),
+        ("resample 1 2", "[SEED]"),
+        ("rate", "LINK RATE"),
+        ("rate s0b0>s1b1x 1 Gbit/s", "did you mean s0b0>s1b1?"),
+        ("rate s0b0>s1b0 40 gbps", "did you mean Gbit/s?"),
+        ("delay s0b0>s1b0 soon", "soon"),
+        ("ring bset", "did you mean best?"),
+        ("ring 0 1 2", "g3, g4, g5, g6, g7"),
+        ("ring 0 0 1 2 3 4 5 6", "g0"),
+        ("ring 0 1 2 3 4 5 6 9", "g0 to g7"),
+        ("mode bse", "base, ccl, wan, joint (did you mean base?)"),
+        ("allgather", "SIZE [COUNT]"),
+        ("allgather 8", '"8"'),
+        ("allgather 8 MB 0", '"0"'),
+        ("allgather 8 MB -3", '"-3"'),
+        ("flows g0", "g0"),
+        ("switch s0b1 stopp", "stop"),
+        ("capture s0b0>s1b0 /etc/passwd", "/etc/passwd"),
+        ("capture s0b0>s1b0 .hidden", ".hidden"),
+        ("iperf g0 g0", "g0"),
+        ("iperf g0 s0l0", "s0l0"),
+        ("link g0 g1 down", "s0l0"),
+        ("link g0 s9l9 up", "s9l9"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_word_or_what_is_allowed(line: str, named: str) -> None:
+    with pytest.raises(PromptError) as refused:
+        read(line)
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+@given(st.sampled_from(sorted(READERS)), st.text())
+def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
+    try:
+        READERS[verb](line)
+    except PromptError as error:
+        assert str(error) and "\n" not in str(error)
+
+
+def test_a_ring_must_go_along_the_wan() -> None:
+    with pytest.raises(PromptError, match="g1 to g4"):
+        arguments.ring(ROUND, "0 1 4 5 2 3 6 7")
+    assert arguments.ring(ROUND, "0 1 2 3 4 5 6 7") == tuple(range(8))
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_the_prediction_is_the_engines(mode: str) -> None:
+    conditions, chunk_bytes = ConditionsSpec(wan_delay_s=1e-3), 8_000_000
+    drawn, delays = sampler(FABRIC, conditions, seed=3), delays_s(FABRIC, conditions)
+    plan = decide(
+        FABRIC, drawn, delays_s=delays, mode=MODES[mode], chunk_bytes=chunk_bytes, reembed_every=10, start=0, count=1
+    )
+    rates_bps, ring, used = drawn.rates_bps(0, 1)[0], plan.ring[0].tolist(), plan.path[0].tolist()
+    routes = [[*edge, path, 1] for edge, path in zip(edges(ring), used, strict=True) if path >= 0]
+    now = State(fabric=FABRIC, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
+    ways = [now.way(src, dst) for src, dst in edges(ring)]
+    assert [way.delay_s for way in ways] == pytest.approx(plan.edge_alpha_s[0])
+    assert [8 * chunk_bytes / way.rate_bps for way in ways] == pytest.approx(plan.edge_beta_s[0])
+    src, dst = next(edge for edge, path in zip(edges(ring), used, strict=True) if path >= 0)
+    chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=chunk_bytes)
+    cheapest = text.paths(now, ring, chunk_bytes=chunk_bytes, scale=RateScale()).splitlines()[1]
+    assert cheapest.startswith(FABRIC.paths[chosen.path[0]].name)
+    assert ("in use" in cheapest) == (chosen.path[0] == now.path(src, dst))
+
+
+def test_a_path_is_the_routes_or_the_first_that_is_whole() -> None:
+    routes, pairs = [[3, 4, PATH["s0b1>s1b1"], 7]], [(3, 4), (0, 5), (7, 0), (0, 1)]
+    whole, failed = state(routes=routes), state(routes=routes, dead=frozenset({cable("s0b0", "s1b0")}))
+    assert [whole.path(*pair) for pair in pairs] == [PATH["s0b1>s1b1"], PATH["s0b0>s1b0"], PATH["s1b0>s0b0"], -1]
+    assert [failed.path(*pair) for pair in pairs] == [PATH["s0b1>s1b1"], PATH["s0b0>s1b1"], PATH["s1b0>s0b1"], -1]
+
+
+def test_failed_links_are_shown_and_never_in_use() -> None:
+    dead = frozenset({cable("s0b0", "s1b0"), cable("s0p0", "s0b1"), cable("s0p1", "s0b1")})
+    routes = [[3, 4, PATH["s0b0>s1b0"], 1], [7, 0, PATH["s1b1>s0b0"], 2]]
+    now = state(dead=dead, routes=routes)
+    assert (now.set_bps == 5e10).all()
+    wan = text.wan(now, last_bytes={}, all_bytes={}, scale=RateScale())
+    assert [line.split()[0] for line in wan.splitlines() if "down" in line] == ["s0b0>s1b0", "s1b0>s0b0"]
+    lines = text.paths(now, range(8), chunk_bytes=8_000_000, scale=RateScale()).splitlines()
+    there, back = lines[:5], lines[5:]
+    assert there[1].startswith("s0b0>s1b1") and back[1].startswith("s1b1>s0b0") and "in use" in back[1]
+    assert all("down" in line and "in use" not in line and "ms" not in line for line in (*there[2:], *back[2:]))
+    assert all("g3>s0b1" in line for line in there if line.startswith("s0b1"))
+    everything = text.paths(state(rate_bps=0.0), range(8), chunk_bytes=8_000_000, scale=RateScale())
+    assert "from g3 to g4" in everything and "from g7 to g0" in everything and "in use" not in everything
+
+
+def test_the_best_ring_goes_around_failed_cables() -> None:
+    # The first two of three leaves share no spine any more: g1 > g2 has no way, but every other leaf has.
+    fabric = build_fabric(FabricSpec(leaves=3))
+    now = state(fabric=fabric, dead=frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")}))
+    assert "s0l0 - s0p0" in text.unreachable(fabric, edges(range(8)), now.dead)
+    router = Router(fabric, now.delays_s)
+    (ring,) = choose_rings(router, now.rates_bps[None], chunk_bytes=64_000_000, reroutes=False)
+    assert text.unreachable(fabric, edges([int(rank) for rank in ring]), now.dead) == ""
+
+
+@pytest.mark.parametrize(
+    ("dead", "pairs", "named"),
+    [
+        ({cable("g0", "s0l0")}, [(0, 1), (7, 0)], ["g0", "g0 - s0l0"]),
+        (around(FABRIC, "s0l0"), [(7, 0)], ["g0", "g0 - s0l0"]),
+        ({cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1)}, [(3, 4)], ["g4 to g7", "s0b1 - s1b0"]),
+        (
+            {cable("s0l0", "s0p0"), cable("s0l1", "s0p1"), cable("s0b0", "s1b0"), cable("s1l0", "s1p0")},
+            [(1, 2)],
+            ["g1", "g2", ": s0l0 - s0p0 and s0l1 - s0p1 are"],
+        ),
+    ],
+)
+def test_unreachable_gpus_are_named_with_the_cables(
+    dead: Cables, pairs: list[tuple[int, int]], named: list[str]
+) -> None:
+    reason = text.unreachable(FABRIC, pairs, frozenset(dead))
+    assert all(word in reason for word in named) and "\n" not in reason
+    assert text.unreachable(FABRIC, [(5, 6)], frozenset(dead)) == ""
+
+
+def test_sites_without_a_path_cannot_reach_each_other_whatever_is_up() -> None:
+    assert text.unreachable(ROUND, [(0, 2), (7, 0)], NONE) == ""
+    reason = text.unreachable(ROUND, [(0, 4)], NONE)
+    assert "g0" in reason and "g4" in reason
+
+
+DUMP = f"""NXST_FLOW reply (xid=0x4):
+ cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=3, n_bytes=294, priority=100,ip,nw_dst=10.0.0.1 \
+actions=set_field:02:00:00:00:00:00->eth_dst,output:1
+ cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=100,ip,nw_src=10.0.0.1,\
+nw_dst=10.1.0.0/24 actions=output:"s0l0-eth3"
+ cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
+nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{tag(0)}->eth_dst,IN_PORT
+ cookie={ROUTES_COOKIE | 12:#x}, duration=1.1s, table=0, n_packets=7, n_bytes=70000, priority=200,ip,\
+in_port=3,dl_dst={tag(2)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=output:4
+ cookie=0x0, duration=1.1s, table=0, n_packets=1, n_bytes=10, priority=5,arp actions=CONTROLLER:65535
+"""
+
+
+def test_flow_rules_have_the_fabrics_names_and_the_order_of_priority() -> None:
+    assert [line.split() for line in text.flows(DUMP, FABRIC, "s0l0").splitlines()] == [
+        ["rule", "from", "to", "coming", "goes", "to", "packets", "bytes"],
+        ["route", "12", "g0", "g4", "tagged", "2,", "from", "s0p0", "s0p1", "7", "70", "kB"],
+        ["standing", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
+        ["standing", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
+        ["standing", "g0", "site", "1", "s0p0", "0", "0", "B"],
+        DUMP.splitlines()[-1].split(),  # not the controller's, as it is
+    ]
+
+
+def test_a_capture_of_several_ports_is_in_order_of_time(tmp_path: Path) -> None:
+    packets = [struct.pack("<IIII", 9, at, 2, 9000) + bytes([at, at]) for at in range(6)]
+    parts = [tmp_path / "0", tmp_path / "1"]
+    parts[0].write_bytes(b"h" * 24 + packets[0] + packets[3])
+    parts[1].write_bytes(b"h" * 24 + packets[1] + packets[2] + packets[4] + packets[5] + packets[5][:10])  # cut short
+    merge(parts, tmp_path / "all")
+    assert (tmp_path / "all").read_bytes() == b"h" * 24 + b"".join(packets)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["mode"], ["base", "ccl", "wan", "joint"]),
+        (["rate", "s0b0>s1b0"], []),
+        (["switch", "s0b0"], ["start", "stop"]),
+        (["ring", "g0", "g2"], ["g1", "g3", "g4", "g5", "g6", "g7"]),
+        (["link", "g5"], ["s1l0"]),
+        (["link", "g5", "s1l0"], ["up"]),
+        (["link", "g4", "s1l0"], ["down"]),
+        (["g0", "ping"], [f"g{rank}" for rank in range(8)]),
+        (["nonsense"], []),
+    ],
+)
+def test_tab_offers_what_can_come_next(typed: list[str], offered: list[str]) -> None:
+    assert list(arguments.completions(FABRIC, typed, frozenset({cable("g5", "s1l0")}))) == offered
+
+
+def test_quantities_have_four_digits_and_a_unit() -> None:
+    assert text.rate(43_214_567_890) == "43.21 Gbit/s" and text.rate(950) == "950 bit/s"
+    assert text.size(449_204_000) == "449.2 MB" and text.size(12) == "12 B" and text.size(0) == "0 B"
+    assert text.duration(0.0123456) == "12.35 ms" and text.duration(36.5) == "36.500 s"
+    assert text.delay(11.4e-6) == "11.4 us" and text.delay(0.0) == "0"
+    assert text.gpus((0, 2, 4, 5, 6, 9, 10)) == "g0, g2, g4 to g6, g9, g10"
+
+
+def test_the_scale_is_in_every_output_with_rates() -> None:
+    scale, now = RateScale(500), state()
+    outputs = (
+        text.wan(now, last_bytes={LINK["s0b0>s1b0"]: 1000}, all_bytes={}, scale=scale),
+        text.paths(now, range(8), chunk_bytes=8_000_000, scale=scale),
+        text.rated("g0>g1", 50_000_000_000, scale, down=True),
+        text.iperf(src=0, dst=1, carried_bps=99e6, slowest="g0>g1", rate_bps=5e10, scale=scale),
+        text.banner(FABRIC, scale, where="here", folder="there"),
+    )
+    assert all("1/500" in each for each in outputs)
+    assert "500 kB" in outputs[0] and "100 Mbit/s" in outputs[2] and "down" in outputs[2]
+    assert "(99.0 %)" in outputs[3] and "49.5 Gbit/s" in outputs[3]
+    assert text.scale_note(RateScale(1)) == []
+
+
+def test_a_history_is_the_users() -> None:
+    assert str(history_file({"HOME": "/home/a"})) == "/home/a/.local/state/longhaul/history"
+    assert str(history_file({"HOME": "/home/a", "XDG_STATE_HOME": "/b"})) == "/b/longhaul/history"

@@ -1,0 +1,132 @@
+"""How a run of the command ends, and what it makes of where it is started: signals, terminals, pipes, folders."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from analysis.results.reader import load
+from tests.conftest import PROJECT, panicking
+from tests.processes import descendants, living
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+
+
+def run(*arguments, cwd, status=0, **environment):
+    done = subprocess.run(
+        [*RUN, *map(str, arguments)], cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "jobs", "status"), [(signal.SIGINT, True, 2, 130), (signal.SIGTERM, False, 1, 143)]
+)
+def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path, number, group, jobs, status):
+    options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", str(jobs)]
+    process = subprocess.Popen(
+        [*RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("results/*/points/*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    below = descendants(process.pid)
+    assert len(below) >= jobs
+    (os.killpg if group else os.kill)(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    (folder,) = tmp_path.glob("results/*")
+    goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
+    assert said == goes_on + "run.py: interrupted\n"
+    assert not set(below) & living().keys()
+    assert len(load(folder)) > 0
+
+
+def watched(*arguments, cwd, then):
+    """Run at a terminal; returns the exit status and what was shown. `then` is called with the process at first."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen([*RUN, *arguments], cwd=cwd, stderr=theirs, stdout=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    then(process)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:
+            break
+    process.communicate()
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path):
+    status, shown = watched("--engine", "model", "--collectives", "50", cwd=tmp_path, then=lambda process: None)
+    assert status == 0
+    assert "model: 4 of 4 points" in shown and "50 of 50" in shown
+
+    def kill(process):
+        while not list(tmp_path.glob("killed/points/*")):
+            time.sleep(0.05)
+        (command, *_) = descendants(process.pid)
+        os.kill(command, signal.SIGSTOP)  # it does not hear the signal
+        process.send_signal(signal.SIGINT)
+
+    arguments = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "killed"]
+    status, shown = watched(*arguments, cwd=tmp_path, then=kill)
+    assert status == 130
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l") and shown.endswith("run.py: interrupted\r\n")
+
+
+def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
+    command = [*RUN, "--engine", "model", "--json"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 1
+    assert "Traceback" not in said and "Exception" not in said
+
+
+def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
+    (tmp_path / "topologies.py").write_text("raise SystemExit('the wrong module')\n")
+    run("--dry-run", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+
+def test_a_report_that_cannot_be_written_is_told_and_takes_nothing_of_the_run_with_it(tmp_path):
+    """A run whose page lacks its figures is complete; going on with it writes what lacks."""
+    run("--engine", "model", "--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
+    folder = tmp_path / "there"
+    page = folder / "report.html"
+    text = page.read_text()
+    page.unlink()
+    run("--resume", "there", cwd=tmp_path)
+    assert page.read_text() == text
+    page.unlink()
+    for path in (folder / "figures").iterdir():
+        path.unlink()
+    (folder / "figures").rmdir()
+    (folder / "figures").write_text("in the way")
+    done = run("--resume", "there", cwd=tmp_path)
+    assert "report.html could not be written" in done.stderr
+    assert "base" in done.stdout
+
+
+def test_a_kernel_that_panics_at_boot_leaves_the_model_and_names_its_log(tmp_path, kernel_image):
+    fake = panicking(tmp_path, kernel_image, "Kernel panic - not syncing: VFS: no root")
+    environment = {"LONGHAUL_KERNEL": str(fake), "XDG_CACHE_HOME": str(tmp_path)}
+    log = tmp_path / "longhaul" / "panic.log"
+    done = run("--collectives", "2", "--json", cwd=tmp_path, status=3, **environment)
+    answer = json.loads(done.stdout)
+    assert {point["engine"] for point in answer["points"]} == {"model"}
+    assert "VFS: no root" in answer["unmeasured"] and str(log) in answer["unmeasured"]
+    assert "VFS: no root" in log.read_text()
+    done = run("--engine", "emulation", cwd=tmp_path, status=3, **environment)
+    assert str(log) in done.stderr
+    assert len(list((tmp_path / "results").iterdir())) == 1

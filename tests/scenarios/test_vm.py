@@ -1,0 +1,159 @@
+"""The VM as its users meet it: the real kernel, started as an unprivileged user wherever the tests may choose one."""
+
+import io
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from scenarios.vm import resources, run
+from tests.conftest import NOBODY, PROJECT, VM
+
+WHO = NOBODY if os.getuid() == 0 else os.getuid()
+GUEST = str(PROJECT / "tests" / "guest" / "vm.py")
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
+    folder, results = vm.folder / 'it\'s a "dir" $HOME', vm.folder / "results"
+    folder.mkdir(mode=0o755)
+    data = os.urandom(300_000) + b"\r\n\x03\x04\x11\x13\n\n"
+    argument, mine = "two\nlines; $(id)", "a'b\"c"
+    began, date = time.monotonic(), time.time()
+    with vm.start(
+        *("--clock", clock, "--results", str(results), "--", sys.executable, GUEST, clock, str(results), argument),
+        cwd=folder,
+        env={"MINE": mine, "DISPLAY": ":9"},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        writer = threading.Thread(target=lambda: (process.stdin.write(data), process.stdin.close()))
+        writer.start()
+        out = process.stdout.read(len(data) + 200_000)
+        time.sleep(1)  # a slow reader loses nothing
+        out += process.stdout.read()
+        writer.join()
+        assert process.wait(timeout=60) == 0  # whatever the command has left behind
+        took_s = time.monotonic() - began
+        assert process.stderr.read() == b"err\r\n"
+    assert out[: len(data)] == data
+    assert out[len(data) :] == b"".join(b"%d\n" % number for number in range(1, 1_000_001))
+
+    seen = json.loads((results / "report.json").read_text())
+    assert (seen["user"], seen["written"], seen["package"]) == (0, "1", "scenarios.vm")
+    assert not Path("/etc/longhaul-was-here").exists() and not (vm.folder / "beside").exists()
+    assert (results / "report.json").stat().st_uid == WHO
+    assert (seen["directory"], seen["argument"]) == (str(folder), argument)
+    assert seen["environment"] == {"MINE": mine, "DISPLAY": None}
+
+    before, passed_s, on_the_clock_s = seen["slept"]
+    assert abs(before - date) < 120 and passed_s == pytest.approx(on_the_clock_s, abs=0.1)
+    assert len(seen["ping_ms"]) == 5
+    if clock == "virtual":  # an hour takes no time, and 5 ms are 5 ms
+        assert passed_s == pytest.approx(3600, abs=0.1) and took_s < 300
+        assert all(abs(ms - 5) <= 0.001 for ms in seen["ping_ms"]), seen["ping_ms"]
+    else:
+        assert 1.5 <= passed_s < 30
+        assert min(seen["ping_ms"]) >= 5 and statistics.median(seen["ping_ms"]) < 50
+        lacking = "[Lack(what='Open vSwitch running', mend='service openvswitch-switch start')]"
+        assert seen["abilities"] == f"{lacking} []\n"
+
+    received, flows, handlers, *rest = seen["switch"]
+    assert received == "3 received" and int(flows) >= 2  # in the kernel's datapath, not in user space
+    assert int(handlers) == 1  # the VM has one CPU: none means that nothing new is ever forwarded
+    assert rest[:4] == ["stopped", "0", "0", "empty again"]
+    assert "up already" in rest[4] and rest[5:] == ["s2", "s3"]  # what is up stays, what is broken is new
+
+
+class Output(io.BytesIO):
+    """Output of a VM, and the moment at which there is any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.begun.set()
+        return super().write(data)
+
+
+def test_two_vms_side_by_side_have_nothing_in_common(kernel_image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "CORE_MARK", f"longhaul-test-{os.getpid()}-core-")
+    script = "echo $1 | tee /tmp/mine; read go; echo $go; cat /tmp/mine; readlink /proc/[0-9]*/exe >/tmp/all; wc -l </tmp/all"
+    environment = {"PATH": os.environ["PATH"], "LONGHAUL_KERNEL": str(kernel_image)}
+
+    def one(name: str, stdin: int, out: Output) -> int:
+        command = ["sh", "-c", script, "sh", name]
+        return run(command, memory_bytes=2**29, environment=environment, stdin=stdin, stdout=out)
+
+    pipes, outs = [os.pipe(), os.pipe()], [Output(), Output()]
+    with ThreadPoolExecutor(2) as pool:
+        ended = [pool.submit(one, name, *x) for name, *x in zip("ab", [end for end, _ in pipes], outs, strict=True)]
+        allowed = []
+        try:
+            assert all(out.begun.wait(60) for out in outs)  # while the commands still run
+            for path in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it has ended
+                    if str(kernel_image).encode() in (path / "cmdline").read_bytes():
+                        allowed += re.findall(r"^Cpus_allowed_list:\t(.*)$", (path / "status").read_text(), re.M)
+        finally:
+            for _, end in pipes:
+                os.write(end, b"go\n")
+                os.close(end)
+        assert [future.result(60) for future in ended] == [0, 0]
+    for start, _ in pipes:
+        os.close(start)
+    one_said, other_said = (out.getvalue().split() for out in outs)
+    assert (one_said[:3], other_said[:3]) == ([b"a", b"go", b"a"], [b"b", b"go", b"b"])
+    assert one_said[3] == other_said[3]  # as many programs (the kernel's own threads come and go)
+    cores = len(os.sched_getaffinity(0))
+    assert len(allowed) > 4 and len(set(allowed)) == min(2, cores)  # each stays on a core of its own
+    assert cores == 1 or {int(core) for core in allowed} <= os.sched_getaffinity(0)
+
+
+def test_exit_statuses_pass_through(vm: VM) -> None:
+    for command, status in ((("sh", "-c", "exit 7"), 7), (("sh", "-c", "kill -KILL $$"), 137), (("no-such",), 127)):
+        assert vm.run("--", *command).status == status
+
+
+def test_a_reader_that_leaves_ends_the_vm_as_in_any_pipeline(vm: VM) -> None:
+    with vm.start("--", "yes", stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"y\n"
+        process.stdout.close()
+        assert process.wait(timeout=10) == 128 + signal.SIGPIPE
+
+
+def test_seven_switches_carry_a_hundred_gigabit_alike_in_every_boot(vm: VM) -> None:
+    boots = []
+    for _ in range(2):
+        ended = vm.run("--", sys.executable, str(PROJECT / "tests/guest/line.py"), timeout=300)
+        assert ended.status == 0, ended.err
+        boots.append(json.loads(ended.out))
+    assert boots[0]["drops"] == boots[1]["drops"] == 0
+    # Of a packet's 1500 bytes 1448 are payload (IP 20, TCP 20 and its timestamps 12), and HTB counts 1514.
+    ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
+    for boot in boots:
+        steady = boot["seconds"][4:]  # the congestion window has grown
+        assert [statistics.median(steady), max(steady)] == pytest.approx([ideal_s] * 2, rel=0.01)
+    assert boots[0]["seconds"] == boots[1]["seconds"]
+
+
+def test_vector_registers_survive_faults_signals_and_each_other(vm: VM) -> None:
+    program, source = vm.folder / "registers", PROJECT / "tests" / "guest" / "registers.c"
+    command = ["gcc", "-O2", "-Wall", "-Werror", "-mgeneral-regs-only", "-pthread", "-o", program, source]
+    subprocess.run(command, check=True)
+    ended = vm.run("--", str(program))
+    assert ended.status == 0, ended.err
+    kind, rounds = ended.out.split()
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert (kind, int(rounds)) == ("avx512" if "avx512f" in flags else "avx", 200)

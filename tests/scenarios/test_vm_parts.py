@@ -1,0 +1,192 @@
+"""The VM's parts without a boot: kernel arguments, the request to its init, configurations, cores, causes of death."""
+
+import base64
+import copy
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.vm import CannotRunError, VMError, VMUsageError, boot, build, kernel, resources
+from scenarios.vm.errors import death
+from tests.conftest import PROJECT
+
+CHANNELS = boot.Channels(kernel=(3, 4), stdout=(5, 6), stderr=(7, 8), control=(9, 10))
+NASTY = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
+
+
+def arguments(**changed: object) -> set[str]:
+    wanted = {"clock": "virtual", "memory_bytes": 3 * 2**30, "init": "/a b/init", "folder": "/proc/"}
+    return set(boot.kernel_command_line(**(wanted | {"channels": CHANNELS} | changed)))  # type: ignore[arg-type]
+
+
+def test_the_kernels_arguments() -> None:
+    assert arguments() - arguments(clock="wall") == {"time-travel=inf-cpu"}
+    assert {"ro", "mem=3072M"} <= arguments() and "rw" not in arguments()
+    with pytest.raises(VMUsageError, match="quotes"):
+        arguments(init='/a"b/init')
+
+
+@given(
+    command=st.lists(NASTY, min_size=1, max_size=4).filter(lambda words: words[0] != ""),
+    environment=st.dictionaries(NAMES, NASTY, max_size=4),
+    directory=NASTY,
+    results=st.none() | NASTY,
+)
+def test_the_request_says_to_a_shell_exactly_what_was_asked(
+    command: list[str], environment: dict[str, str], directory: str, results: str | None
+) -> None:
+    data = boot.request(
+        command, directory=directory, environment=environment, results=results, terminal=False, stdin=True
+    )
+    assert data.count(b"\n") == 1 and data.endswith(b"\n")
+    text = base64.b64decode(data)
+    # setsid stands in for COMMAND and its environment: it writes what it was called with, NUL by NUL.
+    script = (
+        b'setsid() { printf "%s\\0" "$@"; }\n'
+        + text.replace(b"{ exec setsid", b"{ setsid")
+        + b'\nprintf "%s\\0" "$directory" "$results" "$terminal" "$stdin"\nlaunch\n'
+    )
+    said = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, check=True).stdout
+    words = [os.fsdecode(word) for word in said.split(b"\0")[:-1]]
+    assert words[:4] == [directory, results or "", "no", "yes"]
+    assert words[4:7] == ["env", "-i", "--"]
+    wrapper = ["sh", "-c", 'exec "$0" "$@"'] if "=" in command[0] else []
+    assert words[7:] == [f"{name}={value}" for name, value in environment.items()] + wrapper + command
+
+
+def test_the_environment_inside_leaves_the_hosts_session_behind() -> None:
+    inside = boot.guest_environment(
+        {"PATH": "/opt/x:/usr/bin", "DISPLAY": ":0", "SSH_AUTH_SOCK": "/s", "TMPDIR": "/t", "MINE": "1", "USER": "ada"}
+    )
+    assert inside["MINE"] == "1" and inside["USER"] == "root"
+    assert inside["PATH"].split(":")[:2] == ["/opt/x", "/usr/bin"] and "/usr/sbin" in inside["PATH"].split(":")
+    assert not inside.keys() & {"DISPLAY", "SSH_AUTH_SOCK", "TMPDIR"}
+    assert inside["PYTHONHASHSEED"] == "0"
+    assert boot.guest_environment({"PYTHONHASHSEED": "7"})["PYTHONHASHSEED"] == "7"
+
+
+def test_folders_that_the_vm_hides_or_the_system_needs_are_refused(tmp_path: Path) -> None:
+    for hidden in ("/run/x", "/proc", "/dev/shm/a", "/sys/class"):
+        with pytest.raises(VMUsageError, match="hidden in the VM"):
+            boot.check_directory(hidden, results=None)
+        boot.check_directory(hidden, results=hidden)
+    boot.check_directory("/runway", results=None)
+    for folder in ("/", "/proc/x", "/sys", "/dev"):
+        with pytest.raises(VMUsageError, match="cannot be the results folder"):
+            resources.results_folder(folder)
+    with pytest.raises(CannotRunError, match=r"a/b cannot be made: No such file"):
+        resources.results_folder(tmp_path / "a" / "b")
+    assert resources.results_folder(tmp_path / "a") == str(tmp_path / "a")
+
+
+def test_memory_that_cannot_be_had_is_told_in_units_that_can_be_read() -> None:
+    with pytest.raises(VMUsageError, match="256 MiB or more"):
+        resources.check_memory(2**20)
+    with pytest.raises(CannotRunError, match=r"the VM's 1152921\.[0-9]+ TB of memory \(/dev/shm has ") as caught:
+        resources.memory_folder(2**60, {})
+    assert caught.value.status == 3
+    assert "--memory" in caught.value.option and "--memory" not in str(caught.value)
+    sizes = {1_866_612_736: "1.8 GB", 3 * 2**30: "3.2 GB", 268_435_456: "268 MB", 999: "999 B"}
+    assert {size: resources.about(size) for size in sizes} == sizes
+
+
+HOLD = "import sys\nfrom scenarios.vm import resources\nresources.CORE_MARK = sys.argv[1]\n"
+HOLD += "with resources.own_core() as core: print(core, flush=True); input()"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine gives the tests one core")
+def test_every_vm_has_a_core_of_its_own_as_long_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, mark = os.sched_getaffinity(0), f"longhaul-test-{os.getpid()}-core-"
+    monkeypatch.setattr(resources, "CORE_MARK", mark)  # other tests have VMs, too
+    busy, idle = sorted(allowed)[:2]
+    for first in (idle, busy):
+        counts = iter([dict.fromkeys(allowed, 7), dict.fromkeys(allowed, 8) | {first: 12}])
+        with resources.own_core(lambda counts=counts: next(counts)) as core:  # type: ignore[misc]
+            assert core == first
+    with ExitStack() as stack:
+        others = [stack.enter_context(resources.own_core()) for _ in range(len(allowed) - 1)]
+        command = [sys.executable, "-c", HOLD, mark]
+        with subprocess.Popen(command, cwd=PROJECT, stdin=-1, stdout=-1) as holder:
+            assert holder.stdout is not None
+            (core,) = allowed - set(others)
+            assert int(holder.stdout.readline()) == core
+            with resources.own_core() as none:
+                assert none is None
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+        with resources.own_core() as freed:
+            assert freed == core
+
+
+def test_kernel_configurations() -> None:
+    base = "# a comment\nCONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\n"
+    found = kernel.options(kernel.merged(base, "CONFIG_B=y\nCONFIG_C=n\n"))
+    assert found == {"CONFIG_A": "y", "CONFIG_B": "y", "CONFIG_C": "n"}
+    wanted = kernel.options('CONFIG_A=y\nCONFIG_S="null"\nCONFIG_OFF=n\n')
+    assert kernel.missing(wanted, kernel.options('CONFIG_A=y\nCONFIG_S="null"\n')) == []
+    lacking = {"CONFIG_A": "m", "CONFIG_S": '"null"', "CONFIG_OFF": "y"}
+    assert kernel.missing(wanted, lacking) == ["CONFIG_A=y", "CONFIG_OFF=n"]
+    with pytest.raises(ValueError, match="line 2 "):
+        kernel.options("CONFIG_A=y\nCONFIG B\n")
+
+
+def test_the_fingerprint_changes_with_the_options_and_the_patches_alone() -> None:
+    one = kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n")
+    assert kernel.fingerprint("# why\nCONFIG_B=y\n\nCONFIG_A=y\n") == one
+    assert kernel.fingerprint("CONFIG_A=y\n") != one
+    assert kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["a patch"]) != one
+
+
+def test_which_kernel_and_which_source_is_taken() -> None:
+    paths = [kernel.cached(Path("/c"), version, "abc") for version in ("6.12.9-1", "6.12.117-1~deb12u1", "6.8.0-49.49")]
+    assert kernel.newest(paths) == paths[1] and kernel.newest([]) is None
+    sources = [Path(f"/usr/src/linux-source-{version}") for version in ("6.1.tar.xz", "6.9.tar.xz", "6.11.0.tar.bz2")]
+    assert build.newest_source(sources) == sources[2]
+    assert build.newest_source([*sources, Path("/usr/src/linux-source-6.12.tar.xz")]).name == "linux-source-6.12.tar.xz"
+    with pytest.raises(VMError, match="no kernel source"):
+        build.newest_source([Path("/usr/src/linux-source-6.12-rt.patch")])
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "ready", "sentence", "expected"),
+    [
+        ("[1.0] Kernel panic - not syncing: Attempted to kill init!\n[1.0] CPU", 1, True, "panicked: Attempted to", 1),
+        ("Kernel panic - not syncing: Out of memory: system-wide", 1, True, "out of memory", 1),
+        ("ptrace: Operation not permitted\ncheck_ptrace : expected", 1, False, "forbids ptrace", 3),
+        ("x", 128 + 7, True, "out of room", 3),
+        ("ptrace set fp regs failed, errno = 14\nKernel panic - not syncing: Attempted", 139, False, "register", 3),
+        ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last words: some", 1),
+    ],
+)
+def test_a_dead_vm_says_why(log: str, status: int, ready: bool, sentence: str, expected: int) -> None:
+    error = death(log, status=status, ready=ready)
+    assert sentence in str(error) and "\n" not in str(error)
+    assert error.status == expected
+
+
+def test_errors_name_the_log_but_never_as_the_remedy_and_survive_a_copy(tmp_path: Path) -> None:
+    log = tmp_path / "panic.log"
+    error = death("Kernel panic - not syncing: VFS: no root", status=1, ready=False, kept=log)
+    assert (error.log, error.remedy) == (log, "") and str(log) in str(error)
+    assert "VFS: no root" in error.what and str(log) not in error.what
+    error = copy.copy(CannotRunError("a: b is missing", remedy="buy: one", option="rent"))  # as to another process
+    assert (str(error), error.what) == ("a: b is missing: buy: one", "a: b is missing")
+    assert (error.remedy, error.option) == ("buy: one", "rent")
+
+
+def test_the_builds_progress_says_how_much_is_left_at_the_pace_so_far() -> None:
+    whole = int(build.how_far(0, 1.0).split()[3])
+    words = build.how_far(whole // 2, 100.0)
+    left_s = int(re.search(r"about (\d+) s left", words)[1])  # type: ignore[index]
+    assert words.startswith(f"{whole // 2} of") and 98 <= left_s <= 102
+    assert "left" not in build.how_far(0, 3.0)
+    assert "about 1 s left" in build.how_far(whole + 20, 100.0)  # another version has more of them

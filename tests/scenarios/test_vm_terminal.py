@@ -1,0 +1,75 @@
+"""A person at the VM's terminal: line editing, Ctrl-C, the window's size, and the terminal as it was afterwards."""
+
+import os
+import subprocess
+import sys
+import termios
+
+import pexpect
+
+from tests.conftest import VM
+
+
+def sit_down(vm: VM, *command: str, clock: str = "wall") -> "pexpect.spawn[str]":
+    """Start the VM at a pseudo-terminal of 40 lines by 100 columns."""
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "scenarios.vm", "--clock", clock, "--", *command],
+        env=vm.environment | {"TERM": "xterm", "PATH": os.environ["PATH"]},  # type: ignore[arg-type]
+        cwd=str(vm.folder),
+        dimensions=(40, 100),
+        encoding="utf-8",
+        timeout=30,
+    )
+
+
+def test_a_shell_edits_lines_hears_ctrl_c_and_knows_its_window(vm: VM) -> None:
+    child = sit_down(vm, "bash", "--norc", "--noprofile")
+    child.expect("# ")
+    child.sendline("tty; stty size")
+    child.expect("40 100")
+    # A word with a typing error in it, taken back with backspace, and put right with the arrow keys.
+    child.send("echo helpp\x7flo wrld\x1b[D\x1b[D\x1b[Do\r")
+    child.expect("\rhelplo world")
+    # The quotes keep the shell's echo of a line from passing for its output.
+    child.sendline('echo asl""eep; sleep 1000')
+    child.expect("asleep")
+    child.send("\x03")
+    child.sendline('echo sta""tus $?')
+    child.expect("status 130")
+    child.setwinsize(50, 120)
+    child.sendline('until [ "$(stty size)" = "50 120" ]; do sleep 0.1; done; echo res""ized')
+    child.expect("resized")
+    child.sendline("exit 5")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 5
+
+
+def test_the_terminal_is_as_it_was_afterwards(vm: VM) -> None:
+    ours, theirs = os.openpty()
+    try:
+        before = termios.tcgetattr(theirs)
+        for arguments in (("true",), ("sh", "-c", "kill -9 $$")):
+            with vm.start("--clock", "wall", "--", *arguments, stdin=theirs, stdout=theirs) as process:
+                process.wait(timeout=30)
+            assert termios.tcgetattr(theirs) == before
+        with vm.start(
+            "--clock", "wall", "--", "sh", "-c", "echo up; sleep 1000", stdin=theirs, stdout=theirs
+        ) as process:
+            assert os.read(ours, 100).startswith(b"up")
+            process.terminate()
+            assert process.wait(timeout=10) == 143
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_terminal_is_for_watching_only_in_virtual_time_and_a_file_is_none(vm: VM) -> None:
+    child = sit_down(vm, "sh", "-c", "cat; echo end of input", clock="virtual")
+    child.expect("end of input")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert vm.run("--clock", "wall", "--", "test", "-t", "1", stdin=subprocess.DEVNULL).status == 1

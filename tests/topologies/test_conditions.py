@@ -1,0 +1,254 @@
+"""Conditions: a function of the seed, distributed as declared; recorded ones are replayed, or refused with holes."""
+
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.conditions.sampler import ConditionsSpec, Sampler, check, delays_s, sampler
+from topologies.conditions.trace import MAX_BYTES, read_trace
+from topologies.errors import ConditionsError
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 3)))
+WAN = np.array([link.kind == "wan" for link in FABRIC.links])
+LINKS = len(FABRIC.links)
+drawing = st.sampled_from(["uniform", "gaussian", "markov"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(drawing, st.integers(0, 2**64), st.lists(st.integers(0, 200), min_size=1, max_size=6))
+def test_what_is_drawn_depends_on_seed_collective_and_link_alone(name: str, seed: int, cuts: list[int]) -> None:
+    spec = ConditionsSpec(sampler=name, mean_stay=7.0)
+    whole = sampler(FABRIC, spec, seed=seed).rates_bps(0, 200)
+    again = sampler(FABRIC, spec, seed=seed)
+    ends = [*sorted(cuts, reverse=True), 0]
+    for end, start in pairwise(ends):  # in pieces, the last piece first
+        assert (again.rates_bps(start, end - start) == whole[start:end]).all()
+    other = sampler(FABRIC, spec, seed=seed + 1).rates_bps(0, 200)
+    assert (other != whole).any()
+
+
+@pytest.mark.parametrize("name", ["uniform", "gaussian", "markov"])
+def test_rates_are_whole_and_within_the_range_of_their_link(name: str) -> None:
+    spec = ConditionsSpec(sampler=name, intra_rate_bps=(3, 7), wan_rate_bps=(10, 1000))
+    rates = sampler(FABRIC, spec, seed=1).rates_bps(0, 5000)
+    assert rates.shape == (5000, LINKS)
+    assert (rates == np.floor(rates)).all()
+    assert set(np.unique(rates[:, ~WAN])) == {3, 4, 5, 6, 7}
+    assert rates[:, WAN].min() >= 10
+    assert rates[:, WAN].max() <= 1000
+
+
+def test_uniform_rates_are_uniform_and_independent() -> None:
+    rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 40_000)
+    for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
+        share = np.sort(((rates[:, columns] - low) / (high - low)).ravel())
+        steps = np.arange(share.size) / share.size
+        assert np.abs(share - steps).max() < 2.2 / np.sqrt(share.size)  # Kolmogorov and Smirnov, beyond 1 in 10^4
+    assert off_diagonal(np.corrcoef(rates.T)) < 5 / np.sqrt(len(rates))  # link to link
+    assert off_diagonal(np.corrcoef(rates[1:, 0], rates[:-1, 0])) < 5 / np.sqrt(len(rates))  # and in time
+
+
+def off_diagonal(correlations: Any) -> float:
+    return float(np.abs(correlations - np.eye(len(correlations))).max())
+
+
+def test_gaussian_rates_are_a_clipped_normal() -> None:
+    spec = ConditionsSpec(sampler="gaussian")
+    share = sampler(FABRIC, spec, seed=5).rates_bps(0, 40_000)[:, WAN].ravel() / 100e9
+    # Of a normal with mean and deviation 0.5: below 0.1, above 1, and below the mean.
+    for measured, expected in (
+        ((share == 0.1).mean(), 0.2119),
+        ((share == 1).mean(), 0.1587),
+        ((share < 0.5).mean(), 0.5),
+    ):
+        assert measured == pytest.approx(expected, abs=5 * 0.5 / np.sqrt(share.size))
+    assert (share < 0.75).mean() == pytest.approx(0.6915, abs=0.005)
+    calm = sampler(FABRIC, replace(spec, mean=0.8, deviation=0.0), seed=5).rates_bps(0, 10)
+    assert (calm[:, WAN] == 80e9).all()
+
+
+@pytest.mark.parametrize("mean_stay", [1.0, 4.0, 50.0])
+def test_markov_rates_stay_for_a_geometric_time(mean_stay: float) -> None:
+    rates = sampler(FABRIC, ConditionsSpec(sampler="markov", mean_stay=mean_stay), seed=2).rates_bps(0, 30_000)
+    changed = rates[1:] != rates[:-1]
+    assert changed.mean() == pytest.approx(1 / mean_stay, rel=0.03)
+    if mean_stay > 1:  # no memory: after a change, another is as likely as ever
+        assert changed[1:][changed[:-1]].mean() == pytest.approx(1 / mean_stay, rel=0.1)
+    assert off_diagonal(np.corrcoef(rates.T)) < 6 * np.sqrt(2 * mean_stay / len(rates))
+
+
+def test_markov_looks_back_as_far_as_it_must() -> None:
+    spec = ConditionsSpec(sampler="markov", mean_stay=2000.0)
+    chain = sampler(FABRIC, spec, seed=9)
+    whole = chain.rates_bps(0, 3000)
+    for start in (1, 63, 64, 65, 1500, 2999):
+        assert (chain.rates_bps(start, 1)[0] == whole[start]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("uniform", [109_598_168_079, 85_526_730_677, 78_787_363_024]),
+        ("gaussian", [20_000_000_000, 122_421_520_863, 63_282_329_273]),
+        ("markov", [109_598_168_079, 67_327_824_158, 78_787_363_024]),
+    ],
+)
+def test_a_seed_means_the_same_conditions_in_every_version(name: str, rates: list[int]) -> None:
+    """As first released: published runs can be repeated."""
+    drawn = sampler(FABRIC, ConditionsSpec(sampler=name), seed=1).rates_bps(1_000_000, 1)[0, [0, 7, -1]]
+    assert drawn.tolist() == rates
+
+
+def test_no_collectives_are_no_rows() -> None:
+    for name in ("uniform", "gaussian", "markov"):
+        assert sampler(FABRIC, ConditionsSpec(sampler=name), seed=1).rates_bps(5, 0).shape == (0, LINKS)
+
+
+def test_every_link_has_its_delay() -> None:
+    delays = delays_s(FABRIC, ConditionsSpec(intra_delay_s=1e-6, wan_delay_s=1e-3))
+    assert delays.tolist() == [1e-3 if link.kind == "wan" else 1e-6 for link in FABRIC.links]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"sampler": "normal"}, "conditions.sampler"),
+        ({"intra_rate_bps": (0, 5)}, "conditions.intra_rate"),
+        ({"wan_rate_bps": (9, 5)}, "conditions.wan_rate"),
+        ({"wan_rate_bps": (-1, 5)}, "conditions.wan_rate"),
+        ({"wan_rate_bps": (1, float("inf"))}, "conditions.wan_rate"),
+        ({"intra_rate_bps": (float("nan"), 5)}, "conditions.intra_rate"),
+        ({"wan_delay_s": -1e-6}, "conditions.wan_delay"),
+        ({"intra_delay_s": float("nan")}, "conditions.intra_delay"),
+        ({"sampler": "gaussian", "deviation": -0.1}, "conditions.deviation"),
+        ({"sampler": "gaussian", "mean": float("inf")}, "conditions.mean"),
+        ({"sampler": "markov", "mean_stay": 0.5}, "conditions.mean_stay"),
+        ({"sampler": "trace"}, "conditions.trace"),
+        ({"trace": Path("some.csv")}, "conditions.trace"),
+        ({"sampler": "trace", "trace": Path("some.csv"), "trace_step_s": 0.0}, "conditions.trace_step"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(changes: dict[str, object], key: str) -> None:
+    with pytest.raises(ConditionsError, match="allowed") as caught:
+        check(replace(ConditionsSpec(), **changes))  # type: ignore[arg-type]
+    assert [mistake.key for mistake in caught.value.mistakes] == [key]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConditionsError) as caught:
+        check(ConditionsSpec(intra_rate_bps=(5, 1), wan_delay_s=-1, mean_stay=0))
+    assert len(caught.value.mistakes) == 3
+
+
+# --- recorded conditions --------------------------------------------------------------------------------------------
+
+TRACED = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
+NAMES = [link.name for link in TRACED.links]
+ALL_ROWS = "".join(f"0,{name},{10 + index} Gbit/s\n" for index, name in enumerate(NAMES))
+WAN_ROWS = "".join(f"0,{name},{10 + index} Gbit/s\n" for index, name in enumerate(NAMES) if name.count("s") == 2)
+HEADER = "time,link,rate\n"
+
+
+def replay(path: Path, text: str, step_s: float = 1.0) -> Sampler:
+    path.write_text(text, encoding="utf-8")
+    return sampler(TRACED, ConditionsSpec(sampler="trace", trace=path, trace_step_s=step_s), seed=1)
+
+
+def test_a_link_keeps_its_rate_until_its_next_row(tmp_path: Path) -> None:
+    later = "1.5,g0>g1,7 Gbit/s\n3,s0b0>s1b0,5000000000\n3,g0>g1,8 Gbit/s\n"
+    trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + later)
+    assert trace.limit == 4
+    rates = trace.rates_bps(0, 4)
+    assert rates[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 7e9, 8e9]
+    still = NAMES.index("s0b0>s1b0")
+    assert rates[:, still].tolist() == [(10 + still) * 1e9] * 3 + [5e9]
+    assert (trace.rates_bps(2, 2) == rates[2:]).all()
+
+
+def test_times_are_rounded_to_the_nanosecond(tmp_path: Path) -> None:
+    trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "0.3,g0>g1,7 Gbit/s\n", step_s=0.1)
+    assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7e9]
+    # As floats write them: 0.1 + 0.2 is not 0.3.
+    trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + f"{0.1 + 0.2},g0>g1,7\n0.3999999996,g0>g1,8\n", step_s=0.1)
+    assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7, 8]
+
+
+def test_links_within_sites_that_a_trace_leaves_out_are_drawn_as_without_it(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS + "40,s0b0>s1b0,5\n")
+    drawn = ConditionsSpec(intra_rate_bps=(1_000, 9_000_000))
+    traced = replace(drawn, sampler="trace", trace=tmp_path / "t.csv")
+    found, uniform = (sampler(TRACED, spec, seed=3).rates_bps(2, 39) for spec in (traced, drawn))
+    wan = [index for index, link in enumerate(TRACED.links) if link.kind == "wan"]
+    within = [index for index in range(len(NAMES)) if index not in wan]
+    assert (found[:, within] == uniform[:, within]).all() and len(np.unique(found[:, within])) > 400
+    assert found[:-1, wan].tolist() == [[(10 + index) * 1e9 for index in wan]] * 38
+    assert found[-1, NAMES.index("s0b0>s1b0")] == 5
+    steady = sampler(TRACED, replace(traced, intra_rate_bps=(77, 77)), seed=3).rates_bps(0, 41)
+    assert (steady[:, within] == 77).all()
+
+
+def test_of_many_mistakes_the_first_are_listed_and_the_others_counted(tmp_path: Path) -> None:
+    with pytest.raises(ConditionsError) as caught:
+        replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "1,g0>g9,7\n" * 1234)
+    texts = [mistake.text for mistake in caught.value.mistakes]
+    assert len(texts) == 21 and "t.csv:35: " in texts[19] and texts[20].endswith("and 1,214 more mistakes")
+
+
+def test_what_came_after_the_end_is_not_made_up(tmp_path: Path) -> None:
+    trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "2,g0>g1,7 Gbit/s\n")
+    with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 were asked for"):
+        trace.rates_bps(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER + ALL_ROWS + "1,g0>g9,7 Gbit/s\n", "t.csv:16: the fabric has no link 'g0>g9'"),
+        (HEADER + ALL_ROWS + "2,g0>g1,7 Gbit/s\n1,g0>g1,7 Gbit/s\n", "t.csv:17: time 1 comes after 2"),
+        (HEADER + ALL_ROWS + "1,g0>g1,7 Gbit/s\n1,g0>g1,8 Gbit/s\n", "t.csv:17: link g0>g1 has two rates at time 1"),
+        (HEADER + ALL_ROWS + "1,g0>g1\n", "t.csv:16: 2 fields; a row has three"),
+        (HEADER + ALL_ROWS + "-1,g0>g1,7 Gbit/s\n", "t.csv:16: '-1' is not a time"),
+        (HEADER + ALL_ROWS + "nan,g0>g1,7 Gbit/s\n", "t.csv:16: 'nan' is not a time"),
+        (HEADER + ALL_ROWS + "1e999999999,g0>g1,7 Gbit/s\n", "t.csv:16: '1e999999999' is not a time"),
+        (HEADER + ALL_ROWS + "-0.0000000001,g0>g1,7 Gbit/s\n", "is not a time"),
+        (HEADER + ALL_ROWS + "0.0000000001,g0>g1,7 Gbit/s\n", "two rates at time 0.0000000001, to the nanosecond"),
+        (HEADER + ALL_ROWS + "1,g0>g1,fast\n", "t.csv:16: .*fast"),
+        (HEADER + ALL_ROWS + "1,g0>g1,0\n", "t.csv:16: .*zero"),
+        (HEADER + ALL_ROWS + "1,g0>g1,nan\n", "t.csv:16: .*nan"),
+        (HEADER + ALL_ROWS + '1,"g0>g1,7', "cannot be read as a trace"),
+        (HEADER + ALL_ROWS.replace("0,s1b0>s0b0", "1,s1b0>s0b0"), "t.csv: no rate at time 0 for s1b0>s0b0"),
+        (HEADER, "no rate at time 0 for s0b0>s1b0, s1b0>s0b0; "),
+        (
+            HEADER + WAN_ROWS + "0,g0>g1,7\n",
+            "no rate at time 0 for g1>g0, g0>s0b0, g1>s0b0 and 8 more; .* all together",
+        ),
+        (HEADER + WAN_ROWS + "1,g0>g1,7\n", "no rate at time 0 for g0>g1, g1>g0, g0>s0b0 and 9 more; .* all together"),
+        ("", "its first line is ''; it must be 'time,link,rate'"),
+        ("link,time,rate\n", "it must be 'time,link,rate'"),
+    ],
+)
+def test_a_trace_with_holes_or_nonsense_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConditionsError, match=message) as caught:
+        replay(tmp_path / "t.csv", text)
+    assert caught.value.key == "conditions.trace"
+
+
+def test_a_file_that_is_not_text_could_block_is_cut_off_or_is_endless_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "cut.csv").write_text("time,link,rate\n0,g0>g1,40")
+    with (tmp_path / "vast.csv").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00time")
+    refused = {"pipe.csv": "not a regular file", "/dev/zero": "not a regular file", "vast.csv": "256,000,000 at most"}
+    refused |= {"cut.csv": "is cut off", "none.csv": "No such file", ".": "not a regular file", "bytes.csv": "."}
+    for name, says in refused.items():
+        with pytest.raises(ConditionsError, match=f"cannot be read as a trace: .*{says}"):
+            read_trace(tmp_path / name, ["g0>g1"])

@@ -1,0 +1,125 @@
+"""Failed cables: which logical links and which GPUs they leave without a path, by a search that knows no tiers."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, dead_links, reachable
+from topologies.fabric.wan import WanSpec
+
+FABRIC = build_fabric(FabricSpec())
+TRANSIT = [[("s0b0", "X"), ("X", "s1b0"), ("s1b0", "Y"), ("Y", "s2b0"), ("s2b0", "s0b0")], ["X", "Y"]]
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Fabric:
+    """Small ones: a mesh of two or three sites, five routers, and sites in a circle with transit routers between."""
+    wan = draw(st.sampled_from(["mesh", "five-router", "transit"]))
+    sites = {"mesh": draw(st.integers(2, 3)), "five-router": 2, "transit": 3}[wan]
+
+    def counts(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(sites))
+
+    links, routers = TRANSIT
+    return build_fabric(
+        FabricSpec(
+            gpus_per_site=counts(2, 4),
+            leaves=counts(1, 3),
+            spines=counts(1, 3),
+            border_routers=1 if wan == "transit" else counts(1, 2),
+            wan=WanSpec(preset=wan)
+            if wan != "transit"
+            else WanSpec(preset=None, routers=tuple(routers), links=tuple(links)),
+        )
+    )
+
+
+@st.composite
+def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
+    """Some cables, and all those of some switches."""
+    cables = [cable(c.a, c.b) for c in fabric.cables]
+    failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
+    for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
+        failed |= around(fabric, switch.name)
+    return frozenset(failed)
+
+
+def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
+    """The nodes to which the remaining cables lead over switches of `over`."""
+    seen, frontier = {start}, [start]
+    while frontier:
+        here = frontier.pop()
+        for c in fabric.cables:
+            if here in (c.a, c.b) and cable(c.a, c.b) not in failed:
+                other = c.b if here == c.a else c.a
+                if other not in seen:
+                    seen.add(other)
+                    frontier += [other] * (other in over)
+    return seen
+
+
+def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) -> bool:
+    gone = set(dead_links(fabric, failed))
+    return not gone & {fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst], *path.links}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    failed = data.draw(failures(fabric))
+    gone = set(dead_links(fabric, failed))
+    site = {gpu.name: gpu.site for gpu in fabric.gpus} | dict(zip(fabric.border_routers, fabric.br_sites, strict=True))
+    for link in fabric.links:
+        leaves = {gpu.leaf for gpu in fabric.gpus if gpu.name in (link.src, link.dst)}
+        tier = {s.name for s in fabric.switches if s.kind == "spine" and s.site == site.get(link.src)}
+        over = leaves | tier if link.kind != "wan" else set()
+        assert (link.dst in found(fabric, failed, link.src, over)) == (link.index not in gone), link
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_unreachable_gpus_are_cut_off_and_the_cables_named_would_mend_it(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    failed = data.draw(failures(fabric))
+    everywhere = {switch.name for switch in fabric.switches}
+    groups, reach = cut_off(fabric, failed), reachable(fabric, failed)
+    group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
+    for a in fabric.gpus:
+        near = found(fabric, failed, a.name, everywhere)
+        for b in fabric.gpus:
+            assert b.name in near or not reach[a.rank, b.rank]
+            assert not reach[a.rank, b.rank] or group_of.get(a.rank) == group_of.get(b.rank)
+            if a.site != b.site:
+                between = fabric.paths_between[a.site, b.site]
+                assert reach[a.rank, b.rank] == any(usable(fabric, failed, path, a.rank, b.rank) for path in between)
+    nodes = everywhere | {gpu.name for gpu in fabric.gpus}
+    for group in groups:
+        assert group.cables and group.cables <= failed
+        first = fabric.gpus[group.ranks[0]].name
+        before, after = (found(fabric, these, first, everywhere) for these in (failed, failed - group.cables))
+        assert after > before if before != nodes else group.cables == failed
+
+
+WAN = frozenset(cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1))
+LEAF = frozenset({cable("s0l1", "s0p0"), cable("s0l1", "s0p1")})
+APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves are apart, and yet joined to the WAN
+
+
+@pytest.mark.parametrize(
+    ("failed", "cut"),
+    [
+        ({cable("g0", "s0l0")}, {(0,): {cable("g0", "s0l0")}}),
+        (around(FABRIC, "s1l0"), {(4,): {cable("g4", "s1l0")}, (5,): {cable("g5", "s1l0")}}),
+        (LEAF | {cable("s1p0", "s1b0")}, {(2, 3): LEAF}),
+        (WAN | {cable("s1l0", "s1p0")}, {(4, 5, 6, 7): WAN}),
+        (around(FABRIC, "s0b0"), {}),
+        (APART, {}),
+        (NONE, {}),
+    ],
+)
+def test_which_gpus_are_cut_off(failed: Cables, cut: dict[tuple[int, ...], Cables]) -> None:
+    assert {group.ranks: group.cables for group in cut_off(FABRIC, frozenset(failed))} == cut
+    reach = reachable(FABRIC, APART)
+    assert not reach[1, 2] and reach[1, 4]

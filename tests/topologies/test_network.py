@@ -1,0 +1,312 @@
+"""The network in the VM: it is the declared fabric, its links are as fast as they should be, and it leaves nothing.
+
+tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and tc say; here it is compared with the
+fabric.
+"""
+
+import ast
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mininet.link
+import mininet.node
+import numpy as np
+import pytest
+
+from tests.conftest import PROJECT, VM
+from tests.guest.network import CHUNK_BYTES, MANY
+from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
+from tests.mn import CUSTOM, run_mn
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.shaping.classes import Shaping
+
+Report = dict[str, Any]
+UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
+
+
+@pytest.fixture(scope="module")
+def report(kernel_image: Path) -> Iterator[Report]:
+    """What tests/guest/network.py saw in one boot."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
+    try:
+        folder.chmod(0o777)
+        ended = VM(kernel_image, folder).run("--", sys.executable, "-m", "tests.guest.network")
+        assert ended.status == 0, ended.err
+        yield json.loads(ended.out)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def told(report: Report) -> Report:
+    """What was seen of the unequal fabric while it was up."""
+    found: Report = report["topology"]["told"]
+    return found
+
+
+def rows(table: Report) -> list[Report]:
+    """A table of ovs-vsctl's JSON as dictionaries, its maps and sets as Python's."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list) and value[0] == "map":
+            return dict(value[1])
+        return value[1] if isinstance(value, list) else value
+
+    return [dict(zip(table["headings"], map(plain, row), strict=True)) for row in table["data"]]
+
+
+# --- the fabric as built --------------------------------------------------------------------------------------------
+
+
+def test_the_bridges_are_the_declared_switches(told: Report) -> None:
+    bridges = {bridge["name"]: bridge for bridge in rows(told["bridges"])}
+    assert bridges.keys() == {switch.name for switch in UNEQUAL.switches}
+    for switch in UNEQUAL.switches:
+        bridge = bridges[switch.name]
+        assert int(bridge["datapath_id"], 16) == switch.dpid
+        assert (bridge["fail_mode"], bridge["protocols"], bridge["datapath_type"]) == ("secure", "OpenFlow13", "")
+    assert {controller["target"] for controller in rows(told["controllers"])} == {"tcp:127.0.0.1:6653"}
+
+
+def test_the_ports_have_the_declared_numbers_in_openflow(told: Report) -> None:
+    for switch in UNEQUAL.switches:
+        shown = told["openflow"][switch.name]
+        assert "(OF1.3)" in shown and f"dpid:{switch.dpid:016x}" in shown
+        ports = {int(number): name for number, name in re.findall(r"^ (\d+)\((.+?)\): addr", shown, re.MULTILINE)}
+        assert ports == {port.number: port.interface for port in switch.ports}
+        states = re.findall(r"^ +(\d+)\(.*\n.*\n +state: +(\w+)", shown, re.MULTILINE)
+        assert len(states) == len(ports) and {state for _, state in states} == {"LIVE"}
+    assert not [row["name"] for row in rows(told["ports"]) if row["error"] != []]
+
+
+def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_frames(told: Report) -> None:
+    links = {link["ifname"]: link for link in told["links"]}
+    interface = {(s.name, port.peer): port.interface for s in UNEQUAL.switches for port in s.ports}
+    for cable in UNEQUAL.cables:
+        near = interface.get((cable.a, cable.b))
+        far = interface[cable.b, cable.a]
+        if near is not None:
+            assert links[far]["link"] == near and links[near]["link"] == far
+        for name in filter(None, (near, far)):
+            assert links[name]["linkinfo"]["info_kind"] == "veth"
+            assert links[name]["linkinfo"]["info_slave_kind"] == "openvswitch"
+            assert (links[name]["mtu"], "UP" in links[name]["flags"]) == (9000, True)
+    addresses = [links[name]["address"] for name in (*interface.values(), *(s.name for s in UNEQUAL.switches))]
+    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random: boots must be alike
+    assert len(set(addresses)) == len(addresses)
+
+
+def test_every_gpu_has_its_addresses_and_knows_all_others(told: Report) -> None:
+    assert len(told["hosts"]) == len(UNEQUAL.gpus)
+    for gpu, host in zip(UNEQUAL.gpus, told["hosts"], strict=True):
+        (own,) = [link for link in host["addr"] if link["ifname"] == gpu.interface]
+        assert (own["address"], own["mtu"], own["operstate"]) == (gpu.mac, 9000, "UP")
+        assert [(a["local"], a["prefixlen"]) for a in own["addr_info"]] == [(gpu.ip, 8)]
+        known = {(entry["dst"], entry["lladdr"], entry["state"][0]) for entry in host["neigh"]}
+        assert known == {(other.ip, other.mac, "PERMANENT") for other in UNEQUAL.gpus if other is not gpu}
+
+
+def test_mininets_own_objects_are_whole(told: Report) -> None:
+    seen = told["mininet"]
+    assert [tuple(host) for host in seen["hosts"]] == [(gpu.name, gpu.ip, gpu.mac) for gpu in UNEQUAL.gpus]
+    assert set(seen["switches"]) == {switch.name for switch in UNEQUAL.switches}
+    cables = [sorted((f"{c.a}-eth{c.a_port}", f"{c.b}-eth{c.b_port}")) for c in UNEQUAL.cables]
+    assert seen["links"] == sorted(cables)
+    assert seen["command"][1:] == ["UP", "10.0.0.2/8"]
+    assert seen["popen"][2] == "02:00:00:00:00:01"
+    assert seen["switch_command"] == ["42"]
+
+
+def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(report: Report) -> None:
+    assert set(report["topology"]["told"]["again"]) == {switch.name for switch in UNEQUAL.switches}
+    before, after = report["topology"]["before"], report["topology"]["after"]
+    assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
+
+    def ours(processes: list[str]) -> list[str]:
+        return [name for name in processes if not name.startswith("kworker")]
+
+    assert ours(after["processes"]) == ours(before["processes"])
+
+
+def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
+    missing = report["missing"]
+    assert missing["said"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
+    assert missing["before"] == missing["after"]
+
+
+# --- the shaping as the kernel has it -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shaped(report: Report) -> Report:
+    found: Report = report["shaped"]
+    return found
+
+
+def rate_bps(name: str) -> float:
+    """The rate that tests/guest/network.py gives a link first."""
+    return 20e9 + 1e9 * next(link.index for link in DEFAULT.links if link.name == name)
+
+
+def test_tc_shows_every_class_with_the_rate_of_its_link(shaped: Report) -> None:
+    rates = np.array([rate_bps(link.name) for link in DEFAULT.links])
+    wanted = Shaping(fabric=DEFAULT, delays_s=delays_s(DEFAULT, ConditionsSpec())).wanted(rates)
+    factor = {"Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+    found = {}
+    for port, text in shaped["classes"].items():
+        for minor, rate, unit, ceil in re.findall(r"^class htb 1:(\w+) .* rate (\d+)(\wbit) ceil (\S+) ", text, re.M):
+            found[port, int(minor, 16)] = float(rate) * factor[unit]
+            assert ceil == rate + unit
+    assert found.keys() == wanted.keys()
+    for key, rate in found.items():  # tc cuts what it prints to megabits
+        assert 0 <= 8 * wanted[key] - rate < 1e6
+
+
+def test_every_link_is_delayed_as_it_should_be_and_no_queue_is_short(shaped: Report) -> None:
+    wan = {(link.src, link.dst) for link in DEFAULT.links if link.kind == "wan"}
+    ports = {port.interface for s in DEFAULT.switches for port in s.ports if (s.name, port.peer) in wan}
+    netems = [qdisc for qdisc in shaped["qdiscs"] if qdisc["kind"] == "netem"]
+    assert len(netems) == 96 and len({qdisc["dev"] for qdisc in netems} & ports) == len(ports)
+    for qdisc in netems:
+        wanted_s = 10e-6 if qdisc["dev"] in ports else 0.7e-6
+        # tc 6.1 prints whole microseconds of the ticks of 64 ns that the kernel cuts a delay to.
+        assert wanted_s - 1.07e-6 < qdisc["options"]["delay"]["delay"] <= wanted_s
+        assert qdisc["options"]["limit"] >= 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("case", "links", "changed_bps", "alpha_s"),
+    [
+        ("one leaf", ("g0>g1",), None, 0.7e-6),
+        ("spine 0", ("g0>g3",), None, 0.7e-6),
+        ("spine 1", ("g0>g2",), None, 0.7e-6),
+        ("wan", ("g3>s0b0", "s0b0>s1b1", "s1b1>g5"), None, 11.4e-6),
+        ("one leaf, changed", (), 123_456_789_012, 0.7e-6),
+        ("wan, changed", (), 11e9, 11.4e-6),
+        ("wan, 3 ms", ("g3>s0b0", "s0b0>s1b1", "s1b1>g5"), None, 3.0014e-3),
+    ],
+)
+def test_a_chunk_takes_the_delays_and_its_payload_at_the_slowest_links_rate(
+    shaped: Report, case: str, links: tuple[str, ...], changed_bps: float | None, alpha_s: float
+) -> None:
+    slowest = changed_bps or min(rate_bps(name) for name in links)
+    expected = alpha_s + 8 * CHUNK_BYTES / slowest
+    assert shaped["seconds"][case] == pytest.approx(expected, rel=0.003)
+
+
+def test_a_rate_changed_by_another_program_is_found(shaped: Report) -> None:
+    said = shaped["meddled"]
+    assert "class 1:1 of port s0l0-eth2 " in said and "124367400104 bit/s" in said and "98000000000 bit/s" in said
+
+
+@pytest.mark.parametrize(
+    ("port", "kinds", "kinds_after"),
+    [
+        ("s0l0-eth2", {"htb": 1, "netem": 3}, {"htb": 1, "pfifo": 3}),
+        ("s0l0-eth3", {"netem": 1}, {"noqueue": 1}),
+        ("s0b0-eth3", {"htb": 1, "netem": 1}, {"htb": 1, "netem": 1}),
+    ],
+)
+def test_a_port_loses_packets_until_told_otherwise(
+    shaped: Report, port: str, kinds: dict[str, int], kinds_after: dict[str, int]
+) -> None:
+    lossy, lossier, after = shaped["losses"][port]
+    for qdiscs, share in ((lossy, 0.25), (lossier, 0.5)):
+        assert Counter(qdisc["kind"] for qdisc in qdiscs) == kinds
+        for options in (qdisc["options"] for qdisc in qdiscs if qdisc["kind"] == "netem"):
+            assert options["loss-random"]["loss"] == pytest.approx(share) and options["limit"] == 10_000_000
+            assert options.get("delay", {"delay": 0})["delay"] == pytest.approx(
+                1e-5 * (port == "s0b0-eth3"), abs=1.1e-6
+            )
+    assert Counter(qdisc["kind"] for qdisc in after) == kinds_after
+    assert not any("loss-random" in qdisc.get("options", {}) for qdisc in after)
+
+
+def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
+    assert shaped["drops before"] == {}
+    assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
+    assert shaped["drops then"] == {}
+
+
+def test_packets_lost_for_want_of_a_decision_are_counted(shaped: Report) -> None:
+    assert shaped["undecided"]["lost"] > 0
+    assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
+
+
+def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
+    assert shaped["twice"] == "port s0l0-eth1 has the queueing discipline htb already"
+    assert shaped["refused"].startswith("tc does not take `qdisc add dev s0l0-eth1 root handle 1: htb ")
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
+    assert re.fullmatch(r"class 1:1 of port s0l0-eth2 should have \d+ bit/s and is not there", shaped["port gone"])
+    assert shaped["no such port"] == "there is no port s0l0-eth2 to shape"
+    said = r"class 1:1 of interface \d+ does not take \d+ bit/s: No such device"
+    assert re.fullmatch(said, shaped["change without port"])
+
+
+def test_closing_takes_the_shaping_away(shaped: Report) -> None:
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}
+
+
+def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
+    many = report["many"]
+    wanted = [[number, 10**6 * number] for number in range(1, MANY + 1)]
+    assert many["held"] == wanted
+    shown = re.findall(r"^class htb 1:(\w+) .* rate (\d+)Mbit ", many["tc"], re.M)
+    shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
+    assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
+    assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # what the kernel itself says
+
+
+def test_a_line_that_tc_refuses_is_told_wherever_it_is(report: Report) -> None:
+    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in report["many"]["refused"]
+
+
+# --- Mininet's own command ------------------------------------------------------------------------------------------
+
+
+def test_mn_pings_all_over_the_fabric_beside_the_controller(vm: VM) -> None:
+    ended = run_mn(vm, f"{sys.executable} -m controller --gpus 8", "gpus=8", look="g5")
+    assert "*** Results: 0% dropped (56/56 received)" in ended
+    assert '"0000000300010000"' in ended and "10.1.0.2/8" in ended and "\n9000" in ended, ended
+
+
+def test_mn_beside_the_app_loaded_by_the_name_of_its_module(vm: VM) -> None:
+    counts = ("gpus = 2+3", "leaves = 1", "spines = 1", "border_routers = 1", "socket = /run/c.sock")
+    (vm.folder / "longhaul.conf").write_text("\n".join(("[longhaul]", *counts)))
+    script = "from os_ken import cfg; from os_ken.base.app_manager import AppManager as Apps; "
+    script += "cfg.CONF(['--config-file', 'longhaul.conf'], project='os_ken'); Apps.run_apps(['controller.app'])"
+    controller = f'env OSKEN_HUB_TYPE=native {sys.executable} -c "{script}"'
+    ended = run_mn(vm, controller, "gpus=2+3,leaves=1,spines=1,border_routers=1", look="g4")
+    assert "*** Results: 0% dropped (20/20 received)" in ended
+
+
+def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mn = shutil.which("mn")
+    assert mn is not None
+    tree = ast.parse(Path(mn).read_text())
+    theirs = {
+        name.asname or name.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in node.names
+    }
+    theirs |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    theirs |= {
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    }
+    customs: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)  # the file must find its package from anywhere
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != PROJECT])
+    exec(compile(CUSTOM.read_text(), str(CUSTOM), "exec"), customs, customs)
+    same = {"sys": sys, "Link": mininet.link.Link, "Host": mininet.node.Host}  # what both import is the same thing
+    clashes = {name: customs[name] for name in customs.keys() & theirs}
+    assert all(same.get(name) is value for name, value in clashes.items()), sorted(clashes)
+    assert list(customs["topos"]) == ["longhaul"]

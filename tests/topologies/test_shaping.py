@@ -1,0 +1,215 @@
+"""Shaping as text, compared with an independent reading of that text; and the rate scale."""
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+from topologies.shaping import netlink
+from topologies.shaping.classes import Shaping, htb_classes, mismatch, wire_bytes_per_s
+from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
+
+counts = st.integers(1, 3)
+specs = st.builds(
+    FabricSpec,
+    gpus_per_site=st.tuples(st.integers(2, 5), st.integers(2, 5)),
+    leaves=counts,
+    spines=counts,
+    border_routers=counts,
+    wan=st.sampled_from((WanSpec(), WanSpec(preset="five-router"))),
+)
+
+
+def shaping_of(fabric: Fabric, **conditions: float) -> Shaping:
+    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(**conditions)))  # type: ignore[arg-type]
+
+
+def rates_of(fabric: Fabric, k: int = 0) -> npt.NDArray[np.float64]:
+    rates: npt.NDArray[np.float64] = sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
+    return rates
+
+
+class Read:
+    """A batch for tc, read: for each port the classes with their rates and delays, and where packets go."""
+
+    def __init__(self, text: str) -> None:
+        self.rate: dict[tuple[str, int], int] = {}
+        self.delay_us: dict[tuple[str, int], int] = defaultdict(int)
+        self.filters: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+        self.default: dict[str, int] = {}
+        for line in text.splitlines():
+            words = line.split()
+            port = words[words.index("dev") + 1]
+            if found := re.search(r"^qdisc add .* root .* htb default (\w+) ", line):
+                assert port not in self.default, f"{port} has two roots"
+                self.default[port] = int(found[1], 16)
+            elif found := re.search(r"^class (?:add|change) .* classid 1:(\w+) htb rate (\d+)bit ceil (\d+)bit ", line):
+                key = port, int(found[1], 16)
+                assert key not in self.rate and found[2] == found[3]
+                self.rate[key] = int(found[2])
+            elif found := re.search(r"parent 1:(\w+) handle \w+: netem delay (\d+)us ", line):
+                self.delay_us[port, int(found[1], 16)] = int(found[2])
+            elif found := re.search(r" u32 match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
+                self.filters[port].append((found[1], found[2], int(found[3], 16)))
+            else:
+                assert re.search(r"^qdisc add .* pfifo limit \d+$", line), line
+
+    def class_of(self, port: str, src: str, dst: str) -> int | None:
+        """The class a packet from src to dst goes into on a port, or None."""
+        for field, address, minor in self.filters[port]:
+            if address == {"src": src, "dst": dst}[field]:
+                return minor
+        return self.default.get(port) or None
+
+
+def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
+    """Every way between two GPUs: source, destination, switches passed, and the logical links it consists of."""
+    site_spines = defaultdict(list)
+    for switch in fabric.switches:
+        if switch.kind == "spine":
+            site_spines[switch.site].append(switch.name)
+    found = []
+    for a in fabric.gpus:
+        for b in fabric.gpus:
+            if a is b:
+                continue
+            if a.site != b.site:
+                for path in fabric.paths_between[a.site, b.site]:
+                    routers = path.name.split(">")
+                    links = [f"{a.name}>{routers[0]}", *(">".join(hop) for hop in pairwise(routers))]
+                    links.append(f"{routers[-1]}>{b.name}")
+                    for up in site_spines[a.site]:
+                        found += [
+                            (a.name, b.name, (a.leaf, up, *routers, down, b.leaf), links)
+                            for down in site_spines[b.site]
+                        ]
+            elif a.leaf == b.leaf:
+                found.append((a.name, b.name, (a.leaf,), [f"{a.name}>{b.name}"]))
+            else:
+                found += [
+                    (a.name, b.name, (a.leaf, spine, b.leaf), [f"{a.name}>{b.name}"]) for spine in site_spines[a.site]
+                ]
+    return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(specs)
+def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carries_it(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping, rates = shaping_of(fabric), rates_of(fabric)
+    read = Read(shaping.structure(rates))
+    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    ip = {gpu.name: gpu.ip for gpu in fabric.gpus}
+    link = {link.name: link for link in fabric.links}
+    for src, dst, switches, links in ways(fabric):
+        passed = [port[hop] for hop in pairwise((*switches, dst))]
+        shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
+        classes = [(at, minor) for at, minor in shaped if minor is not None]
+        want = [8 * wire_bytes_per_s(int(rates[link[name].index]), mtu_bytes=9000) for name in links]
+        assert [read.rate[key] for key in classes] == want, (src, dst, switches)
+        assert {(link[name].kind, read.delay_us[key]) for key, name in zip(classes, links, strict=True)} <= {
+            ("wan", 10),
+            ("intra", 0),
+            ("to_br", 0),
+            ("from_br", 0),
+        }
+
+
+@pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
+def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
+    fabric = build_fabric(FabricSpec())
+    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
+    lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
+    assert len(lines) == len(shaping.classes)
+    for bits, burst, ceil_burst in lines:
+        assert burst == ceil_burst
+        assert 8 * int(burst) / int(bits) == pytest.approx(late_s, rel=1e-3)
+
+
+@given(st.integers(10**6, 4 * 10**11), st.sampled_from((1500, 9000)), st.integers(1, 100_000))
+def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, mtu: int, frames: int) -> None:
+    wire = frames * (6 + 6 + 2 + mtu)  # Ethernet's addresses and type, and an IP packet
+    payload = frames * (mtu - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+    seconds = wire / wire_bytes_per_s(rate_bps, mtu_bytes=mtu)
+    assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
+
+
+def test_an_mtu_without_room_for_headers_and_rates_of_another_fabric_are_refused() -> None:
+    with pytest.raises(ValueError, match="an MTU of 52 bytes"):
+        wire_bytes_per_s(10**9, mtu_bytes=52)
+    fabric = build_fabric(FabricSpec())
+    with pytest.raises(ValueError, match=r"rates \(3,\): the fabric has 64 links"):
+        shaping_of(fabric).wanted(np.ones(3))
+
+
+def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late() -> None:
+    fabric = build_fabric(FabricSpec())
+    given = {"wan": 0.0123456789, "intra": 0.7e-6, "to_br": 1e-9, "from_br": 0.0}
+    delays = np.array([given[link.kind] for link in fabric.links])
+    wanted_ns = {"wan": 12_345_679, "intra": 700, "to_br": 1}
+    found = Shaping(fabric=fabric, delays_s=delays).delays_ns
+    for one in htb_classes(fabric):
+        assert found.get(one.key) == wanted_ns.get(fabric.links[one.link].kind)
+    late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # less than 10 us says nothing there
+    assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
+
+
+def test_a_mismatch_tells_port_wanted_and_found() -> None:
+    wanted = {("s0l0-eth1", 1): 1000, ("s0l0-eth1", 10): 2000}
+    right = {key: (rate, rate) for key, rate in wanted.items()}
+    assert mismatch(wanted, right) is None
+    found = mismatch(wanted, right | {("s0l0-eth1", 10): (2000, 2001)})
+    assert found == "class 1:a of port s0l0-eth1 should have 16000 bit/s and has 16008 bit/s"
+    assert "is not there" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
+    assert "should not be there" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
+
+
+@pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])
+def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: int) -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
+    bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(htb_classes(fabric))]
+    parts = list(netlink.portions(bodies))
+    assert [body for part in parts for body in part] == bodies
+    assert 1 <= len(parts) <= most
+    for part in parts:  # a netlink socket sends what its buffer has room for, less the kernel's own 32 bytes
+        assert 0 < sum(16 + len(body) for body in part) <= 212992 - 32
+
+
+# --- the rate scale -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "divisor"), [("1/1000", 1000), (" 1 / 8 ", 8), ("1", 1), ("1/1", 1)])
+def test_a_scale_is_one_part_in_a_whole_number(text: str, divisor: int) -> None:
+    assert RateScale.parse(text) == RateScale.parse(str(RateScale(divisor))) == RateScale(divisor)
+
+
+@pytest.mark.parametrize("text", ["", "0", "2/3", "1/0", "-1/10", "1/1.5", "0.001", "1000", f"1/{MAX_DIVISOR + 1}"])
+def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ScaleError, match="allowed is"):
+        RateScale.parse(text)
+
+
+@given(st.integers(1, 10_000), st.integers(10**9, 200 * 10**9), st.integers(10**6, 64 * 10**6))
+def test_times_stay(divisor: int, rate_bps: int, chunk_bytes: int) -> None:
+    scale = RateScale(divisor)
+    carried = scale.chunk_bytes(chunk_bytes)
+    assert carried * divisor == pytest.approx(chunk_bytes, abs=divisor / 2)
+    assert scale.rate_bps(rate_bps) == scale.rates_bps(np.array([rate_bps], dtype=np.float64))[0]
+    meant_s = 8 * carried * divisor / rate_bps
+    assert 8 * carried / scale.rate_bps(rate_bps) == pytest.approx(meant_s, rel=1e-4)
+
+
+def test_what_would_be_nothing_is_one_bit_a_second_or_refused() -> None:
+    assert RateScale(1000).rate_bps(3) == 1
+    assert RateScale(1000).rates_bps(np.array([3.0])).tolist() == [1.0]
+    assert RateScale(1000).chunk_bytes(500) == 1
+    with pytest.raises(ScaleError, match="499 B at the rate scale 1/1000"):
+        RateScale(1000).chunk_bytes(499)

@@ -1,0 +1,109 @@
+"""Conditions: the available bandwidth of every logical link for every collective, from a seed.
+
+The rate of link l in collective k is a function of (seed, k, l) alone, so every mode, engine, batch and worker sees the
+same network. Rates are whole bit/s: the shaping sets exactly those that the model predicts with.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.conditions.synthetic import Gaussian, Markov, Uniform
+from topologies.conditions.trace import Trace, read_trace
+from topologies.errors import ConditionsError, Mistake
+from topologies.fabric.fabric import Fabric
+
+SAMPLERS = ("uniform", "gaussian", "markov", "trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionsSpec:
+    """Conditions as declared: which sampler draws, the range of every rate, and every link's propagation delay.
+
+    `mean` and `deviation` (gaussian) are shares of the highest rate of the range, to which draws are clipped;
+    `mean_stay` (markov) is in collectives; `trace` is a CSV file, of which `trace_step_s` seconds pass from one
+    collective to the next. Links within sites that the trace leaves out are drawn as the sampler uniform draws them.
+    """
+
+    sampler: str = "uniform"
+    intra_rate_bps: tuple[int, int] = (20_000_000_000, 200_000_000_000)
+    wan_rate_bps: tuple[int, int] = (10_000_000_000, 100_000_000_000)
+    intra_delay_s: float = 0.7e-6
+    wan_delay_s: float = 10e-6
+    mean: float = 0.5
+    deviation: float = 0.5
+    mean_stay: float = 10.0
+    trace: Path | None = None
+    trace_step_s: float = 1.0
+
+
+class Sampler(Protocol):
+    """A source of conditions."""
+
+    @property
+    def limit(self) -> int | None:
+        """How many collectives it has conditions for; None if endless."""
+
+    def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
+        """Every link's available bandwidth for collectives start .. start+count-1: [count, links], whole bit/s."""
+
+
+def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
+    """The sampler `spec` declares over the fabric's links.
+
+    Raises ConditionsError for what `check` refuses and for a trace that cannot be read or has holes.
+    """
+    check(spec)
+    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in fabric.links]
+    low, high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)  # [links] bit/s each
+    if spec.sampler == "gaussian":
+        return Gaussian(low, high, mean=spec.mean, deviation=spec.deviation, seed=seed)
+    if spec.sampler == "markov":
+        return Markov(low, high, mean_stay=spec.mean_stay, seed=seed)
+    uniform = Uniform(low, high, seed=seed)
+    if spec.trace is None:
+        return uniform
+    names = [link.name for link in fabric.links]
+    recording = read_trace(spec.trace, names, within_sites={link.name for link in fabric.links if link.kind != "wan"})
+    return Trace(recording, step_s=spec.trace_step_s, unlisted=uniform)
+
+
+def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
+    """Every logical link's propagation delay, [links], seconds: the WAN's on WAN links, the sites' on all others."""
+    return np.array([spec.wan_delay_s if link.kind == "wan" else spec.intra_delay_s for link in fabric.links])
+
+
+def check(spec: ConditionsSpec) -> None:
+    """Raise ConditionsError with every mistake of the declaration; the trace file itself is not opened."""
+    mistakes = list(_mistakes(spec))
+    if mistakes:
+        raise ConditionsError(mistakes)
+
+
+def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
+    if spec.sampler not in SAMPLERS:
+        text = f"no sampler is called {spec.sampler!r}; allowed: {', '.join(SAMPLERS)}"
+        yield Mistake("conditions.sampler", text)
+    for key in ("intra_rate", "wan_rate"):
+        low, high = getattr(spec, f"{key}_bps")
+        if not 0 < low <= high < math.inf:
+            text = f"a range from {low} to {high} bit/s; allowed: finite rates above zero, the lower one first"
+            yield Mistake(f"conditions.{key}", text)
+    for key in ("intra_delay", "wan_delay"):
+        delay_s = getattr(spec, f"{key}_s")
+        if not 0 <= delay_s < math.inf:
+            yield Mistake(f"conditions.{key}", f"a delay of {delay_s} s; allowed: a finite delay, zero or more")
+    for key, least in (("mean", 0.0), ("deviation", 0.0), ("mean_stay", 1.0)):
+        value = getattr(spec, key)
+        if not least <= value < math.inf:
+            yield Mistake(f"conditions.{key}", f"{value} is out of range; allowed: a finite number from {least:g} up")
+    if not 1e-9 <= spec.trace_step_s <= 1e9:
+        yield Mistake("conditions.trace_step", f"a step of {spec.trace_step_s} s; allowed: 1 ns to 1e9 s")
+    if (spec.trace is None) == (spec.sampler == "trace"):
+        wanted = "names no CSV file" if spec.trace is None else f"is given, but the sampler is {spec.sampler!r}"
+        yield Mistake("conditions.trace", f"{wanted}; allowed: a file with the sampler 'trace', none with any other")

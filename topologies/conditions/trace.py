@@ -1,0 +1,180 @@
+"""Conditions from a recorded trace: a CSV of time, link and rate. Read without pandas, as the VM reads it too.
+
+    time,link,rate
+    0,g0>g1,40 Gbit/s
+    0,g1>g0,12500000000
+
+Times are seconds from the start of the trace, rounded to the nanosecond, never going back; a rate is text with a unit,
+or bit/s. A link keeps its rate from one row to its next. Every link that is listed needs a row at time 0. Every link of
+the WAN is listed; of the links within sites either all are or none, and where none is their rates come from elsewhere.
+"""
+
+import csv
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import ConditionsError, Mistake, first_of
+from topologies.units import UnitError, parse_rate_bps
+
+MAX_BYTES = 256_000_000
+"""Largest trace read: every row of it is held in memory."""
+
+_HEADER = ["time", "link", "rate"]
+_MAX_TIME_NS = 10**18  # some thirty years, and well inside 64 bits
+_MOST_MISTAKES = 20  # listed, in case that the file is something else altogether
+_KEY = "conditions.trace"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recording:
+    """A trace read: per link, the times of its rows (whole ns, rising) and the rates set then (bit/s).
+
+    Both are empty for a link that the trace leaves out.
+    """
+
+    path: Path
+    times_ns: tuple[npt.NDArray[np.int64], ...]
+    rates_bps: tuple[npt.NDArray[np.float64], ...]
+    end_ns: int
+
+
+class _Rates(Protocol):
+    def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]: ...
+
+
+class Trace:
+    """Conditions replayed: collective k sees the trace as it stands at k times `step_s` seconds.
+
+    Links that the trace leaves out have the rates of `unlisted`, a sampler of all links.
+    """
+
+    def __init__(self, recording: Recording, *, step_s: float, unlisted: _Rates) -> None:
+        self._recording = recording
+        self._unlisted = None if all(map(len, recording.times_ns)) else unlisted
+        self._step_ns = round(step_s * 1e9)
+
+    @property
+    def limit(self) -> int:
+        """How many collectives the trace covers: it ends with its last row."""
+        return self._recording.end_ns // self._step_ns + 1
+
+    def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
+        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s.
+
+        Raises ConditionsError where the trace ends before them.
+        """
+        recording = self._recording
+        if start + count > self.limit:
+            covers = f"the trace ends at {recording.end_ns / 1e9:g} s and covers {self.limit} collectives"
+            raise ConditionsError([Mistake(_KEY, f"{recording.path}: {covers}; {start + count} were asked for")])
+        now_ns = np.arange(start, start + count) * self._step_ns
+        found = np.empty((count, len(recording.times_ns)))
+        if self._unlisted is not None:
+            found[:] = self._unlisted.rates_bps(start, count)
+        for link, (times_ns, rates) in enumerate(zip(recording.times_ns, recording.rates_bps, strict=True)):
+            if times_ns.size:
+                found[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
+        return found
+
+
+def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str] = ()) -> Recording:
+    """Read a trace of these links; those `within_sites` may be left out, all together.
+
+    Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
+    or ends within a line, a wrong header, a row without its three fields, a time that is not a number, is negative or
+    goes back, an unknown link, a malformed rate, a link given twice at one time; and a link without a rate at time 0.
+    Of many mistakes the first are listed and the others counted.
+    """
+    rows: dict[str, dict[int, int]] = {name: {} for name in links}
+    mistakes: list[str] = []
+    more, end_ns = 0, 0
+    try:
+        for line, fields in _records(path):
+            try:
+                end_ns = _enter(fields, rows, end_ns)
+            except _BadRowError as error:
+                if len(mistakes) < _MOST_MISTAKES:
+                    mistakes.append(f"{path}:{line}: {error}")
+                else:
+                    more += 1
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, or a null byte in the file's name
+        mistakes.append(f"{path}: cannot be read as a trace: {getattr(error, 'strerror', None) or error}")
+    if more:
+        mistakes.append(f"{path}: and {more:,} more mistakes")
+    optional = () if any(rows[name] for name in within_sites) else within_sites
+    unset = [name for name, taken in rows.items() if 0 not in taken and name not in optional]
+    if unset and not mistakes:
+        rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
+        text = f"no rate at time 0 for {first_of(unset, 3)}; every link of the fabric needs one ({rest})"
+        mistakes.append(f"{path}: {text}")
+    if mistakes:
+        raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
+    return Recording(
+        path=path,
+        times_ns=tuple(np.array(list(taken), dtype=np.int64) for taken in rows.values()),
+        rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
+        end_ns=end_ns,
+    )
+
+
+class _BadRowError(Exception):
+    """What is wrong with one row, and what is allowed."""
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows below the header, each with the number of its line; blank lines are passed over."""
+    _check_file(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        if [field.strip() for field in header] != _HEADER:
+            raise ValueError(f"its first line is {','.join(header)!r}; it must be {','.join(_HEADER)!r}")
+        for fields in reader:
+            if fields:
+                yield reader.line_num, [field.strip() for field in fields]
+
+
+def _check_file(path: Path) -> None:
+    # A device or a pipe could block or never end, so the kind of file is looked at before it is opened.
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"it has {status.st_size:,} bytes; allowed are {MAX_BYTES:,} at most")
+    with path.open("rb") as file:
+        file.seek(max(0, status.st_size - 1))
+        # "40 Gbit/s" cut off after its number would read as 40 bit/s.
+        if file.read(1) not in (b"\n", b""):
+            raise ValueError("it is cut off: its last line does not end")
+
+
+def _enter(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
+    """Enter one row and return its time; `now_ns` is the time of the previous row."""
+    if len(fields) != len(_HEADER):
+        raise _BadRowError(f"{len(fields)} fields; a row has three: time, link, rate")
+    time, link, rate = fields
+    try:
+        exact_ns = Decimal(time) * 10**9
+    except ArithmeticError:
+        exact_ns = Decimal("NaN")
+    if not (exact_ns.is_finite() and 0 <= exact_ns <= _MAX_TIME_NS):
+        raise _BadRowError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
+    time_ns = round(exact_ns)
+    if time_ns < now_ns:
+        raise _BadRowError(f"time {time} comes after {now_ns / 1e9:g}; times may not go back")
+    if link not in rows:
+        raise _BadRowError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
+    if time_ns in rows[link]:
+        raise _BadRowError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
+    try:
+        rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
+    except UnitError as error:
+        raise _BadRowError(str(error)) from error
+    return time_ns

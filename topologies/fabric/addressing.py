@@ -1,0 +1,129 @@
+"""Names, interfaces, ports, datapath ids, addresses and cables of a fabric, as Linux and OpenFlow see them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from topologies.errors import FabricError, Mistake
+from topologies.fabric.wan import WanGraph
+
+MAX_INTERFACE_NAME = 15
+"""Longest name of a Linux network interface (IFNAMSIZ less the closing zero)."""
+
+_KINDS = ("leaf", "spine", "border", "transit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU, which is one host: its rank, its name "g<rank>", its site, the leaf it is cabled to and its addresses."""
+
+    rank: int
+    name: str
+    site: int
+    leaf: str
+    interface: str
+    mac: str
+    ip: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A switch port: its OpenFlow number (from 1), its Linux interface, and the node at the cable's other end."""
+
+    number: int
+    interface: str
+    peer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """A switch: `kind` is "leaf", "spine", "border" or "transit"; a transit router belongs to no site (None)."""
+
+    name: str
+    kind: str
+    site: int | None
+    dpid: int
+    ports: tuple[Port, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    """A cable between two nodes and its port at each; a GPU's only port is 0."""
+
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+
+
+def wire(
+    *, gpus_per_site: tuple[int, ...], leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph
+) -> tuple[tuple[Gpu, ...], tuple[Switch, ...], tuple[Cable, ...]]:
+    """Wire a leaf-spine fabric per site and the WAN between them.
+
+    GPUs share their site's leaves in contiguous blocks of rank; every leaf is cabled to every spine of its site, every
+    spine to every border router. Switches come tier by tier within a site, transit routers last, and ports are
+    numbered in the order in which the cables are laid. Raises FabricError where an interface's name would be too long.
+    """
+    gpus = tuple(_gpus(gpus_per_site, leaves))
+    nodes = list(_switches(leaves, spines, wan))
+    ends: list[tuple[str, str]] = [(gpu.name, gpu.leaf) for gpu in gpus]
+    for site, border_routers in enumerate(wan.border_routers):
+        tier = [f"s{site}p{index}" for index in range(spines[site])]
+        ends += [(f"s{site}l{index}", spine) for index in range(leaves[site]) for spine in tier]
+        ends += [(spine, router) for spine in tier for router in border_routers]
+    ends += wan.links
+    ports: dict[str, list[Port]] = {name: [] for name, *_ in nodes}
+
+    def plug(name: str, peer: str) -> int:
+        if name not in ports:  # a GPU has one port, which the Gpu itself describes
+            return 0
+        number = len(ports[name]) + 1
+        ports[name].append(Port(number=number, interface=f"{name}-eth{number}", peer=peer))
+        return number
+
+    cables = tuple(Cable(a=a, a_port=plug(a, b), b=b, b_port=plug(b, a)) for a, b in ends)
+    _check_interfaces(ports)
+    switches = tuple(
+        Switch(name=name, kind=kind, site=site, dpid=dpid, ports=tuple(ports[name])) for name, kind, site, dpid in nodes
+    )
+    return gpus, switches, cables
+
+
+def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...]) -> Iterator[Gpu]:
+    rank = 0
+    for site, count in enumerate(gpus_per_site):
+        for index in range(count):
+            yield Gpu(
+                rank=rank,
+                name=f"g{rank}",
+                site=site,
+                leaf=f"s{site}l{index * leaves[site] // count}",
+                interface=f"g{rank}-eth0",
+                mac=f"02:00:00:00:{rank >> 8:02x}:{rank & 255:02x}",  # 02: locally administered, unicast
+                ip=f"10.{site}.0.{index + 1}",
+            )
+            rank += 1
+
+
+def _switches(
+    leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph
+) -> Iterator[tuple[str, str, int | None, int]]:
+    """Name, kind, site and datapath id of every switch; the id spells kind, site and index, and is never 0."""
+
+    def dpid(kind: str, site: int, index: int) -> int:
+        return (_KINDS.index(kind) + 1) << 32 | site << 16 | index
+
+    for site, border_routers in enumerate(wan.border_routers):
+        for kind, letter, count in zip(_KINDS, "lpb", (leaves[site], spines[site], len(border_routers)), strict=False):
+            for index in range(count):
+                yield f"s{site}{letter}{index}", kind, site, dpid(kind, site, index)
+    for index, name in enumerate(wan.routers):
+        yield name, "transit", None, dpid("transit", 0, index)
+
+
+def _check_interfaces(ports: dict[str, list[Port]]) -> None:
+    interfaces = (port.interface for taken in ports.values() for port in taken)
+    too_long = next((name for name in interfaces if len(name) > MAX_INTERFACE_NAME), None)
+    if too_long is not None:
+        text = f"the interface name {too_long!r} is longer than Linux's {MAX_INTERFACE_NAME}; shorten the router's name"
+        raise FabricError([Mistake("fabric.wan.routers", text)])

@@ -1,0 +1,264 @@
+"""The declared fabric: everything about the network that is fixed before an experiment begins.
+
+A FabricSpec becomes a Fabric once: names, ranks, ports, datapath ids and addresses, the logical links whose conditions
+are sampled, and the candidate paths over the WAN. What the conditions are is `conditions`' part.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count, pairwise, permutations
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import FabricError, Mistake
+from topologies.fabric.addressing import Cable, Gpu, Switch, wire
+from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan
+
+MAX_SITES = 8
+MAX_GPUS_PER_SITE = 128
+MAX_SWITCHES_PER_TIER = 32
+
+_GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
+
+IndexTable = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricSpec:
+    """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site."""
+
+    gpus_per_site: tuple[int, ...] = (4, 4)
+    leaves: int | tuple[int, ...] = 2
+    spines: int | tuple[int, ...] = 2
+    border_routers: int | tuple[int, ...] = 2
+    wan: WanSpec = field(default_factory=WanSpec)
+
+    @classmethod
+    def parse(
+        cls, *, gpus: int | str = 8, leaves: int = 2, spines: int = 2, border_routers: int = 2, wan: str = "mesh"
+    ) -> "FabricSpec":
+        """The fabric that a command line declares, the same for `mn --topo` and for the controller.
+
+        `gpus` is a total to divide over two sites, or a number per site: "3+5"; `wan` is the name of a preset. Raises
+        FabricError for what is not a number of GPUs; whether the fabric can be built is left to `build_fabric`.
+        """
+        text = str(gpus)
+        if _GPUS.fullmatch(text) is None:
+            wrong = f'"{text[:40]}" is not a number of GPUs; give a total, or one number per site such as 3+5'
+            raise FabricError([Mistake("fabric.gpus", wrong)])
+        return cls(
+            gpus_per_site=tuple(int(count) for count in text.split("+")) if "+" in text else even_split(int(text)),
+            leaves=leaves,
+            spines=spines,
+            border_routers=border_routers,
+            wan=WanSpec(preset=wan),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogicalLink:
+    """One directed link of which conditions are sampled.
+
+    `kind` is "intra" (GPU to GPU of one site), "to_br" (GPU to border router), "from_br" or "wan"; `index` is its
+    column in every array over links.
+    """
+
+    index: int
+    kind: str
+    src: str
+    dst: str
+
+    @property
+    def name(self) -> str:
+        """The link as a trace and a report write it: "g0>g1"."""
+        return f"{self.src}>{self.dst}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WanPath:
+    """A candidate path: from a border router of one site, over WAN links, to a border router of another.
+
+    `index` is that in `Fabric.paths`; `src_br` and `dst_br` count border routers over all sites; `links` are
+    indices of logical links.
+    """
+
+    index: int
+    src_site: int
+    dst_site: int
+    src_br: int
+    dst_br: int
+    links: tuple[int, ...]
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fabric:
+    """A fabric that can be built: GPUs in rank order, switches, cables, logical links and candidate paths.
+
+    `border_routers` are names over all sites, `br_sites` the site of each. `paths_between[a, b]` are the candidate
+    paths from site a to site b, the fixed one first; `paths` are all of them. `site_cycle` is the order in which the
+    fixed ring visits the sites: 0, 1, 2 ... wherever the WAN allows it.
+    """
+
+    spec: FabricSpec
+    gpus: tuple[Gpu, ...]
+    switches: tuple[Switch, ...]
+    cables: tuple[Cable, ...]
+    border_routers: tuple[str, ...]
+    br_sites: tuple[int, ...]
+    links: tuple[LogicalLink, ...]
+    paths: tuple[WanPath, ...]
+    paths_between: Mapping[tuple[int, int], tuple[WanPath, ...]]
+    site_cycle: tuple[int, ...]
+
+    @property
+    def gpus_per_site(self) -> tuple[int, ...]:
+        """How many GPUs each site has; ranks count through site 0 first, then site 1, and so on."""
+        return self.spec.gpus_per_site
+
+    @cached_property
+    def gpu_sites(self) -> IndexTable:
+        """The site of every rank, [n]."""
+        return np.array([gpu.site for gpu in self.gpus], dtype=np.intp)
+
+    @cached_property
+    def intra_index(self) -> IndexTable:
+        """The logical link from rank to rank, [n, n]; -1 where the two are in different sites or the same GPU."""
+        return self._index_table("intra", self._gpu_names, self._gpu_names)
+
+    @cached_property
+    def to_br_index(self) -> IndexTable:
+        """The logical link from rank to border router, [n, B]; -1 across sites."""
+        return self._index_table("to_br", self._gpu_names, self.border_routers)
+
+    @cached_property
+    def from_br_index(self) -> IndexTable:
+        """The logical link from border router to rank, [B, n]; -1 across sites."""
+        return self._index_table("from_br", self.border_routers, self._gpu_names)
+
+    @property
+    def _gpu_names(self) -> tuple[str, ...]:
+        return tuple(gpu.name for gpu in self.gpus)
+
+    def _index_table(self, kind: str, rows: tuple[str, ...], columns: tuple[str, ...]) -> IndexTable:
+        row = {name: index for index, name in enumerate(rows)}
+        column = {name: index for index, name in enumerate(columns)}
+        table = np.full((len(rows), len(columns)), -1, dtype=np.intp)
+        for link in self.links:
+            if link.kind == kind:
+                table[row[link.src], column[link.dst]] = link.index
+        table.setflags(write=False)
+        return table
+
+
+def even_split(gpus: int, *, sites: int = 2) -> tuple[int, ...]:
+    """That many GPUs divided evenly over the sites; raises FabricError where they do not divide."""
+    if gpus % sites:
+        text = f"{gpus} GPUs do not divide over {sites} sites; give a multiple of {sites}, or a number per site as 3+5"
+        raise FabricError([Mistake("fabric.gpus", text)])
+    return (gpus // sites,) * sites
+
+
+def build_fabric(spec: FabricSpec) -> Fabric:
+    """The fabric `spec` declares.
+
+    Raises FabricError, with every mistake found: a count out of range, a WAN that `resolve_wan` refuses, too many
+    candidate paths, interface names too long for Linux, and sites no ring can visit once each.
+    """
+    mistakes = [mistake for tier in _TIERS for mistake in _count_mistakes(spec, *tier)]
+    if not 2 <= len(spec.gpus_per_site) <= MAX_SITES:
+        text = f"{len(spec.gpus_per_site)} sites; a fabric has 2 to {MAX_SITES}, one number of GPUs each"
+        mistakes.insert(0, Mistake("fabric.gpus", text))
+    if mistakes:
+        raise FabricError(mistakes)
+    sites = len(spec.gpus_per_site)
+    leaves, spines, brs = (_per_site(counts, sites) for counts in (spec.leaves, spec.spines, spec.border_routers))
+    border_routers = tuple(tuple(f"s{site}b{index}" for index in range(brs[site])) for site in range(sites))
+    graph = resolve_wan(spec.wan, border_routers)
+    candidates = candidate_paths(graph)
+    site_cycle = _first_cycle(sites, candidates)
+    gpus, switches, cables = wire(gpus_per_site=spec.gpus_per_site, leaves=leaves, spines=spines, wan=graph)
+    links = _logical_links(gpus, graph)
+    paths_between = _wan_paths(candidates, links, graph)
+    return Fabric(
+        spec=spec,
+        gpus=gpus,
+        switches=switches,
+        cables=cables,
+        border_routers=tuple(name for site in border_routers for name in site),
+        br_sites=tuple(site for site, names in enumerate(border_routers) for _ in names),
+        links=links,
+        paths=tuple(path for paths in paths_between.values() for path in paths),
+        paths_between=paths_between,
+        site_cycle=site_cycle,
+    )
+
+
+_TIERS = (
+    # the scenario's key, the field, the least and the most of them in a site
+    ("gpus", "gpus_per_site", 2, MAX_GPUS_PER_SITE),
+    ("leaves", "leaves", 1, MAX_SWITCHES_PER_TIER),
+    ("spines", "spines", 1, MAX_SWITCHES_PER_TIER),
+    ("border_routers", "border_routers", 1, MAX_SWITCHES_PER_TIER),
+)
+
+
+def _count_mistakes(spec: FabricSpec, key: str, name: str, least: int, most: int) -> Iterator[Mistake]:
+    sites = len(spec.gpus_per_site)
+    counts = _per_site(getattr(spec, name), sites)
+    wrong = [count for count in counts if not least <= count <= most]
+    if wrong:
+        yield Mistake(f"fabric.{key}", f"{wrong[0]} {key} in a site; a site has {least} to {most}")
+    elif len(counts) != sites:
+        yield Mistake(f"fabric.{key}", f"{len(counts)} numbers for {sites} sites; give one number, or {sites}")
+
+
+def _per_site(count: int | tuple[int, ...], sites: int) -> tuple[int, ...]:
+    """A count written once for all sites, or once for each, as one number per site."""
+    return (count,) * sites if isinstance(count, int) else count
+
+
+def _first_cycle(sites: int, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]) -> tuple[int, ...]:
+    """The first order, reading 0 1 2 ... as lowest, in which a ring can visit every site once and return to site 0."""
+    for rest in permutations(range(1, sites)):
+        if all(candidates[a, b] for a, b in pairwise((0, *rest, 0))):
+            return (0, *rest)
+    text = "no ring visits every site once: join the sites in a cycle (a path may not lead through a third site)"
+    raise FabricError([Mistake("fabric.wan", text)])
+
+
+def _logical_links(gpus: tuple[Gpu, ...], graph: WanGraph) -> tuple[LogicalLink, ...]:
+    ends: list[tuple[str, str, str]] = []
+    for site, border_routers in enumerate(graph.border_routers):
+        local = [gpu.name for gpu in gpus if gpu.site == site]
+        ends += [("intra", a, b) for a in local for b in local if a != b]
+        ends += [("to_br", gpu, router) for gpu in local for router in border_routers]
+        ends += [("from_br", router, gpu) for router in border_routers for gpu in local]
+    ends += [("wan", src, dst) for a, b in graph.links for src, dst in ((a, b), (b, a))]
+    return tuple(LogicalLink(index=i, kind=kind, src=src, dst=dst) for i, (kind, src, dst) in enumerate(ends))
+
+
+def _wan_paths(
+    candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]], links: tuple[LogicalLink, ...], graph: WanGraph
+) -> dict[tuple[int, int], tuple[WanPath, ...]]:
+    link_index = {(link.src, link.dst): link.index for link in links}
+    br_index = {name: index for index, name in enumerate(name for site in graph.border_routers for name in site)}
+    indices = count()
+    return {
+        (a, b): tuple(
+            WanPath(
+                index=next(indices),
+                src_site=a,
+                dst_site=b,
+                src_br=br_index[route[0]],
+                dst_br=br_index[route[-1]],
+                links=tuple(link_index[hop] for hop in pairwise(route)),
+                name=">".join(route),
+            )
+            for route in routes
+        )
+        for (a, b), routes in candidates.items()
+    }

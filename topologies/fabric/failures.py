@@ -1,0 +1,102 @@
+"""What failed cables leave: logical links without a path, and GPUs that are cut off. Pure.
+
+A cable is a pair of nodes. A failed switch is one all of whose cables have failed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric, LogicalLink
+
+Cable = frozenset[str]
+Cables = frozenset[Cable]
+
+NONE: Cables = frozenset()
+
+
+def cable(a: str, b: str) -> Cable:
+    """The cable between two nodes."""
+    return frozenset((a, b))
+
+
+def around(fabric: Fabric, node: str) -> Cables:
+    """All cables of a switch, or of a GPU."""
+    return frozenset(cable(c.a, c.b) for c in fabric.cables if node in (c.a, c.b))
+
+
+def spines(fabric: Fabric, site: int) -> tuple[str, ...]:
+    """A site's spines, in order."""
+    return tuple(switch.name for switch in fabric.switches if switch.kind == "spine" and switch.site == site)
+
+
+def dead_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
+    """The logical links, by index, for which no path is left without these cables."""
+    if not dead:
+        return ()
+    leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
+    site = {gpu.name: gpu.site for gpu in fabric.gpus}
+    tiers = [spines(fabric, index) for index in range(len(fabric.gpus_per_site))]
+
+    def failed(link: LogicalLink) -> bool:
+        if link.kind == "wan":
+            return cable(link.src, link.dst) in dead
+        gpus = [end for end in (link.src, link.dst) if end in leaf]
+        if any(cable(gpu, leaf[gpu]) in dead for gpu in gpus):
+            return True
+        a, b = leaf.get(link.src, link.src), leaf.get(link.dst, link.dst)  # a leaf, or a border router
+        tier = tiers[site[gpus[0]]]
+        return a != b and all(cable(a, spine) in dead or cable(b, spine) in dead for spine in tier)
+
+    return tuple(link.index for link in fabric.links if failed(link))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutOff:
+    """GPUs, by rank, that the others cannot reach, and the failed cables that lead to them."""
+
+    ranks: tuple[int, ...]
+    cables: Cables
+
+
+def reachable(fabric: Fabric, dead: Cables) -> npt.NDArray[np.bool_]:
+    """Whether rank i has a path left to rank j without these cables, [n, n], over any of the candidate WAN paths."""
+    alive = np.ones(len(fabric.links), dtype=bool)
+    alive[list(dead_links(fabric, dead))] = False
+    reach: npt.NDArray[np.bool_] = np.eye(len(fabric.gpus), dtype=bool)
+    inside = fabric.intra_index >= 0
+    reach[inside] = alive[fabric.intra_index[inside]]
+    to_br = (fabric.to_br_index >= 0) & alive[fabric.to_br_index]
+    from_br = (fabric.from_br_index >= 0) & alive[fabric.from_br_index]
+    for path in fabric.paths:
+        if alive[list(path.links)].all():
+            reach |= np.outer(to_br[:, path.src_br], from_br[path.dst_br])
+    return reach
+
+
+def cut_off(fabric: Fabric, dead: Cables) -> tuple[CutOff, ...]:
+    """The groups of GPUs that these cables cut off from the largest connected group (of several, the first)."""
+    reach = reachable(fabric, dead)
+    groups: list[tuple[int, ...]] = []
+    left = set(range(len(reach)))
+    while left:
+        group = {min(left)}
+        while grown := {rank for rank in left - group if reach[rank, sorted(group)].any()}:
+            group |= grown
+        groups.append(tuple(sorted(group)))
+        left -= group
+    main = max(groups, key=len)
+    return tuple(
+        CutOff(ranks=group, cables=_around_region(fabric, dead, fabric.gpus[group[0]].name))
+        for group in groups
+        if group is not main
+    )
+
+
+def _around_region(fabric: Fabric, dead: Cables, node: str) -> Cables:
+    """The failed cables between this node's connected component and the other nodes; all failed ones if none is."""
+    region, whole = {node}, [{c.a, c.b} for c in fabric.cables if cable(c.a, c.b) not in dead]
+    while grown := {end for ends in whole if ends & region for end in ends} - region:
+        region |= grown
+    return frozenset(ends for ends in dead if len(ends & region) == 1) or dead

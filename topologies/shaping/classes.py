@@ -1,0 +1,206 @@
+"""Shaping: logical links and their conditions as HTB classes and netems, in tc's text. Pure.
+
+Every logical link is one HTB class on the egress port of a switch that all of the link's traffic leaves by:
+
+    GPU to GPU of its site    the leaf's port to the receiver, by source address
+    GPU to border router      every spine's port to that border router, by source address
+    border router to GPU      the border router's port to every spine, by destination address
+    WAN link                  the port it leaves by, all traffic
+
+A flow passes one spine, so a link that is shaped at every spine is shaped exactly once whichever carries it. Traffic
+that matches no class of a port, and ports without classes, are infinitely fast.
+
+*Rates.* The rate of a link is TCP payload. HTB charges frames, and counts the frames that a large segment will be cut
+into (`qdisc_pkt_len_init` in the kernel): Ethernet 14 bytes, IPv4 20 and TCP 32 with timestamps, so that a full frame
+of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's times that ratio.
+
+*Bursts.*
+1. HTB charges a packet after sending it, so the last packet of a chunk leaves at t = 8(L - S - B)/R seconds (L bytes in
+   the chunk, S in its last packet, B in the burst that the class has saved up while idle, R bit/s). Faster links behind
+   the slowest one add nothing, as if border routers cut through.
+2. The agents make S small: the last packet of a chunk is a short one of its own.
+3. B = R x the timer's lateness. With less, the time by which a timer is late is lost for good; with more, chunks arrive
+   early. In virtual time it is below a microsecond on any machine.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric
+
+Floats = npt.NDArray[np.float64]
+ClassKey = tuple[str, int]
+"""A class: the interface it is on and the minor number of its id."""
+
+MTU_BYTES = 9000
+_ETHERNET_BYTES = 14
+_HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
+
+VIRTUAL_LATE_S = 64e-9
+"""How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
+QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
+QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
+
+
+@dataclass(frozen=True, kw_only=True)
+class HtbClass:
+    """An HTB class: the index of the link it shapes, its interface, its minor number and which traffic it takes.
+
+    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port.
+    """
+
+    link: int
+    interface: str
+    minor: int
+    match: str | None
+
+    @property
+    def key(self) -> ClassKey:
+        """The class's interface and minor number."""
+        return self.interface, self.minor
+
+    def queue(self, kind: str) -> str:
+        """The "netem" or "pfifo" beneath the class, as tc's batch text names it.
+
+        Only a netem has a handle that is known: the kernel does not change the kind of a queue that keeps its handle.
+        """
+        handle = f" handle {self.minor + 1:x}:" if kind == "netem" else ""
+        return f"dev {self.interface} parent 1:{self.minor:x}{handle} {kind}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shaping:
+    """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
+
+    A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early.
+    """
+
+    fabric: Fabric
+    delays_s: Floats = field(repr=False)
+    mtu_bytes: int = MTU_BYTES
+    late_s: float = VIRTUAL_LATE_S
+
+    @cached_property
+    def classes(self) -> tuple[HtbClass, ...]:
+        """Every class, port by port."""
+        return htb_classes(self.fabric)
+
+    @cached_property
+    def interfaces(self) -> tuple[str, ...]:
+        """Every interface with a class."""
+        return tuple(dict.fromkeys(one.interface for one in self.classes))
+
+    @cached_property
+    def delays_ns(self) -> Mapping[ClassKey, int]:
+        """The delay of the netem beneath each class that has one.
+
+        A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
+        """
+        least_ns = max(1.0, self.late_s * 1e9 / TELLING)
+        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
+        return {key: ns for key, ns in delays.items() if ns >= least_ns}
+
+    def structure(self, rates_bps: Floats) -> str:
+        """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
+
+        The ports must have no queueing discipline of their own, as interfaces begin. Bursts and delays are not what
+        they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
+        """
+        wanted = self.wanted(rates_bps)
+        lines: list[str] = []
+        for interface, group in groupby(self.classes, key=lambda one: one.interface):
+            classes = list(group)
+            everything = next((one.minor for one in classes if one.match is None), 0)
+            lines.append(
+                f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
+            )
+            for one in classes:
+                lines += self._class_lines(one, wanted[one.key])
+        return "".join(line + "\n" for line in lines)
+
+    def removal(self) -> str:
+        """tc's batch text that removes what `structure` made."""
+        return "".join(f"qdisc del dev {interface} root\n" for interface in self.interfaces)
+
+    def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
+        """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
+        if rates_bps.shape != (len(self.fabric.links),):
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {len(self.fabric.links)} links, one rate each")
+        wire = [wire_bytes_per_s(round(rate), mtu_bytes=self.mtu_bytes) for rate in rates_bps.tolist()]
+        return {one.key: wire[one.link] for one in self.classes}
+
+    def _class_lines(self, one: HtbClass, rate: int) -> Iterator[str]:
+        """A class, its queue, and the filter of its traffic."""
+        bits, burst = 8 * rate, max(1, round(rate * self.late_s))
+        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
+        yield f"class add dev {one.interface} parent 1: classid 1:{one.minor:x} htb {limits}"
+        ns = self.delays_ns.get(one.key, 0)
+        queue = one.queue("netem") + f" delay {ns // 1000}us" if ns else one.queue("pfifo")
+        yield f"qdisc add {queue} limit {QUEUE_PACKETS}"  # HTB's own would hold no more than the port's txqueuelen
+        if one.match is not None:
+            match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
+            yield f"filter add dev {one.interface} parent 1: {match}"
+
+
+def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The classes of a fabric, port by port; on each port they are numbered from 1."""
+    address = {gpu.name: gpu.ip for gpu in fabric.gpus}
+    leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
+    ports = [(switch, port) for switch in fabric.switches for port in switch.ports]
+    interface = {(switch.name, port.peer): port.interface for switch, port in ports}
+    spines: dict[str, list[str]] = {}
+    for switch, port in ports:
+        if switch.kind == "spine":
+            spines.setdefault(port.peer, []).append(switch.name)
+    on_port: dict[str, list[HtbClass]] = {port.interface: [] for _, port in ports}
+    for link in fabric.links:
+        if link.kind == "intra":
+            hops, match = [(leaf[link.dst], link.dst)], f"src {address[link.src]}"
+        elif link.kind == "to_br":
+            hops, match = [(spine, link.dst) for spine in spines[link.dst]], f"src {address[link.src]}"
+        elif link.kind == "from_br":
+            hops, match = [(link.src, spine) for spine in spines[link.src]], f"dst {address[link.dst]}"
+        else:
+            hops, match = [(link.src, link.dst)], None
+        for name in (interface[hop] for hop in hops):
+            minor = len(on_port[name]) + 1
+            on_port[name].append(HtbClass(link=link.index, interface=name, minor=minor, match=match))
+    return tuple(one for classes in on_port.values() for one in classes)
+
+
+def wire_bytes_per_s(rate_bps: int, *, mtu_bytes: int) -> int:
+    """The rate, in bytes/s of frames as HTB counts them, at which full frames carry `rate_bps` of payload.
+
+    Rounded to a whole byte, and never 0, which HTB refuses. Raises ValueError for an MTU too small for headers.
+    """
+    payload_bytes, frame_bytes = mtu_bytes - _HEADER_BYTES, mtu_bytes + _ETHERNET_BYTES
+    if payload_bytes <= 0:
+        raise ValueError(f"an MTU of {mtu_bytes} bytes has no room beside {_HEADER_BYTES} bytes of headers")
+    return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
+
+
+def class_name(key: ClassKey) -> str:
+    """A class as people read it."""
+    return f"class 1:{key[1]:x} of port {key[0]}"
+
+
+def mismatch(wanted: Mapping[ClassKey, int], found: Mapping[ClassKey, tuple[int, int]]) -> str | None:
+    """The first class that is not as it should be, in one sentence, or None.
+
+    `wanted` are rates in bytes/s, `found` rates and ceilings in bytes/s.
+    """
+    for key in sorted(wanted.keys() | found.keys()):
+        if key not in found:
+            return f"{class_name(key)} should have {8 * wanted[key]} bit/s and is not there"
+        if key not in wanted:
+            return f"{class_name(key)} should not be there and has {8 * found[key][0]} bit/s"
+        for rate in found[key]:
+            if rate != wanted[key]:
+                return f"{class_name(key)} should have {8 * wanted[key]} bit/s and has {8 * rate} bit/s"
+    return None

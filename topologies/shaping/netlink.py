@@ -1,0 +1,322 @@
+"""Netlink: HTB rates, netem delays, neighbours, segment sizes (rtnetlink) and Open vSwitch's drops (generic netlink).
+
+It is exact where `tc` is not: tc rounds the rates it prints to about five digits, cuts delays to whole microseconds
+and, before iproute2 6.3, has no JSON for classes. Many changes go out in one message, and the kernel answers each with
+what the object then holds. The messages are those of linux/netlink.h, rtnetlink.h, if_link.h, pkt_sched.h,
+gen_stats.h, genetlink.h and openvswitch.h.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+HEADER = struct.Struct("=IHHII")
+ERROR, DONE = 2, 3
+REQUEST, REQUEST_ACK, REQUEST_ECHO, REQUEST_DUMP = 0x1, 0x5, 0x9, 0x301
+REQUEST_REPLACE = 0x505  # or create, and acknowledge
+_ATTRIBUTE = struct.Struct("=HH")
+
+_RTM_NEWLINK, _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 36, 38, 40, 42
+_RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 28, 1, 2, 0x80
+_NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
+_IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
+_TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
+_NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
+_HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB also wants a table of times
+_TICK_NS = 64  # the unit of bursts in tc and the kernel: the time that they take at the class's rate
+_ROOT = 0xFFFFFFFF
+_FIRST_HANDLE = 0x10000  # of the qdisc 1:, and how far apart such handles are
+
+_NETLINK_GENERIC, _SO_RCVBUFFORCE = 16, 33  # mypy and Python have no names for these
+_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, _CTRL_ATTR_FAMILY_ID, _CTRL_ATTR_FAMILY_NAME = 16, 3, 1, 2
+_OVS_DP_CMD_GET, _OVS_DP_ATTR_NAME, _OVS_DP_ATTR_STATS, _OVS_DATAPATH_VERSION = 3, 1, 3, 2
+_GENL_HEADER, _OVS_HEADER = struct.Struct("=BBxx"), struct.Struct("=i")
+_OVS_STATISTICS = struct.Struct("=QQQQ")  # hits, misses, lost, flows
+
+_ANSWER_BYTES = 1 << 16  # twice what the kernel puts into one; a larger buffer is new memory each time, which costs
+_QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a message before we can read the first answer
+MOST_SENT_BYTES = 1 << 17
+"""The most that a batch sends at once: the kernel takes no more than its net.core.wmem_default, 208 KiB by default."""
+
+ClassId = tuple[int, int]
+"""An HTB class: the index of its interface and its minor number."""
+
+
+class Netem(NamedTuple):
+    """What a netem does: the delay, and the share of packets that it loses, from 0 to 1."""
+
+    delay_ns: int
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qdisc:
+    """A queueing discipline: its interface's index and the minor number of the class it is under (None for a root).
+
+    `delay_ns` is netem's, 0 for other kinds; `drops` are packets since it was made.
+    """
+
+    interface: int
+    kind: str
+    parent: int | None
+    delay_ns: int
+    drops: int
+
+
+class _Socket:
+    """A netlink socket in the network namespace it is opened in; its requests are numbered from 1."""
+
+    def __init__(self, family: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+        self._socket.bind((0, 0))
+        self._sequence = 0
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _answers(self, kind: int, flags: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+        """Send requests as one message; the answers without end: the request's index, the answer's kind and body."""
+        first = self._sequence + 1
+        self._sequence += len(bodies)
+        self._socket.send(b"".join(message(kind, flags, first + index, body) for index, body in enumerate(bodies)))
+        while True:
+            for answer, sequence, body in messages(self._socket.recv(_ANSWER_BYTES)):
+                if sequence >= first:  # others are left over from a dump that was abandoned
+                    yield sequence - first, answer, body
+
+    def _send(self, kind: int, flags: int, bodies: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Send requests as one message; for each its error number (0 for none) and the body of its answer."""
+        found: dict[int, tuple[int, bytes]] = {}
+        if bodies:
+            for index, answer, body in self._answers(kind, flags, bodies):
+                found[index] = _error(body) if answer == ERROR else 0, body
+                if len(found) == len(bodies):
+                    break
+        return [found[index] for index in range(len(bodies))]
+
+    def _dump(self, kind: int, request: bytes) -> Iterator[bytes]:
+        """The bodies of all objects of a kind; raises OSError where the kernel refuses."""
+        for _, answer, body in self._answers(kind, REQUEST_DUMP, [request]):
+            if answer == DONE:
+                return
+            if answer == ERROR:
+                code = _error(body)
+                raise OSError(code, f"the kernel refuses to list its traffic control: {os.strerror(code)}")
+            yield body
+
+
+class RtNetlink(_Socket):
+    """Links, neighbours and traffic control of the network namespace that it is opened in."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.NETLINK_ROUTE)
+        with contextlib.suppress(PermissionError):  # an unprivileged reader needs no larger buffer
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUEUE_BYTES)
+
+    def set_segment_bytes(self, interface: str, size_bytes: int) -> None:
+        """Let TCP over IPv4 hand the interface segments of up to this size; a kernel before 6.3 stays at 64 KiB.
+
+        Raises OSError where there is no such interface and for a size that it does not support.
+        """
+        kinds = (_IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE)
+        body = _IFINFOMSG.pack(0, 0, socket.if_nametoindex(interface), 0, 0)
+        body += b"".join(attribute(kind, struct.pack("=I", size_bytes)) for kind in kinds)
+        ((code, _),) = self._send(_RTM_NEWLINK, REQUEST_ACK, [body])
+        if code:
+            raise OSError(code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(code)}")
+
+    def set_neighbours(self, interface: str, neighbours: Sequence[tuple[str, str]]) -> None:
+        """Enter permanent neighbours of an interface: (IPv4 address, MAC address) each.
+
+        Raises OSError where there is no such interface, and for the first that the kernel refuses.
+        """
+        head = _NDMSG.pack(socket.AF_INET, socket.if_nametoindex(interface), _NUD_PERMANENT, 0, 0)
+        bodies = [
+            head
+            + attribute(_NDA_DST, socket.inet_aton(address))
+            + attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+            for address, mac in neighbours
+        ]
+        answers = self._batch(_RTM_NEWNEIGH, REQUEST_REPLACE, bodies, what=f"{len(bodies)} neighbours of {interface}")
+        for (address, _), (code, _) in zip(neighbours, answers, strict=True):
+            if code:
+                raise OSError(code, f"{interface} does not take the neighbour {address}: {os.strerror(code)}")
+
+    def rates(self, interface: int) -> dict[ClassId, tuple[int, int]]:
+        """Rate and ceiling, bytes/s of frames, of the HTB classes of an interface; none where it does not exist."""
+        dump = self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0))
+        return dict(_held_rates(found) for found in map(_tc_object, dump) if found.kind == "htb")
+
+    def change_rates(
+        self, rates: Mapping[ClassId, int], *, burst_ns: int, quantum_bytes: int
+    ) -> dict[ClassId, tuple[int, int]]:
+        """Set the rates, bytes/s of frames, of HTB classes that exist; rate and ceiling that each then holds.
+
+        A burst is what the class sends in `burst_ns`. Raises OSError, with the class's interface and number, for the
+        first that the kernel refuses; those after it are changed all the same.
+        """
+        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes) for one, rate in rates.items()]
+        answers = self._batch(_RTM_NEWTCLASS, REQUEST_ECHO, bodies, what=f"the rates of {len(bodies)} classes")
+        for ((interface, minor), rate), (code, _) in zip(rates.items(), answers, strict=True):
+            if code:
+                where = f"class 1:{minor:x} of interface {interface}"
+                raise OSError(code, f"{where} does not take {8 * rate} bit/s: {os.strerror(code)}")
+        return dict(_held_rates(_tc_object(body)) for _, body in answers)
+
+    def change_netems(self, netems: Mapping[ClassId, Netem], *, limit_packets: int) -> None:
+        """Set the netem MINOR+1: under each class 1:MINOR, all of which must exist.
+
+        Raises OSError for the first that the kernel refuses.
+        """
+        bodies = [_netem_body(one, netem, limit_packets) for one, netem in netems.items()]
+        answers = self._batch(_RTM_NEWQDISC, REQUEST_ACK, bodies, what=f"the delays of {len(bodies)} netems")
+        for ((interface, minor), netem), (code, _) in zip(netems.items(), answers, strict=True):
+            if code:
+                where = f"the netem of class 1:{minor:x} of interface {interface}"
+                raise OSError(code, f"{where} does not take {netem.delay_ns} ns: {os.strerror(code)}")
+
+    def qdiscs(self) -> list[Qdisc]:
+        """The queueing disciplines of all interfaces."""
+        return [_qdisc(_tc_object(body)) for body in self._dump(_RTM_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0))]
+
+    def _batch(self, kind: int, flags: int, bodies: Sequence[bytes], *, what: str) -> list[tuple[int, bytes]]:
+        """As `_send`, in as many messages as it takes; an OSError of the socket names `what` is being set."""
+        try:
+            return [answer for part in portions(bodies) for answer in self._send(kind, flags, part)]
+        except OSError as error:
+            raise OSError(error.errno, f"{what} cannot be set: {error.strerror}") from None
+
+
+class Datapaths(_Socket):
+    """Open vSwitch's kernel datapaths in the network namespace that it is opened in.
+
+    A packet without a flow in the kernel goes up to ovs-vswitchd, and is lost where that is too slow to read it; no
+    interface and no queue counts it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_NETLINK_GENERIC)
+
+    def lost(self) -> dict[str, int]:
+        """The packets lost since each datapath was made, by its name; none where the kernel has no Open vSwitch."""
+        name = attribute(_CTRL_ATTR_FAMILY_NAME, b"ovs_datapath\0")
+        ((code, family),) = self._send(_GENL_ID_CTRL, REQUEST, [_GENL_HEADER.pack(_CTRL_CMD_GETFAMILY, 1) + name])
+        if code:
+            return {}
+        kind = int.from_bytes(attributes(family[_GENL_HEADER.size :])[_CTRL_ATTR_FAMILY_ID], "little")
+        request = _GENL_HEADER.pack(_OVS_DP_CMD_GET, _OVS_DATAPATH_VERSION) + _OVS_HEADER.pack(0)
+        datapaths = [attributes(body[len(request) :]) for body in self._dump(kind, request)]
+        return {
+            found[_OVS_DP_ATTR_NAME].rstrip(b"\0").decode(): _OVS_STATISTICS.unpack_from(found[_OVS_DP_ATTR_STATS])[2]
+            for found in datapaths
+        }
+
+
+def message(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
+    """A message to the kernel."""
+    return HEADER.pack(HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, sequence number and body of the messages in what was received at once."""
+    while data:
+        length, kind, _, sequence, _ = HEADER.unpack_from(data)
+        yield kind, sequence, data[HEADER.size : length]
+        data = data[(length + 3) & ~3 :]
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """An attribute, padded to a multiple of four bytes."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """The attributes of an object, by kind."""
+    found = {}
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
+        data = data[(length + 3) & ~3 :]
+    return found
+
+
+def portions(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The bodies of requests in their order, in runs whose messages have MOST_SENT_BYTES together at most."""
+    start = used = 0
+    for index, body in enumerate(bodies):
+        size = HEADER.size + len(body)
+        if used + size > MOST_SENT_BYTES and index > start:
+            yield bodies[start:index]
+            start, used = index, 0
+        used += size
+    if start < len(bodies):
+        yield bodies[start:]
+
+
+class _TcObject(NamedTuple):
+    """A class or queueing discipline as the kernel reports it."""
+
+    interface: int
+    handle: int
+    parent: int
+    attributes: dict[int, bytes]
+
+    @property
+    def kind(self) -> str:
+        return self.attributes.get(_TCA_KIND, b"").rstrip(b"\0").decode()
+
+
+def _tc_object(body: bytes) -> _TcObject:
+    _, interface, handle, parent, _ = _TCMSG.unpack_from(body)
+    return _TcObject(interface, handle, parent, attributes(body[_TCMSG.size :]))
+
+
+def _held_rates(found: _TcObject) -> tuple[ClassId, tuple[int, int]]:
+    options = attributes(found.attributes[_TCA_OPTIONS])
+    rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
+    exact = _u64(options, _TCA_HTB_RATE64) or rate, _u64(options, _TCA_HTB_CEIL64) or ceil
+    return (found.interface, found.handle & 0xFFFF), exact
+
+
+def _qdisc(found: _TcObject) -> Qdisc:
+    options = attributes(found.attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]) if found.kind == "netem" else {}
+    queue = attributes(found.attributes.get(_TCA_STATS2, b"")).get(_TCA_STATS_QUEUE)
+    return Qdisc(
+        interface=found.interface,
+        kind=found.kind,
+        parent=None if found.parent == _ROOT else found.parent & 0xFFFF,
+        delay_ns=_u64(options, _TCA_NETEM_LATENCY64),
+        drops=struct.unpack_from("=8xI", queue)[0] if queue else 0,
+    )
+
+
+def _htb_body(one: ClassId, rate: int, burst_ns: int, quantum_bytes: int) -> bytes:
+    spec = (0, _ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF))
+    ticks = max(1, burst_ns // _TICK_NS)
+    options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*spec, *spec, ticks, ticks, quantum_bytes, 0, 0))
+    options += b"".join(attribute(kind, struct.pack("=Q", rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64))
+    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE, 0)
+    return head + attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, options)
+
+
+def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
+    options = _NETEM_QOPT.pack(0, limit_packets, round(netem.loss * 0xFFFFFFFF), 0, 0, 0)
+    options += attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", netem.delay_ns))
+    head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, _FIRST_HANDLE + one[1], 0)
+    return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)
+
+
+def _error(body: bytes) -> int:
+    return -int(struct.unpack_from("=i", body)[0])
+
+
+def _u64(found: dict[int, bytes], kind: int) -> int:
+    value = found.get(kind)
+    return int.from_bytes(value[:8], "little") if value else 0

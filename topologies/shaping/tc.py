@@ -1,0 +1,224 @@
+"""Traffic control in effect: apply a Shaping, read back what the kernel holds, count the drops of the whole network.
+
+The switches must be up first, since Open vSwitch replaces the queueing discipline of a port that it takes.
+"""
+
+import contextlib
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from socket import if_indextoname, if_nametoindex
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.shaping import netlink
+from topologies.shaping.classes import (
+    QUANTUM_BYTES,
+    QUEUE_PACKETS,
+    ClassKey,
+    HtbClass,
+    Shaping,
+    class_name,
+    mismatch,
+)
+from topologies.shaping.netlink import Datapaths, Netem, RtNetlink
+
+Floats = npt.NDArray[np.float64]
+
+_DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
+_TIMEOUT_S = 120  # for tc, which takes a second for the largest fabric
+_MOST_LINES = 20_000  # of a run of tc, which crashes at some 100,000
+_RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
+
+
+class TcError(Exception):
+    """Traffic control that could not be applied, or that is not what was applied; one sentence."""
+
+
+class Shaper:
+    """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
+
+    Raises TcError where the kernel refuses the shaping or holds another one afterwards.
+    """
+
+    def __init__(self, shaping: Shaping, rates_bps: Floats) -> None:
+        self.shaping = shaping
+        self._ports = {_index(name): name for name in shaping.interfaces}
+        self._index = {name: index for index, name in self._ports.items()}
+        self._netlink = RtNetlink()
+        try:
+            self._check_unshaped()
+        except BaseException:
+            self._netlink.close()
+            raise
+        try:
+            _tc(shaping.structure(rates_bps))
+            self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
+            self._check_delays()
+            self.change(rates_bps)
+            self.check(rates_bps)
+        except BaseException:
+            self.close()
+            raise
+
+    def change(self, rates_bps: Floats) -> None:
+        """Give every link the rate of these conditions, [links] bit/s; returns once the kernel has answered for every
+        class with what it holds now.
+
+        Raises TcError with port, wanted and found rate unless it is what it should be to the byte/s.
+        """
+        wanted = self.shaping.wanted(rates_bps)
+        rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
+        burst_ns = round(self.shaping.late_s * 1e9)
+        try:
+            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES)
+        except OSError as error:
+            raise TcError(error.strerror) from None
+        self._compare(wanted, held)
+
+    def check(self, rates_bps: Floats) -> None:
+        """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
+        held = {key: rates for index in self._ports for key, rates in self._netlink.rates(index).items()}
+        self._compare(self.shaping.wanted(rates_bps), held)
+
+    def _compare(self, wanted: Mapping[ClassKey, int], held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
+        found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
+        sentence = mismatch(wanted, found)
+        if sentence:
+            raise TcError(sentence)
+
+    def lose(self, interface: str, share: float) -> None:
+        """Have a port lose this share of the packets it sends, from 0 to 1; a large segment is lost as a whole.
+
+        Packets that wait in a netem stay there. Raises TcError.
+        """
+        classes = [one for one in self.shaping.classes if one.interface == interface]
+        if classes:
+            self._lose_in_classes(classes, share)
+        elif share:
+            loss = f"netem limit {QUEUE_PACKETS} loss {share * 100:.9g}%"
+            _tc(f"qdisc replace dev {interface} root handle 1: {loss}\n")
+        else:
+            _tc(f"qdisc del dev {interface} root\n")
+
+    def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
+        """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
+        delays_ns = self.shaping.delays_ns
+        undelayed = [one for one in classes if one.key not in delays_ns]
+        kind = "netem" if share else "pfifo"
+        _tc("".join(f"qdisc replace {one.queue(kind)} limit {QUEUE_PACKETS}\n" for one in undelayed))
+        netems = classes if share else [one for one in classes if one.key in delays_ns]
+        self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
+
+    def close(self) -> None:
+        """Remove the shaping, as far as its ports are still there."""
+        with contextlib.suppress(TcError):
+            _tc(self.shaping.removal(), "-force")  # some may be gone
+        self._netlink.close()
+
+    def __enter__(self) -> "Shaper":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_unshaped(self) -> None:
+        """Raise TcError where a port is shaped already: that shaping is not ours to remove."""
+        for qdisc in self._netlink.qdiscs():
+            if qdisc.interface in self._ports and qdisc.kind != "noqueue":
+                raise TcError(f"port {self._ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
+
+    def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
+        """Over netlink, as tc cuts delays to whole microseconds."""
+        by_id = {(self._index[name], minor): netem for (name, minor), netem in netems.items()}
+        try:
+            self._netlink.change_netems(by_id, limit_packets=QUEUE_PACKETS)
+        except OSError as error:
+            raise TcError(error.strerror) from None
+
+    def _check_delays(self) -> None:
+        qdiscs = [qdisc for qdisc in self._netlink.qdiscs() if qdisc.interface in self._ports]
+        found = {(self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns for qdisc in qdiscs}
+        for key in (one.key for one in self.shaping.classes):
+            wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
+            if found_ns != wanted_ns:
+                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
+
+
+def _index(interface: str) -> int:
+    try:
+        return if_nametoindex(interface)
+    except OSError:
+        raise TcError(f"there is no port {interface} to shape") from None
+
+
+class DropCounter:
+    """Counts packets dropped since it was made: by a queue of this network namespace, by any interface, or by a
+    datapath that waited for Open vSwitch to decide.
+
+    `host_pids` are processes in the network namespaces of the hosts.
+    """
+
+    def __init__(self, host_pids: Sequence[int]) -> None:
+        self._devices = [Path(f"/proc/{pid}/net/dev") for pid in ("self", *host_pids)]
+        self._netlink, self._datapaths = RtNetlink(), Datapaths()
+        self._seen = self._read()
+
+    def drops(self) -> dict[str, int]:
+        """The packets dropped since the last call, by the interface (or its queue) or the datapath that did."""
+        now = self._read()
+        fresh, self._seen = now - self._seen, now
+        return dict(fresh)
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._netlink.close()
+        self._datapaths.close()
+
+    def _read(self) -> Counter[str]:
+        found: Counter[str] = Counter(self._datapaths.lost())
+        for path in self._devices:
+            for name, columns in _DEVICE.findall(path.read_text()):
+                counts = columns.split()
+                found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
+        # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
+        roots: Counter[int] = Counter()
+        queues: Counter[int] = Counter()
+        for qdisc in self._netlink.qdiscs():
+            (roots if qdisc.parent is None else queues)[qdisc.interface] += qdisc.drops
+        for index, count in (roots | queues).items():
+            with contextlib.suppress(OSError):  # it has gone since
+                found[if_indextoname(index)] += count
+        return found
+
+
+def _tc(batch: str, *options: str) -> None:
+    """Run a batch of tc to its end; raises TcError with the first line that fails."""
+    lines = batch.splitlines(keepends=True)
+    for start in range(0, len(lines), _MOST_LINES):
+        _tc_lines(lines[start : start + _MOST_LINES], options)
+
+
+def _tc_lines(lines: Sequence[str], options: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            ["tc", *options, "-batch", "-"],
+            input="".join(lines),
+            capture_output=True,
+            text=True,
+            check=False,
+            process_group=0,  # Ctrl-C at a prompt is not for it
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise TcError(f"tc has not ended after {_TIMEOUT_S} s") from None
+    if done.returncode == 0:
+        return
+    output = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
+    reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
+    failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
+    line = lines[int(failed[1]) - 1].rstrip() if failed else "its batch"
+    raise TcError(f"tc does not take `{line}`: {reason}")
