@@ -8,14 +8,16 @@
 Whatever fails is an exception whose text is a sentence. `analysis.results` reads run folders.
 """
 
-import math
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from analysis.results.reader import ResultsError, open_run
-from analysis.statistics.intervals import Interval, gain, shared, summarise
+from analysis.results.schema import collectives_schema, collectives_table
+from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import check_capacity
@@ -54,8 +56,6 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
     one on the wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError where
     this machine cannot run the VM, RunError for a point that fails.
     """
-    import pandas as pd  # takes half a second
-
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
     runner: Engine
@@ -76,14 +76,13 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
             if isinstance(item, Slice):
                 parts.append(item)
     parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
-    tables = [pd.DataFrame(_columns(engine, part, configurations[part.setting])) for part in parts]
-    return pd.concat(tables, ignore_index=True)
+    return pa.concat_tables([_table(engine, part, configurations[part.setting]) for part in parts]).to_pandas()
 
 
-def _columns(engine: str, part: Slice, configuration: Scenario) -> dict[str, Any]:
-    """The columns of some collectives of one point, as in collectives.parquet."""
-    rows, count = part.rows, len(part.rows)
-    return {
+def _table(engine: str, part: Slice, configuration: Scenario) -> pa.Table:
+    """Some collectives of one point, with the columns of collectives.parquet."""
+    swept = further(configuration)
+    columns = {
         "engine": engine,
         "setting": part.setting,
         "mode": part.mode,
@@ -92,18 +91,9 @@ def _columns(engine: str, part: Slice, configuration: Scenario) -> dict[str, Any
         "chunk_bytes": configuration.collective.chunk_bytes,
         "wan_delay_s": configuration.conditions.wan_delay_s,
         "seed": configuration.run.seed,
-        "collective": range(rows.start, rows.stop),
-        "completion_s": rows.completion_s,
-        "predicted_s": rows.predictions_s,
-        "ring": list(rows.ring),
-        "paths": list(rows.paths),
-        "reembedded": rows.reembedded,
-        "rerouted": rows.rerouted,
-        "drops": [0] * count if rows.drops is None else rows.drops,
-        "late": [False] * count if rows.late is None else rows.late,
-        "undisturbed": [True] * count if rows.undisturbed is None else rows.undisturbed,
-        **further(configuration),
+        **swept,
     }
+    return collectives_table(part.rows, columns, collectives_schema(swept))
 
 
 def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":
@@ -130,9 +120,9 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     for (engine, setting, mode), point in mine.items():
         other = others.get((engine, setting, baseline or mode))
         pair = None if other is None else shared([other.series, point.series])
-        if other is None or pair is None:
+        less = None if pair is None else gain(*pair)
+        if other is None or pair is None or less is None:
             continue
-        less = gain(*pair) or Interval(value=math.nan, low=math.nan, high=math.nan)
         found.append(
             {
                 "engine": engine,
