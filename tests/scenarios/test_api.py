@@ -28,9 +28,8 @@ def test_a_run_has_the_rows_that_the_command_stores(stored: dict[str, Path]) -> 
     assert set(wanted.columns) == set(rows.columns)
     rows, wanted = (found.sort_values(["setting", "mode", "collective"]) for found in (rows, wanted))
     for column in wanted.columns:
-        assert [np.asarray(cell).tolist() for cell in rows[column]] == [
-            np.asarray(cell).tolist() for cell in wanted[column]
-        ], column
+        made, stored_cells = (np.array(list(found[column])) for found in (rows, wanted))
+        np.testing.assert_array_equal(made, stored_cells, err_msg=column)
 
 
 @pytest.mark.parametrize(("against", "baseline"), [(None, "joint"), ("three", None), ("three", "base")])
