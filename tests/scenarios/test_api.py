@@ -28,8 +28,10 @@ def test_a_run_has_the_rows_that_the_command_stores(stored: dict[str, Path]) -> 
     assert set(wanted.columns) == set(rows.columns)
     rows, wanted = (found.sort_values(["setting", "mode", "collective"]) for found in (rows, wanted))
     for column in wanted.columns:
-        made, stored_cells = (np.array(list(found[column])) for found in (rows, wanted))
-        np.testing.assert_array_equal(made, stored_cells, err_msg=column)
+        if column in ("ring", "paths"):
+            assert [list(cell) for cell in rows[column]] == [list(cell) for cell in wanted[column]]
+        else:
+            np.testing.assert_array_equal(rows[column].to_numpy(), wanted[column].to_numpy(), err_msg=column)
 
 
 @pytest.mark.parametrize(("against", "baseline"), [(None, "joint"), ("three", None), ("three", "base")])
