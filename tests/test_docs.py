@@ -75,6 +75,10 @@ RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 
 
+STAMP = "cat pyproject.toml scenarios/setup.sh <(/usr/bin/python3 --version) | sha256sum"
+"""What scenarios/setup.sh compares with its stamp in .venv."""
+
+
 def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
@@ -106,6 +110,10 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize("command", commands("README.md"))
 def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
     change = next((change for pattern, change in RUN if re.match(pattern, command)), None)
+    # Where .venv is out of date, set-up would replace it while other tests use it.
+    if "scenarios/setup.sh" in command:
+        current = sh(f"{STAMP} | cmp - .venv/longhaul.stamp", PROJECT)
+        assert current.returncode == 0, "set-up is out of date: run `bash scenarios/setup.sh` before the tests"
     assert change is not None, f"README.md has a command that RUN in {Path(__file__).name} does not know: {command}"
     done = sh(change(command), folder)
     assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
