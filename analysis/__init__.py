@@ -1,4 +1,4 @@
-"""What the numbers say: the timing model, statistics, figures."""
+"""The timing model, statistics, run folders, figures and the report."""
 
 import os
 import signal

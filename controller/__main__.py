@@ -109,7 +109,7 @@ def _signals() -> tuple[socket.socket, socket.socket]:
 
 
 def _is_listened_on(port: int) -> bool:
-    """Whether this port of loopback is in use; does not listen itself, so that nobody else finds it in use."""
+    """Whether this port of loopback is in use; does not listen itself, so that no other process finds it in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -77,7 +77,7 @@ class RouteApp(App):
             self._switches.left(datapath)
             self._note_departures()
             return
-        # Before anything but a greeting can be sent to it.
+        # Before anything but a hello can be sent to it.
         self._forwarding.ready.discard(self._switches.names.get(datapath.id, ""))
         name = self._switches.joined(datapath)
         if name is None:

@@ -51,8 +51,7 @@ def configured() -> tuple[Fabric, Path]:
 
 
 def default_socket() -> Path:
-    """The socket of this user's controller unless another is given, in a folder of this user's, which is made if need
-    be."""
+    """The default socket of this user's controllers; its folder, which is this user's, is made where it is missing."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / "longhaul-controller.sock"

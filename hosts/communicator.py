@@ -1,7 +1,7 @@
 """The communicator: makes rings of the GPUs' agents and runs collectives on them.
 
-It starts one small process that forks the agents (`hosts.agent.launcher`), sends each its commands over a socket pair
-that nobody else has, and waits for all answers with a deadline. Every failure is one CollectiveError that names the
+It starts one small process that forks the agents (`hosts.agent.launcher`), sends each its commands over a private
+socket pair, and waits for all answers with a deadline. Every failure is one CollectiveError that names the
 rank; the agents have ended then, and a new communicator must be made.
 """
 

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "analysis": {"analysis", "topologies"},
     "scenarios": set(PACKAGES),
 }
-TOP_LEVEL = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore", ".ci", "tests", *PACKAGES}
+TOP_LEVEL = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore", ".ci", "docs", "tests", *PACKAGES}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -108,7 +108,7 @@ def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_
         ("--clock wal", '--clock: "wal" is not known: allowed is virtual, wall (did you mean wall?)'),
         (
             "--clock wall --rate-scale 2/3",
-            '--rate-scale: "2/3" is no rate scale: allowed is 1/N, such as "1/1000", or 1',
+            '--rate-scale: "2/3" is not a rate scale: allowed is 1/N, such as "1/1000", or 1',
         ),
         ("--clock wall --jobs 2", "--jobs: 2 is not allowed: on the wall clock points run one at a time"),
         (

@@ -1,1 +1,1 @@
-"""What the network is: units, the declared fabric, conditions, and building it."""
+"""The network: units, the declared fabric, conditions, shaping, and the Mininet network."""

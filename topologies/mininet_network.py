@@ -138,7 +138,7 @@ class FabricNet(Mininet):
         super().start()
 
     def configLinkStatus(self, src: str, dst: str, status: str) -> None:
-        """Bring a cable "up" or "down"; a host that is up again gets its neighbours back, which Linux forgets."""
+        """Bring a cable "up" or "down"; a host that is up again gets its neighbours again, as Linux forgets them."""
         super().configLinkStatus(src, dst, status)
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
             if status == "up" and host.name in (src, dst):

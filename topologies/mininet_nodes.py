@@ -153,7 +153,7 @@ class ElsewhereController(LateShell, RemoteController):
     """A controller that is started elsewhere, before or after the network."""
 
     def checkListening(self) -> None:
-        """Do not look for it: the switches will connect to it."""
+        """Do nothing: the switches will connect to it."""
 
 
 class PlannedIntf(Intf):

@@ -68,7 +68,7 @@ class LonghaulTopo(Topo):
 
         Raises FabricError for a fabric that cannot be built.
         """
-        alone = fabric is None  # nobody else sets the hosts up
+        alone = fabric is None  # for mn, without `mininet_network`, which sets the hosts up
         if fabric is None:
             counts = {"leaves": leaves, "spines": spines, "border_routers": border_routers}
             fabric = build_fabric(FabricSpec.parse(gpus=gpus, wan=wan, **counts))

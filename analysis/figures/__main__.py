@@ -1,7 +1,7 @@
 """Figures of a stored run: ``python -m analysis.figures DIR`` draws them into its folder ``figures``.
 
-Decides which figures a run makes and sees to it that they are written; how each looks is for the modules of the single
-figures. Drawing again puts the same files in the place of the old ones and leaves everything else alone.
+Decides which figures a run makes and writes them; how each looks is for the modules of the single figures. Drawing
+again puts the same files in the place of the old ones and leaves everything else alone.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def jobs_of(
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
     if collective < 0:
-        raise FigureError(f"{collective} is no collective of {run.path}: they are counted from 0")
+        raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(_one, comparison.picture, name, group, points) for group in groups]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(_one, fidelity.picture, name, points))
@@ -76,10 +76,10 @@ def _one(draws: Callable[..., Picture | None], *arguments: object) -> Iterator[P
 
 def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
     """The pictures of these jobs, with a line on stderr every two seconds, and then one at the end."""
-    said, quiet = time.monotonic(), True
+    printed_s, quiet = time.monotonic(), True
     for done, job in enumerate(jobs):
-        if time.monotonic() - said > _QUIET_S:
-            said, quiet = time.monotonic(), False
+        if time.monotonic() - printed_s > _QUIET_S:
+            printed_s, quiet = time.monotonic(), False
             print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
         yield from job()
     if not quiet:
@@ -93,12 +93,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--setting", type=int, default=0, metavar="N", help="of the timeline and the fabric (0)")
     parser.add_argument("--collective", type=int, default=0, metavar="K", help="of the timeline and the fabric (0)")
     options = parser.parse_args(arguments)
-    return said(
+    return reported(
         lambda: draw(options.directory, setting=options.setting, collective=options.collective), "analysis.figures"
     )
 
 
-def said(work: Callable[[], Sequence[Path]], name: str) -> int:
+def reported(work: Callable[[], Sequence[Path]], name: str) -> int:
     """Do the work, print the files it wrote, or say in one sentence why not; returns the exit status."""
     try:
         for path in work():

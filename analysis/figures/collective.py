@@ -1,8 +1,8 @@
-"""One collective of a stored run, in full: its ring, the links of every ring edge with their rates, and who sent what.
+"""One collective of a stored run, in full: its ring, the links of every ring edge with their rates, and every transfer.
 
 Where it was measured, its transfers are the measured ones; where it was only predicted, they are the timing model's,
 step by step. A run stores the conditions of what it measured; those of what it predicted, a hundred thousand times as
-many, are drawn again from its seed, and held against the stored times. Drawing is left to others.
+many, are drawn again from its seed, and compared with the stored times. Drawing is left to others.
 """
 
 from collections.abc import Sequence
@@ -140,7 +140,7 @@ def _collective(
     moves = measured_moves(edges, transfers) if measured else ()
     if not measured:
         moves = predicted_moves(edges, chunk_bytes=int(row["chunk_bytes"]))
-        # What was drawn again is held against what is stored: if it is something else, nothing is drawn of it.
+        # If what was drawn again does not give the stored times, nothing is drawn of it.
         if abs(max(move.end_s for move in moves) / predicted_s - 1) > _SAME:
             return None
     return Collective(

@@ -18,7 +18,7 @@ _LEAST_S = 1e-6  # what is detected sooner stands here
 
 
 def picture(name: str, run: Run) -> Picture | None:
-    """The figure, `name` being the run's; None where no fault struck."""
+    """The figure, `name` being the run's; None where there was no fault."""
     if not len(run.faults):
         return None
     rows = run.faults.sort_values(["setting", "at_collective", "fault", "mode"])

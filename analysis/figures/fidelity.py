@@ -33,7 +33,7 @@ def certified(points: Points) -> Certificate | None:
         )
         for point in _measured(points)
     ]
-    return certificate(columns, is_real=True)  # where nobody was late, nothing is said of it
+    return certificate(columns, is_real=True)  # where no collective was late, none is mentioned
 
 
 def picture(name: str, points: Points) -> Picture | None:
@@ -71,7 +71,7 @@ def picture(name: str, points: Points) -> Picture | None:
 
 
 def _measured(points: Points) -> list[Point]:
-    """What was measured, but for collectives that a fault struck in the middle: the model does not speak of those."""
+    """What was measured, except collectives with a fault in the middle, to which the model does not apply."""
     found = []
     for point in points.values():
         if point.engine == "emulation":

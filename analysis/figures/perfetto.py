@@ -11,7 +11,7 @@ from typing import Any
 
 from analysis.figures.collective import Collective, Edge, Move, lanes
 
-_PLACES = 6  # of a microsecond: a picosecond, below what any clock here tells apart
+_PLACES = 6  # of a microsecond: a picosecond, below the resolution of any clock here
 
 
 def as_json(collectives: Sequence[Collective]) -> str:

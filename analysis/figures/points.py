@@ -120,7 +120,7 @@ class Configuration:
 
 
 def configurations_of(run: Run) -> list[Configuration]:
-    """The configurations of a run; raises FigureError where they do not say what figures need to know."""
+    """The configurations of a run; raises FigureError where values that figures need are missing."""
     found = []
     for index, stored in enumerate(run.settings):
         values, shared = stored["values"], stored.get("shared_wan_links", {})  # older runs have no shared_wan_links

@@ -1,8 +1,8 @@
 """How figures look: one colour, hatch, marker, line and label for each mode, everywhere; how quantities are worded.
 
-The colours grow lighter from base to joint in even steps of lightness, so that they are told apart in grey and with
-any kind of colour vision, and each mode has a hatch and a marker besides. The emulation is drawn filled and the model
-open, or as a line.
+The colours grow lighter from base to joint in even steps of lightness, so that they can be distinguished in grey and
+with any kind of colour vision, and each mode has a hatch and a marker besides. The emulation is drawn filled and the
+model open, or as a line.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 
 @dataclass(frozen=True, kw_only=True)
 class ModeStyle:
-    """A mode's face in figures, in matplotlib's terms; `label` is its name in legends.
+    """A mode's style in figures, in matplotlib's terms; `label` is its name in legends.
 
     Lines of two modes often lie on each other: the one drawn first is wider, and is seen through the other's gaps.
     """

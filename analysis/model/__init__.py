@@ -1,1 +1,1 @@
-"""The timing model: how long a collective takes under given conditions, and what it cannot undercut."""
+"""The timing model: how long a collective takes under given conditions, and a lower bound."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow.csv import write_csv
 
-from analysis.figures.__main__ import jobs_of, said, with_progress
+from analysis.figures.__main__ import jobs_of, reported, with_progress
 from analysis.figures.fidelity import certified
 from analysis.figures.output import Picture, written
 from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a stored run.")
     parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
     options = parser.parse_args(arguments)
-    return said(lambda: [write(options.directory)], "analysis.report")
+    return reported(lambda: [write(options.directory)], "analysis.report")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def answer(contests: Sequence[Contest]) -> str:
 
 
 def _fastest(contest: Contest) -> tuple[str, ...]:
-    """The fastest mode, and those that cannot be told apart from it."""
+    """The fastest mode, and those whose difference from it is not clear of zero."""
     found = claims(contest.times)
     best = [found.order[-1]]
     for mode, relation in zip(reversed(found.order[:-1]), reversed(found.relations), strict=True):
@@ -54,19 +54,18 @@ def _outcome(fastest: Sequence[str], here: Sequence[Contest], of: int) -> str:
     where = "" if of == 1 else f" at all {of}" if len(here) == of else f" at {len(here)} of {of}"
     gains = [_gain(one, fastest[0]) for one in here]
     known = [less for less in gains if less is not None]
-    who = f"{fastest[0]} is fastest{where}"
+    winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        who = f"{fastest[0]} has the least mean{where}, not told apart from {_listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the least mean{where}, not told apart from {_listed(fastest[1:])}"
     if not known or fastest[0] == "base":
-        return who
+        return winner
     least, most = min(known, key=lambda less: less.value), max(known, key=lambda less: less.value)
     if len(known) == 1:
-        return f"{who}, {_percent(least.value)} below base{_interval(least, 100, ' %')}"
+        return f"{winner}, {_percent(least.value)} below base{_interval(least, 100, ' %')}"
     ends = [end for less in known for end in (less.low, less.high)]
     sure = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
-    return (
-        f"{who}, {_percent(least.value)} to {_percent(most.value)} below base{_interval(sure, 100, ' %', 's within')}"
-    )
+    span = f"{_percent(least.value)} to {_percent(most.value)} below base"
+    return f"{winner}, {span}{_interval(sure, 100, ' %', 's within')}"
 
 
 def _gain(contest: Contest, mode: str) -> Interval | None:

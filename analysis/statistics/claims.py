@@ -1,8 +1,7 @@
-"""What the paper claims of the four modes, held against completion times as they were found.
+"""The paper's claims about the four modes, tested on completion times.
 
 The claims: total times in the order base > ccl > wan > joint at every point, and joint about 33 % below base. They
-are tested, not assumed: what differs is said to differ. They are claims about the paper's own configurations, and are
-held against nothing else.
+are tested, not assumed, and on the paper's own configurations alone.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +35,7 @@ class Found:
 
     `relations[i]` stands between `order[i]` and `order[i + 1]`: ">" where the interval of their difference excludes
     zero, "~" where they cannot be told apart. `order_holds` and `joint_holds` tell whether the paper's claims do, or
-    are None where the modes they speak of were not all run or the intervals leave it open.
+    are None where their modes were not all run or the intervals leave it open.
     """
 
     order: tuple[str, ...]
@@ -68,7 +67,7 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
 
 
 def claims(times: Mapping[str, Series]) -> Found:
-    """Hold completion times by mode against the paper's claims, over the collectives that all modes have.
+    """Test the paper's claims on completion times by mode, over the collectives that all modes have.
 
     Where there is none, everything is open.
     """

@@ -1,4 +1,4 @@
-"""The certificate of an emulated run: how near measured times are to the model's, and what was lost on the way."""
+"""The fidelity of an emulated run: how near measured times are to the model's, and what was lost on the way."""
 
 import math
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ class Certificate:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be said loudly: that the model does not hold, packets were lost, the machine was too slow."""
+        """Sentences on what is wrong: the model does not hold, packets were lost, the machine was too slow."""
         found = []
         if not self.holds:
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
@@ -75,7 +75,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def certificate(parts: Iterable[Measured], *, is_real: bool = False) -> Certificate | None:
-    """What these parts certify, measured on a wall clock or not; None where nothing was measured."""
+    """The fidelity over these parts, measured on a wall clock or not; None where nothing was measured."""
     found = [part for part in parts if part[0].size]
     if not found:
         return None

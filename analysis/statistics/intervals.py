@@ -1,13 +1,13 @@
-"""What a series of completion times says: mean, total, gain over a baseline, each with a confidence interval.
+"""Statistics of completion times: mean, total, gain over a baseline, each with a confidence interval.
 
 A mean is total over number, a gain compares two totals: both are ratio estimators, whose standard error comes from
 their residuals by block (the delta method; Cochran, "Sampling techniques", 1977, chapter 6), with Student's t for as
-many degrees of freedom as there are blocks, less one. A block is as many collectives in a row as hang together: one
+many degrees of freedom as there are blocks, less one. A block is as many collectives in a row as are correlated: one
 where every collective has conditions of its own and no ring is shared. Modes run under the same conditions, so a gain
 is taken from pairs of the same collectives, and what they share cancels.
 
-Few collectives do not tell how far their tail reaches: where there are fewer than the least numbers below, there is
-no interval rather than one that does not hold. That the others do is tested by simulation.
+A few collectives do not show how long their tail is: with fewer than the least numbers below there is no interval,
+as it would be too narrow. A test checks the coverage of all others by simulation.
 """
 
 import math
@@ -35,7 +35,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and the ends of its confidence interval; both ends are NaN where none can be had."""
+    """An estimate and the ends of its confidence interval; both ends are NaN where there is none."""
 
     value: float
     low: float
@@ -55,7 +55,7 @@ class Summary:
 class Series:
     """Completion times of one mode: `completion_s` [K] of the collectives of these numbers [K], ascending.
 
-    `block` is how many collectives in a row hang together. Raises ValueError for an empty series, for shapes that
+    `block` is how many collectives in a row are correlated. Raises ValueError for an empty series, for shapes that
     differ and for a block below 1.
     """
 
@@ -71,7 +71,7 @@ class Series:
 
 
 def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, mean_stay: float) -> int:
-    """How many collectives in a row hang together, of those that took so long.
+    """How many collectives in a row are correlated, given their times.
 
     Those that share a ring do: `ring_shared_by` of them, 1 where the ring is fixed. With the sampler markov those that
     share conditions do too, and a trace's as long as its times resemble each other.

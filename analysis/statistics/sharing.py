@@ -1,4 +1,4 @@
-"""WAN links that several flows of a collective can use at once: what to say of them, as the timing model does not know.
+"""Warnings about WAN links that several flows of a collective can use at once, which the timing model ignores.
 
 Which links they are is decided with the rings and the paths; here they are names, by configuration and mode.
 """

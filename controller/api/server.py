@@ -1,7 +1,7 @@
 """The controller's Unix socket: a line for every request, a line for every reply. Answers come from the app.
 
 Only the user who started the controller can connect (mode 0600). The number of clients, the length of a line and the
-number of refused requests of a client are bounded; whoever exceeds one is answered, logged and disconnected.
+number of refused requests of a client are bounded; a client that exceeds one is answered, logged and disconnected.
 """
 
 import logging

@@ -1,1 +1,1 @@
-"""Which way packets take: WAN path choice, next hops of switches, and links that are down."""
+"""Paths of packets: WAN path choice, next hops of switches, and links that are down."""

@@ -25,7 +25,7 @@ from hosts.agent.handshake import Listener
 from hosts.agent.payload import Payload
 from hosts.agent.transport import Limits, Transport
 
-PORT = 4791  # RoCE's, for those who look at a capture
+PORT = 4791  # RoCE's, so that captures are easy to read
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000  # another for every ring: no segment of an old ring fits a new one
 _TIMER_ABSTIME = 1
 _clock_nanosleep = ctypes.CDLL(None).clock_nanosleep
@@ -101,7 +101,7 @@ class Agent:
         deadline_s = self._job.deadline_s
         self._predecessor = self.listener.admit(epoch=epoch, rank=predecessor, timeout_s=deadline_s)
         if self._predecessor is None:
-            raise AgentError(f"heard nothing from GPU {predecessor} within {deadline_s:g} s")
+            raise AgentError(f"received nothing from GPU {predecessor} within {deadline_s:g} s")
         self._tune(self._predecessor)
         self._predecessor.sendall(_READY)
 
@@ -109,7 +109,7 @@ class Agent:
         """Wait for the successor's acknowledgement; check that the connection can start at line rate."""
         assert self._successor is not None
         if self._successor.recv(1) != _READY:
-            raise AgentError("heard nothing back from its successor")
+            raise AgentError("received no answer from its successor")
         congestion, announced = transport.windows(self._successor)
         wanted = self._job.limits.window_bytes
         if self._job.transport.line_rate and min(congestion, announced) < wanted * 15 // 16:
@@ -126,10 +126,10 @@ class Agent:
         predecessor, successor = self._neighbours()
         successor.sendall(_READY)
         if predecessor.recv(1) != _READY:
-            raise AgentError("heard nothing from its predecessor")
+            raise AgentError("received nothing from its predecessor")
         predecessor.sendall(_READY)
         if successor.recv(1) != _READY:
-            raise AgentError("heard nothing back from its successor")
+            raise AgentError("received no answer from its successor")
 
     def retransmitted(self) -> Mapping[str, object]:
         """The `bytes` that TCP has retransmitted to the successor since the ring was made."""
@@ -149,7 +149,7 @@ class Agent:
         label = messages.label(collective=collective, rank=self._rank, chunk_bytes=self._job.chunk_bytes)
         late_ns = now_ns() - start_ns
         if late_ns > 0:
-            raise AgentError(f"was told to begin {late_ns} ns too late")
+            raise AgentError(f"received the command to begin {late_ns} ns too late")
         sleep_until(start_ns)
         began_ns = now_ns()
         self._send(successor, label, own)

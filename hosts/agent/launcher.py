@@ -76,7 +76,7 @@ def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Pa
 
 def _serve(agent: Agent, control: socket.socket) -> None:
     """Carry out commands until the communicator goes away or one fails, which ends the agent: then its neighbours fail
-    as well. Meanwhile have the listener check whoever connects."""
+    as well. Meanwhile the listener checks new connections."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(agent.listener, select.POLLIN)

@@ -27,7 +27,7 @@ from scenarios.testbed.platform import Ground
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
 _INSIST_S = 0.1
-_LEAD_S = 0.08  # for each GPU: nobody at a prompt waits for a machine to be quick
+_LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
 
@@ -90,7 +90,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
         signal.signal(number, _end)
     _insist()
     platform = Ground.real(setting.run.scale, own_kernel=own_kernel)
-    up = threading.Event()  # from then on, nobody is told of parts that come up
+    up = threading.Event()  # from then on, parts that come up are not reported
 
     def tell(part: str) -> None:
         if not up.is_set():

@@ -151,7 +151,7 @@ class Prompt(CLI):  # type: ignore[misc]
             print(f"{capture.link}: {capture.packets} packets in {capture.file}{lost}")
 
     def do_iperf(self, line: str) -> None:
-        """iperf [GPU GPU [SECONDS]]: what TCP carries between two GPUs, beside the links' rate"""
+        """iperf [GPU GPU [SECONDS]]: what TCP carries between two GPUs, compared with the slowest link"""
         src, dst, seconds = arguments.flow(self._fabric, line)
         state = self._testbed.state()
         reason = text.unreachable(self._fabric, [(src, dst)], state.dead)

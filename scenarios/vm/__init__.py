@@ -111,5 +111,5 @@ def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES, environment: Mapping[str,
 
 
 def _standard(stream: TextIO | None) -> Sink:
-    """Return the bytes' side of a standard stream, or nothing's where the caller has closed it."""
+    """Return the binary side of a standard stream; a stream that discards everything where the caller has closed it."""
     return stream.buffer if stream is not None else io.BytesIO()

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 128 + signal.SIGINT
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer has nowhere to go
-        if isinstance(error, BrokenPipeError):  # whoever read our output has gone: end as others in a pipeline do
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone: end as others in a pipeline do
             return 128 + signal.SIGPIPE
         print(f"longhaul: the output of the VM cannot be passed on: {error.strerror}", file=sys.stderr)
         return 1
@@ -75,7 +75,7 @@ def _size(text: str) -> int:
 def _has_input(clock: vm.Clock) -> bool:
     """Tell whether there is standard input to forward.
 
-    A terminal is none in virtual time, where waiting for a person would let the clock race ahead.
+    A terminal does not count in virtual time, where waiting for a person would let the clock race ahead.
     """
     try:
         mode = os.fstat(0)

@@ -28,7 +28,7 @@ _OUTSIDE_PREFIXES = ("SSH_", "SUDO_", "GPG_", "SYSTEMD_", "VSCODE_")
 
 _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
-# The VM mounts its own file systems here; what the host keeps below is not to be seen inside.
+# The VM mounts its own file systems here, which hide the host's files.
 HIDDEN = ("/proc", "/sys", "/dev", "/run")
 
 
@@ -68,7 +68,7 @@ def kernel_command_line(
         # Addresses that differ from boot to boot change hash orders and with them the order of events.
         "norandmaps",
         "ipv6.disable=1",
-        # No devices that nobody asked for.
+        # No devices beyond those that are made later.
         "dummy.numdummies=0",
         "ifb.numifbs=0",
         *(("time-travel=inf-cpu",) if clock == "virtual" else ()),

@@ -24,9 +24,9 @@ from scenarios.vm.errors import SETUP, VMError
 SOURCES = Path("/usr/src")
 _ROOM_BYTES = 3 * 10**9  # the unpacked source and the objects, with some to spare
 _PREFIX = "build-"  # of the folders that builds work in
-_PROVEN = "6.12"  # the version that is preferred where there are several: every trap is known for it
+_PROVEN = "6.12"  # the version that is preferred where there are several: its pitfalls are known
 _FILES = 645  # that are compiled: a kernel of another version has some more or fewer
-_QUIET_S = 15.0  # how often progress is told where it cannot be redrawn
+_QUIET_S = 15.0  # between two lines of progress where it cannot be redrawn
 
 
 def main() -> int:
@@ -150,7 +150,7 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
     # A version string and dates of our own: the same source gives the same kernel on every machine.
     environment = dict(os.environ) | {"KBUILD_BUILD_USER": "longhaul", "KBUILD_BUILD_HOST": "longhaul"}
     environment |= {"KBUILD_BUILD_TIMESTAMP": "1970-01-01", "LC_ALL": "C"}
-    started, told, files = time.monotonic(), 0.0, 0
+    started, shown_s, files = time.monotonic(), 0.0, 0
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None
     try:
@@ -158,8 +158,8 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
             log.write(line)
             files += line.startswith("  CC ")
             now = time.monotonic() - started
-            if progress and now - told >= (0.2 if sys.stderr.isatty() else _QUIET_S):
-                told = now
+            if progress and now - shown_s >= (0.2 if sys.stderr.isatty() else _QUIET_S):
+                shown_s = now
                 _say(f"{progress}: {how_far(files, now)}", again=True)
     except BaseException:
         process.terminate()  # make ends its own children

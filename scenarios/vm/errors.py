@@ -20,8 +20,8 @@ class VMError(Exception):
     status = 1
 
     def __init__(self, what: str, *, remedy: str = "", option: str = "", log: Path | None = None) -> None:
-        told = what if log is None else f"{what} (the kernel's log is {log})"
-        super().__init__(f"{told}: {remedy}" if remedy else told)
+        text = what if log is None else f"{what} (the kernel's log is {log})"
+        super().__init__(f"{text}: {remedy}" if remedy else text)
         self.what, self.remedy, self.option, self.log = what, remedy, option, log
 
 
@@ -32,7 +32,7 @@ class VMUsageError(VMError):
 
 
 class CannotRunError(VMError):
-    """This machine cannot run the VM; the message says what is missing and what mends it."""
+    """This machine cannot run the VM; the message says what is missing and how to get it."""
 
     status = 3
 
@@ -52,7 +52,7 @@ def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VM
     ``log`` is what it printed, ``status`` its exit status (128+n for death by signal n), ``ready`` whether COMMAND
     had been started, ``kept`` the file that keeps the log, if it could be written.
     """
-    if _REGISTERS.search(log):  # it panics afterwards, with words that explain nothing
+    if _REGISTERS.search(log):  # it panics afterwards, with a message that explains nothing
         return CannotRunError(
             "this CPU's register state is larger than the VM's kernel can hold",
             remedy=f"run `{SETUP}` for a kernel that holds more, and unset LONGHAUL_KERNEL if it is set",

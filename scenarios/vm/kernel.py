@@ -2,7 +2,7 @@
 
 The cache is a folder per user, ``$XDG_CACHE_HOME/longhaul`` or ``~/.cache/longhaul``, with a folder a kernel named
 after the kernel's version and the fingerprint of its configuration. Set-up puts a copy into the virtual environment,
-for root and whoever else runs the project without having set it up. ``LONGHAUL_KERNEL`` names a kernel to use instead.
+for root and other users who have not run set-up themselves. ``LONGHAUL_KERNEL`` names a kernel to use instead.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def check(path: Path) -> None:
         found = {}
     if found.get("CONFIG_UML") != "y":
         raise CannotRunError(
-            f"{path} is no User-Mode Linux kernel that runs here", remedy=f"remove it and run `{SETUP}`"
+            f"{path} is not a User-Mode Linux kernel that runs here", remedy=f"remove it and run `{SETUP}`"
         )
     if lacking := missing(options(FRAGMENT.read_text()), found):
         raise CannotRunError(
@@ -110,7 +110,7 @@ def options(text: str) -> dict[str, str]:
         elif match := _UNSET.fullmatch(line.strip()):
             found[match[1]] = "n"
         elif line.strip() and not line.lstrip().startswith("#"):
-            raise ValueError(f"line {number} is no kernel option: {line.strip()!r}; allowed is CONFIG_NAME=VALUE")
+            raise ValueError(f"line {number} is not a kernel option: {line.strip()!r}; allowed is CONFIG_NAME=VALUE")
     return found
 
 

@@ -1,8 +1,8 @@
 """One VM as a process of the host: start it, carry its streams, learn how COMMAND ended, stop it without a trace.
 
 The VM leaves nothing behind because it never makes anything that has a name: the guest's memory is an unnamed file,
-init is a file of the project, and what to run goes through the control console. Its processes die with the thread
-that started it, which reaper.sh sees to, so even a launcher that is killed leaves none.
+init is a file of the project, and what to run goes through the control console. reaper.sh kills its processes when the
+thread that started it ends, so even a launcher that is killed leaves none.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Line:
                 except OSError as error:
                     if isinstance(error, BlockingIOError):
                         raise
-                    self.unsent.clear()  # nobody will read it any more
+                    self.unsent.clear()  # it will never be read
 
     def receive(self) -> bytes | None:
         """Return what has arrived, b"" when nothing has, None when nothing more can."""
@@ -106,7 +106,7 @@ class Machine:
         self.status: int | None = None
         self._stopped = False
         self._lines = (self.kernel, self.stdout, self.stderr, self.control)
-        self._said = bytearray()
+        self._partial = bytearray()
         self._request = b""
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -125,7 +125,7 @@ class Machine:
     ) -> None:
         """Start the kernel, on one core or on all; raises OSError when the host cannot."""
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-        # Who is ending ignores SIGTERM, and what is started meanwhile would inherit that and never be ended by it.
+        # A process that is ending ignores SIGTERM; a child started then would inherit that.
         heeding = ["env", "--default-signal=TERM"]
         reaper = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(REAPER), str(os.getpid())]
         self._process = subprocess.Popen(
@@ -170,7 +170,7 @@ class Machine:
                     open_lines.discard(line)
                 elif data:
                     self._take(line, data, sinks)
-        # Whatever COMMAND wrote was in our hands before its status was: the VM's init sees to that order.
+        # The VM's init sends all output of COMMAND before its status, so nothing is missing now.
         for line in open_lines:
             while data := line.receive():
                 self._take(line, data, sinks)
@@ -208,15 +208,15 @@ class Machine:
             self.log += data
             del self.log[:-_LOG_BYTES]
         else:
-            self._hear(data)
+            self._read_control(data)
 
-    def _hear(self, data: bytes) -> None:
-        """Take in what init says over the control console (guest.sh has the words)."""
-        self._said += data
-        while b"\n" in self._said:
-            said, _, rest = bytes(self._said).partition(b"\n")
-            self._said[:] = rest
-            word, _, value = said.decode(errors="replace").strip().partition(" ")
+    def _read_control(self, data: bytes) -> None:
+        """Read the lines that init sends over the control console (guest.sh lists them)."""
+        self._partial += data
+        while b"\n" in self._partial:
+            sent, _, rest = bytes(self._partial).partition(b"\n")
+            self._partial[:] = rest
+            word, _, value = sent.decode(errors="replace").strip().partition(" ")
             if word == "request" and self.ready:
                 raise VMError("the VM was rebooted from within, which ends it")
             if word == "request":

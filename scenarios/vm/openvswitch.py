@@ -105,9 +105,7 @@ def _run(*command: str) -> None:
         raise VMError(f"{command[0]} is not installed: run `bash scenarios/setup.sh`") from None
     if ended.returncode != 0:
         words = (ended.stderr or ended.stdout).strip().splitlines()
-        raise VMError(
-            f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'it said nothing'}"
-        )
+        raise VMError(f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'no output'}")
 
 
 @contextmanager
@@ -132,7 +130,7 @@ def _wake_until(done: threading.Event) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Bring Open vSwitch up or down, which is no error where it is so already; return an exit status."""
+    """Bring Open vSwitch up or down, unless it is already; return an exit status."""
     actions = {"up": up, "down": down}
     if len(arguments) != 1 or arguments[0] not in actions:
         print(f"usage: python -m scenarios.vm.openvswitch up|down, not {' '.join(arguments)!r}", file=sys.stderr)

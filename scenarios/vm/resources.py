@@ -139,7 +139,7 @@ def own_core(idle_ticks: Callable[[], Mapping[int, int]] | None = None) -> Itera
     time.sleep(_LOOK_S)
     now = look()
     for core in sorted(cores, key=lambda core: (now.get(core, 0) - before.get(core, 0), core), reverse=True):
-        # A name that is bound and never listened on: whoever holds it may die in any way, and it is free again.
+        # A name that is bound and never listened on: however its holder ends, it is free again.
         with socket.socket(socket.AF_UNIX) as mark:
             try:
                 mark.bind(f"\0{CORE_MARK}{core}")

@@ -57,7 +57,7 @@ def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
 @pytest.mark.parametrize(
     ("arguments", "image", "status", "words"),
     [
-        ("-- true", "/no/kernel", 3, "/no/kernel is no User-Mode Linux kernel"),
+        ("-- true", "/no/kernel", 3, "/no/kernel is not a User-Mode Linux kernel"),
         ("-- true", "/bin/true", 3, "run `bash scenarios/setup.sh`"),
         ("--memory 900TB -- true", None, 3, "no room for the VM's 900 TB of memory"),
         ("--memory 1MB -- true", None, 2, "1 MB of memory is too little"),

@@ -28,7 +28,7 @@ MAX_BYTES = 256_000_000
 
 _HEADER = ["time", "link", "rate"]
 _MAX_TIME_NS = 10**18  # some thirty years, and well inside 64 bits
-_MOST_MISTAKES = 20  # listed, in case that the file is something else altogether
+_MOST_MISTAKES = 20  # listed: the file may be something else altogether
 _KEY = "conditions.trace"
 
 

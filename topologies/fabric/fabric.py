@@ -1,7 +1,7 @@
 """The declared fabric: everything about the network that is fixed before an experiment begins.
 
 A FabricSpec becomes a Fabric once: names, ranks, ports, datapath ids and addresses, the logical links whose conditions
-are sampled, and the candidate paths over the WAN. What the conditions are is `conditions`' part.
+are sampled, and the candidate paths over the WAN. `conditions` has the conditions.
 """
 
 import re

@@ -14,7 +14,7 @@ from topologies.errors import FabricError, Mistake
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
 """Most candidate paths from one site to another: the controller compares all of them for every collective."""
-_MAX_PARTIAL_PATHS = 100_000  # a bound on the search itself: a dense WAN has far more dead ends than paths
+_MAX_PARTIAL_PATHS = 100_000  # bounds the search: a dense WAN has far more dead ends than paths
 
 _ROUTER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 _RESERVED_NAME = re.compile(r"g\d+|s\d+[blp]\d+")

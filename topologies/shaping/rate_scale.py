@@ -37,7 +37,7 @@ class RateScale:
         """Read ``"1/1000"`` (or ``"1"``); raises ScaleError."""
         match = _FRACTION.fullmatch(text)
         if match is None:
-            raise ScaleError(f'"{text[:40]}" is no rate scale: allowed is 1/N, such as "1/1000", or 1')
+            raise ScaleError(f'"{text[:40]}" is not a rate scale: allowed is 1/N, such as "1/1000", or 1')
         return cls(int(match[1] or 1))
 
     def __str__(self) -> str:

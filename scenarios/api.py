@@ -1,0 +1,156 @@
+"""The Python API: make a scenario, run it in either engine, and compare the modes of stored runs by pairs.
+
+    from scenarios.api import compare, run, scenario
+
+    rows = run(scenario("fig4a", {"collective.count": 1000}))
+    compare("results/mine", baseline="wan")
+
+Whatever fails is an exception whose text is a sentence. `analysis.results` reads run folders.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from analysis.results.reader import ResultsError, open_run
+from analysis.results.schema import collectives_schema, collectives_table
+from analysis.statistics.intervals import gain, shared, summarise
+from scenarios.engines.base import Engine, Failed, Slice
+from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
+from scenarios.engines.host_capacity import check_capacity
+from scenarios.engines.model import Model, as_reckoned
+from scenarios.spec.described import further
+from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.figures.points import Configuration, Point
+
+ENGINES = ("model", "emulation")
+
+
+class RunError(RuntimeError):
+    """A point that could not be run; one sentence that names it."""
+
+
+def scenario(source: str | Path = "paper", values: Mapping[str, object] | None = None) -> Scenario:
+    """The scenario of this name ("fig4a") or TOML file, with these values in place of its own.
+
+    `values` are by dotted key, as TOML has them: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]}; "sweep.KEY"
+    takes a list of values to be swept. Raises ScenarioError (a ValueError) with every mistake, one line each.
+    """
+    overrides = [Override(key, value, key) for key, value in (values or {}).items()]
+    return load_scenario(str(source), overrides)
+
+
+def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.DataFrame":
+    """Run every point of a scenario and return its collectives, a row each, without making a run folder.
+
+    The columns are those of collectives.parquet. The emulation measures the first `collective.emulated` collectives of
+    each point. `jobs` is the number of processes, or of VMs, at a time: at most as many VMs as there is memory for, and
+    one on the wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError where
+    this machine cannot run the VM, RunError for a point that fails.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
+    runner: Engine
+    if engine == "model":
+        runner, configurations = Model(jobs=jobs), [as_reckoned(one) for one in scenario.settings()]
+    else:
+        configurations = [emulated(one) for one in scenario.settings()]
+        check_chunks(configurations)
+        check_faults(configurations)
+        check(configurations)
+        check_capacity(configurations)
+        runner = Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs))
+    parts = []
+    with closing(runner.run(configurations)) as news:
+        for item in news:
+            if isinstance(item, Failed):
+                raise RunError(item.why)
+            if isinstance(item, Slice):
+                parts.append(item)
+    parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
+    return pa.concat_tables([_table(engine, part, configurations[part.setting]) for part in parts]).to_pandas()
+
+
+def _table(engine: str, part: Slice, configuration: Scenario) -> pa.Table:
+    """Some collectives of one point, with the columns of collectives.parquet."""
+    swept = further(configuration)
+    columns = {
+        "engine": engine,
+        "setting": part.setting,
+        "mode": part.mode,
+        "gpus": configuration.gpus,
+        "gpus_per_site": "+".join(map(str, configuration.fabric.gpus_per_site)),
+        "chunk_bytes": configuration.collective.chunk_bytes,
+        "wan_delay_s": configuration.conditions.wan_delay_s,
+        "seed": configuration.run.seed,
+        **swept,
+    }
+    return collectives_table(part.rows, columns, collectives_schema(swept))
+
+
+def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":
+    """How much less time the points of a run take than their baselines: a row for each point that has one.
+
+    The baseline of a point is the point of the same engine and configuration in the run `against` (this run, if left
+    out), in the mode `baseline` (its own mode, if left out). Runs are compared configuration by configuration, so both
+    have as many, with the same swept values. Columns: `engine`, `setting`, `label`, `mode`, `baseline`, `collectives`
+    (those that both have), `mean_s`, `baseline_mean_s`, `gain` (1 - mean / baseline's mean) and the ends of its 95 %
+    interval, `gain_low` and `gain_high`, from pairs of the same collectives (NaN where there are too few).
+
+    Raises ResultsError for a folder that cannot be read and for runs that cannot be compared, ValueError without
+    `against` and `baseline`.
+    """
+    import pandas as pd
+
+    if against is None and baseline is None:
+        raise ValueError("nothing to compare with: give another run as `against`, or a mode as `baseline`")
+    configurations, mine = _points(directory)
+    others_configurations, others = (configurations, mine) if against is None else _points(against)
+    if [one.swept for one in configurations] != [one.swept for one in others_configurations]:
+        raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
+    found = []
+    for (engine, setting, mode), point in mine.items():
+        other = others.get((engine, setting, baseline or mode))
+        pair = None if other is None else shared([other.series, point.series])
+        less = None if pair is None else gain(*pair)
+        if other is None or pair is None or less is None:
+            continue
+        found.append(
+            {
+                "engine": engine,
+                "setting": setting,
+                "label": point.configuration.label,
+                "mode": mode,
+                "baseline": other.mode,
+                "collectives": pair[0].number.size,
+                "mean_s": summarise(pair[1]).mean_s.value,
+                "baseline_mean_s": summarise(pair[0]).mean_s.value,
+                "gain": less.value,
+                "gain_low": less.low,
+                "gain_high": less.high,
+            }
+        )
+    if not found:
+        wanted = "of its modes" if baseline is None else f"mode {baseline}"
+        raise ResultsError(f"{against or directory} has none of the collectives of {directory} in any {wanted}")
+    return pd.DataFrame(found)
+
+
+def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], Point]]":
+    """The configurations of a run, and its points by engine, index of the configuration and mode."""
+    from analysis.figures.points import FigureError, configurations_of, points_of  # imports Matplotlib
+
+    stored = open_run(directory)
+    try:
+        configurations = configurations_of(stored)
+        return configurations, points_of(stored, configurations)
+    except FigureError as error:
+        raise ResultsError(str(error)) from None

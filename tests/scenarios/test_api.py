@@ -1,0 +1,66 @@
+"""The Python API against the command: the same rows as a run folder's, and gains as a reader would compute them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.results import ResultsError, load
+from scenarios.api import compare, run, scenario
+from scenarios.experiment.command import run as command
+from scenarios.spec.document import ScenarioError
+
+SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120"]
+VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collective.count": 120}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run folder, and one of a WAN with more paths."""
+    folders = {name: tmp_path_factory.mktemp("runs") / name for name in ("two", "three")}
+    assert command([*SHORT, "--out", str(folders["two"])]) == 0
+    assert command([*SHORT, "--set", "fabric.border_routers=3", "--out", str(folders["three"])]) == 0
+    return folders
+
+
+def test_a_run_has_the_rows_that_the_command_stores(stored: dict[str, Path]) -> None:
+    rows, wanted = run(scenario("paper", VALUES), jobs=2), load(stored["two"])
+    assert set(wanted.columns) == set(rows.columns)
+    rows, wanted = (found.sort_values(["setting", "mode", "collective"]) for found in (rows, wanted))
+    for column in wanted.columns:
+        if column in ("ring", "paths"):
+            assert [list(cell) for cell in rows[column]] == [list(cell) for cell in wanted[column]]
+        else:
+            np.testing.assert_array_equal(rows[column].to_numpy(), wanted[column].to_numpy(), err_msg=column)
+
+
+@pytest.mark.parametrize(("against", "baseline"), [(None, "joint"), ("three", None), ("three", "base")])
+def test_gains_are_over_pairs_of_the_same_collectives(
+    stored: dict[str, Path], against: str | None, baseline: str | None
+) -> None:
+    found = compare(stored["two"], None if against is None else stored[against], baseline=baseline)
+    mine, others = load(stored["two"]), load(stored[against or "two"])
+    assert len(found) == 4
+    for row in found.itertuples():
+        times = mine[(mine.setting == row.setting) & (mine["mode"] == row.mode)].completion_s.to_numpy()
+        least = others[(others.setting == row.setting) & (others["mode"] == row.baseline)].completion_s.to_numpy()
+        assert row.baseline == (baseline or row.mode)
+        assert row.gain == pytest.approx(1 - times.sum() / least.sum())
+        assert (row.collectives, row.mean_s) == (120, pytest.approx(times.mean()))
+        assert row.gain_low <= row.gain <= row.gain_high
+
+
+def test_mistakes_are_one_sentence(stored: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"collective\.chunk: .*8 GB/s"):
+        scenario("paper", {"collective.chunk": "8 GB/s"})
+    with pytest.raises(ValueError, match=r"quantum.*model, emulation"):
+        run(scenario(), "quantum")
+    with pytest.raises(ValueError, match=r"against.*baseline"):
+        compare(stored["two"])
+    with pytest.raises(ResultsError, match="ccl"):
+        compare(stored["two"], baseline="ccl")
+    with pytest.raises(ResultsError, match=str(tmp_path)):
+        compare(tmp_path, baseline="base")
+    assert command(["--engine", "model", "--collectives", "5", "--out", str(tmp_path / "other")]) == 0
+    with pytest.raises(ResultsError, match="sweep"):
+        compare(stored["two"], tmp_path / "other")

@@ -1,0 +1,217 @@
+"""README.md and docs/: the README's commands run, the programs take those of all pages, Python runs, TOML loads."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.experiment import command as experiment
+from scenarios.spec.load import load_scenario
+from tests.conftest import PROJECT
+
+LANGUAGES = {"sh", "toml", "python", ""}  # without a language: output, and drawings
+SHOWN = r"results/[A-Za-z0-9_.-]+-[0-9]{8}-[0-9]{6}"  # run folders that stand for any
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (PROJECT / "README.md", *PROJECT.glob("docs/*.md"))}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, the line it begins at, its language and its text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    fence = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for found in fence.finditer(PAGES[page]):
+        yield Block(page, PAGES[page].count("\n", 0, found.start()) + 1, found[1].strip(), found[2])
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+def commands(*pages: str) -> list[str]:
+    """Every command of these pages once, without the comment behind it."""
+    text = "".join(block.text for block in BLOCKS if block.language == "sh" and block.page in pages)
+    bare = [" ".join(re.sub(r"(^|\s+)#( .*|$)", "", line).split()) for line in text.splitlines()]
+    return [line for line in dict.fromkeys(bare) if line]
+
+
+def blocks_in(language: str) -> list[Any]:
+    """The blocks in a language, as parameters of a test."""
+    return [pytest.param(block, id=f"{block.page}:{block.line}") for block in BLOCKS if block.language == language]
+
+
+# --- what is run ----------------------------------------------------------------------------------------------------
+
+
+def more(options: str) -> Callable[[str], str]:
+    """The command with further options."""
+    return lambda command: f"{command} {options}"
+
+
+RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
+    # what the README's commands are like, and what is run for them: as written, or shortened
+    (r"bash scenarios/setup\.sh && .*python -m pytest", more("--collect-only")),
+    (r"bash scenarios/setup\.sh && .*scenarios/run\.py$", more("--collectives 2 --modes base,joint")),
+    (r".* --(doctor|resume|cli)", more("")),
+    (r".*scenarios/run\.py .*--engine model", more("--collectives 200")),
+    (r".*scenarios/run\.py mine\.toml", more("--collectives 2 --modes base")),
+    (r".*scenarios/campaign\.py", lambda command: re.sub(r"--count [0-9]+", "--count 2", command)),
+    (r".*python -m analysis\.", more("")),
+)
+
+
+STAMP = "cat pyproject.toml scenarios/setup.sh <(/usr/bin/python3 --version) | sha256sum"
+"""What scenarios/setup.sh compares with its stamp in .venv."""
+
+
+def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=cwd, env={**os.environ, "TERM": "dumb"}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False, timeout=600,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder like the project's, away from it, with the pages' scenarios (whose first line is a comment with the
+    file's name) and, under the names of run folders in the pages, a run of two modes in both engines."""
+    with tempfile.TemporaryDirectory(prefix="longhaul-test-") as name:
+        folder = Path(name)
+        for item in PROJECT.iterdir():
+            if item.name != "results":
+                (folder / item.name).symlink_to(item)
+        (folder / "my.toml").write_text("[run]\nseed = 2\n")
+        for block in BLOCKS:
+            if block.language == "toml" and (named := re.match(r"# *([\w.-]+\.toml)\n", block.text)):
+                (folder / named[1]).write_text(block.text)
+        run = sh(".venv/bin/python scenarios/run.py --collectives 3 --modes base,joint --out results/shown", folder)
+        assert run.returncode == 0, run.stderr
+        for shown in {shown for page in PAGES.values() for shown in re.findall(SHOWN, page)}:
+            (folder / shown).symlink_to(folder / "results" / "shown")
+        yield folder
+
+
+@pytest.mark.parametrize("command", commands("README.md"))
+def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
+    change = next((change for pattern, change in RUN if re.match(pattern, command)), None)
+    # Where .venv is out of date, set-up would replace it while other tests use it.
+    if "scenarios/setup.sh" in command:
+        current = sh(f"{STAMP} | cmp - .venv/longhaul.stamp", PROJECT)
+        assert current.returncode == 0, "set-up is out of date: run `bash scenarios/setup.sh` before the tests"
+    assert change is not None, f"README.md has a command that RUN in {Path(__file__).name} does not know: {command}"
+    done = sh(change(command), folder)
+    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks_in("python"))
+def test_all_python_runs(block: Block, folder: Path) -> None:
+    (folder / "block.py").write_text(block.text)
+    done = sh(".venv/bin/python block.py", folder)
+    assert done.returncode == 0, f"{block.page}, line {block.line}: {done.stderr}"
+
+
+# --- what is parsed -------------------------------------------------------------------------------------------------
+
+MANUAL = {
+    # commands that other tests run: the test
+    "mn": "test_mn_pings_all_over_the_fabric_beside_the_controller",
+    "vagrant": "test_a_bare_machine_is_set_up_and_runs_the_command_as_written",
+}
+
+
+PARSE = """
+import argparse, runpy, sys
+parse = argparse.ArgumentParser.parse_args
+def only_parse(*arguments):
+    parse(*arguments)
+    sys.exit(77)
+argparse.ArgumentParser.parse_args = only_parse
+program, sys.argv = sys.argv[1], sys.argv[1:]
+(runpy.run_path if program.endswith(".py") else runpy.run_module)(program, run_name="__main__")
+"""
+"""Runs a program, a file or a module, up to where its arguments are parsed; exit status 77 then."""
+
+
+@pytest.mark.parametrize("command", commands(*PAGES))
+def test_every_command_is_one_that_its_program_takes(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    words = shlex.shlex(command, posix=True, punctuation_chars="|&;")
+    words.whitespace_split = True
+    for part in shlex.join(words).replace("'|'", "\n").replace("'&&'", "\n").splitlines():
+        program, *arguments = [word for word in shlex.split(part) if word != "sudo" and not re.match("[A-Z_]+=", word)]
+        if re.fullmatch(r"(\.venv/bin/)?python3?", program):
+            check_arguments(arguments)
+        elif program in MANUAL:
+            tests = (file.read_text() for file in PROJECT.glob("tests/**/test_*.py"))
+            assert any(f"def {MANUAL[program]}(" in text for text in tests), f"there is no {MANUAL[program]}"
+        else:
+            assert program in ("printf", "cd") or [program, *arguments] == ["bash", "scenarios/setup.sh"], command
+
+
+def check_arguments(arguments: list[str]) -> None:
+    """Fail unless the program that Python is started with takes its arguments."""
+    if arguments[:2] == ["-m", "pytest"]:
+        for word in arguments[2:]:
+            assert ".py" not in word or list(PROJECT.glob(word)), f"there is no {word}"
+    elif arguments == ["scenarios/run.py", "--doctor"]:
+        return
+    elif arguments[0] == "scenarios/run.py":
+        assert experiment.run([*(word for word in arguments[1:] if word != "--cli"), "--dry-run"]) == 0
+    elif arguments != ["-m", "json.tool"]:
+        words = shlex.join([sys.executable, "-c", PARSE, *arguments[arguments[0] == "-m" :]])
+        done = sh(words, PROJECT)
+        assert done.returncode == 77, done.stderr
+
+
+# --- what else the pages say ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", blocks_in("toml"))
+def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(block.text)
+    assert load_scenario(str(path)).settings()
+
+
+def test_every_block_is_in_a_known_language() -> None:
+    assert {block.language for block in BLOCKS} <= LANGUAGES
+    assert len(commands("README.md")) == 10
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+    folder = PROJECT if page == "README.md" else PROJECT / "docs"
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", PAGES[page]):
+        file = folder / (path or page)
+        assert file.is_file(), f"{page} links to {path}"
+        headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{page} links to {path}#{anchor}"
+
+
+def test_the_reference_of_keys_is_that_of_the_schema() -> None:
+    if importlib.util.find_spec("scenarios.spec.reference") is None:
+        pytest.skip("the schema has no reference yet")
+    table = PAGES["scenarios.md"].partition("<!-- keys -->")[2].partition("<!-- /keys -->")[0]
+    made = sh(".venv/bin/python -m scenarios.spec.reference", PROJECT)
+    assert made.returncode == 0, made.stderr
+    assert table.strip() == made.stdout.strip()
