@@ -8,6 +8,7 @@ one is marked, and its times are then lower than they can be.
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 BAD_USAGE, DONE = 2, 0
 _LEAST_BYTES, _MOST_BYTES = 1, 10**12
-_SHARED = "* flows share links there, and the model gives each of them the whole link: these times are too low"
+_SHARED = "* flows share links, and the model gives each of them the whole link: the time is too low and not compared"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +136,12 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
 
 
 def _table(kind: str, lines: Sequence[Line]) -> str:
-    """The lines as text, in nccl-tests' columns; the best of each size and mode is marked."""
+    """The lines as text, in nccl-tests' columns; the best of each size and mode is marked, of those that share no link."""
     heads = ("size (B)", "count", "type", "mode", "algorithm", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "")
-    best = {
-        (size, mode): min(line.time_s for line in lines if (line.size, line.mode) == (size, mode))
-        for size, mode in {(line.size, line.mode) for line in lines}
-    }
+    best: dict[tuple[int, str], float] = {}
+    for line in lines:
+        if not line.shared_links:
+            best[line.size, line.mode] = min(line.time_s, best.get((line.size, line.mode), math.inf))
     rows = [
         (
             f"{line.size:,}",
@@ -151,7 +152,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
             f"{line.time_s * 1e6:,.2f}",
             f"{line.algbw / 1e9:.2f}",
             f"{line.busbw / 1e9:.2f}",
-            "best" if line.time_s == best[line.size, line.mode] else "",
+            "best" if line.time_s == best.get((line.size, line.mode)) else "",
         )
         for line in lines
     ]

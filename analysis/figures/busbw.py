@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import Picture, canvas, explain, panels, table
 from analysis.figures.style import FAINT, INK
+from topologies.units import format_size
 
 Row = tuple[str, str, int, float, bool]
 """Algorithm, mode, bytes, busbw in bytes a second, and whether its flows share links, which the model leaves out."""
@@ -23,11 +25,12 @@ def picture(kind: str, rows: Sequence[Row], *, name: str) -> Picture:
         for axes, mode in zip(panels(figure, len(modes), columns=2, sharey=True), modes, strict=True):
             _draw(axes, algorithms, [row for row in rows if row[1] == mode])
             axes.set_title(f"{kind}, mode {mode}, predicted")
-            axes.set_xlabel("size (bytes)")
+            axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
             axes.legend(fontsize="x-small")
         explain(
-            figure, "Dotted: where the best algorithm changes. Dashed: flows share links, so the model is too fast."
+            figure,
+            "Dashed: flows share links, which the model leaves out. Dotted: where the best of the others changes.",
         )
     data = table(("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "shares_links"), rows)
     return Picture(name=name, caption=f"Bus bandwidth of {kind} by size and algorithm.", figure=figure, data=data)
@@ -47,17 +50,32 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
                 markersize=3.5,
             )
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     for size, (before, after) in crossovers(rows):
         axes.axvline(size, color=FAINT, linestyle=":")
         axes.annotate(
-            f"{before} | {after}", (size, 0), (0, 3), textcoords="offset points", rotation=90, fontsize=6, color=INK
+            f"{before} | {after}",
+            (size, 1),
+            (-2, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            rotation=90,
+            fontsize=6,
+            color=INK,
+            va="top",
+            ha="right",
         )
 
 
 def crossovers(rows: Iterable[Row]) -> list[tuple[int, tuple[str, str]]]:
-    """The sizes from which on another algorithm is the best than at the size before, and the two."""
+    """The sizes from which on another algorithm is the best than at the size before, and the two.
+
+    Algorithms whose flows share links at a size are left out of the comparison there.
+    """
     best: dict[int, tuple[float, str]] = {}
-    for algorithm, _, size, busbw, _ in rows:
-        best[size] = max(best.get(size, (0.0, "")), (busbw, algorithm))
+    for algorithm, _, size, busbw, shares in rows:
+        if not shares:
+            best[size] = max(best.get(size, (0.0, "")), (busbw, algorithm))
     steps = pairwise(sorted(best))
     return [(b, (best[a][1], best[b][1])) for a, b in steps if best[a][1] != best[b][1]]

@@ -8,7 +8,7 @@ import pytest
 from analysis.figures.busbw import crossovers
 from scenarios.collectives import main
 
-EQUAL = ["intra_rate=80-80 Gbit/s", "wan_rate=80-80 Gbit/s", "intra_delay=1 us", "wan_delay=0 s"]
+EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
 RATE, N = 10e9, 8  # bytes a second, GPUs
 
@@ -24,7 +24,7 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
     for line in found:
         # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
         transmission_s = 2 * (N - 1) * line["size"] / N / RATE
-        assert transmission_s < line["time_s"] < transmission_s + 2 * (N + 1) * 1e-6
+        assert transmission_s < line["time_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
         assert line["algbw"] == pytest.approx(line["size"] / line["time_s"])
         assert line["busbw"] == pytest.approx(line["algbw"] * 2 * (N - 1) / N)
         assert line["shared_links"] == []
@@ -41,9 +41,9 @@ def test_the_best_of_a_size_is_faster_than_all_others_and_the_figure_marks_where
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = lines(capsys, *CONSTANT, "--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB")
-    rows = [(line["algorithm"], "base", line["size"], line["busbw"], False) for line in found]
+    rows = [(line["algorithm"], "base", line["size"], line["busbw"], bool(line["shared_links"])) for line in found]
     best = {}
-    for line in found:
+    for line in (line for line in found if not line["shared_links"]):
         best.setdefault(line["size"], []).append((line["time_s"], line["algorithm"]))
     winners = [min(best[size])[1] for size in sorted(best)]
     steps = zip(sorted(best)[1:], pairwise(winners), strict=True)
