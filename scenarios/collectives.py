@@ -136,7 +136,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
 
 
 def _table(kind: str, lines: Sequence[Line]) -> str:
-    """The lines as text, in nccl-tests' columns; the best of each size and mode is marked, of those that share no link."""
+    """The lines as text, in nccl-tests' columns; of each size and mode, the best that shares no link is marked."""
     heads = ("size (B)", "count", "type", "mode", "algorithm", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "")
     best: dict[tuple[int, str], float] = {}
     for line in lines:

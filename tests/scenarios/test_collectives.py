@@ -1,7 +1,6 @@
 """The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
 
 import json
-from itertools import pairwise
 
 import pytest
 
@@ -37,19 +36,22 @@ def test_flows_that_share_a_link_are_named_and_marked(capsys: pytest.CaptureFixt
     assert "direct *" in capsys.readouterr().out
 
 
-def test_the_best_of_a_size_is_faster_than_all_others_and_the_figure_marks_where_it_changes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = lines(capsys, *CONSTANT, "--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB")
-    rows = [(line["algorithm"], "base", line["size"], line["busbw"], bool(line["shared_links"])) for line in found]
-    best = {}
-    for line in (line for line in found if not line["shared_links"]):
-        best.setdefault(line["size"], []).append((line["time_s"], line["algorithm"]))
-    winners = [min(best[size])[1] for size in sorted(best)]
-    steps = zip(sorted(best)[1:], pairwise(winners), strict=True)
-    changes = [(size, (before, after)) for size, (before, after) in steps if before != after]
-    assert crossovers(rows) == changes
-    assert changes
+def test_the_best_of_a_size_is_the_fastest_whose_flows_share_no_link(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB", "--factor", "64"]
+    found = lines(capsys, *asked)
+    assert main(asked) == 0
+    marked = [row.split() for row in capsys.readouterr().out.splitlines() if row.endswith("best")]
+    for size in {line["size"] for line in found}:
+        alone = [line for line in found if line["size"] == size and not line["shared_links"]]
+        best = min(alone, key=lambda line: line["time_s"])
+        assert [row[4] for row in marked if row[0] == f"{size:,}"] == [best["algorithm"]]
+
+
+def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> None:
+    rows = [("a", "base", size, busbw, False) for size, busbw in ((1, 5.0), (2, 5.0), (3, 5.0))]
+    rows += [("b", "base", size, busbw, False) for size, busbw in ((1, 4.0), (2, 6.0), (3, 7.0))]
+    rows += [("shares", "base", size, 99.0, True) for size in (1, 2, 3)]
+    assert crossovers(rows) == [(2, ("a", "b"))]
 
 
 @pytest.mark.parametrize(
