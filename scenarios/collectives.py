@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     except (ScenarioError, ScheduleError, UnitError, ValueError) as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return BAD_USAGE
+    if asked.export is not None:
+        return _export(asked.export, asked.kind, list(schedules.values()), sizes)
     lines = []
     for name, found in schedules.items():
         for line in _lines(asked.kind, name, found, settings[0], sizes):
@@ -81,6 +83,27 @@ def main(arguments: Sequence[str]) -> int:
         rows = [(line.algorithm, line.mode, line.size, line.busbw, bool(line.shared_links)) for line in lines]
         for path in picture(asked.kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
+    return DONE
+
+
+def _export(path: Path, kind: str, schedules: "Sequence[Schedule]", sizes: Sequence[int]) -> int:
+    """Write one schedule as GOAL with its ranks in order; return the exit status."""
+    from hosts.collectives import goal
+    from hosts.collectives.kinds import slots_in_size
+
+    if len(schedules) != 1 or len(sizes) != 1:
+        print(
+            f"collectives.py: --export of {len(schedules)} algorithms and {len(sizes)} sizes: allowed is one of each",
+            file=sys.stderr,
+        )
+        return BAD_USAGE
+    (found,), (size,) = schedules, sizes
+    slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots)
+    try:
+        path.write_text(goal.text(found, placement=range(found.places), slot_bytes=slot_bytes), encoding="utf-8")
+    except OSError as error:
+        print(f"collectives.py: --export: {path} cannot be written: {error.strerror}", file=sys.stderr)
+        return BAD_USAGE
     return DONE
 
 
@@ -193,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write one algorithm of one size as GOAL, and stop")
     parser.add_argument("--figure", type=Path, metavar="PATH", help="draw busbw by size into PATH.svg, .png and .csv")
     return parser
 

@@ -64,6 +64,8 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--set", "fabric.gpus=7"], "fabric.gpus"),
         (["--modes", "best"], "best"),
         (["no-such-scenario"], "no-such-scenario"),
+        (["--export", "x.goal"], "7 algorithms"),
+        (["--export", "/no/such/x", "--algorithms", "ring", "--to", "8 kB"], "/no/such/x"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
