@@ -1,0 +1,151 @@
+"""Kinds of collectives: what every place's buffer holds before and must hold after, and the algorithms of each.
+
+A buffer of n places is cut into *blocks* of equal size, and each block into the slots that an algorithm works with:
+
+    allgather       n blocks; place p begins with block p and ends with all
+    reducescatter   n blocks; place p ends with the sum of all places' blocks p
+    allreduce       every place ends with the sum of all buffers
+    alltoall        2 n blocks; block q of place p goes to block n + p of place q
+    broadcast       every place ends with the root's buffer
+    reduce          the root ends with the sum of all buffers
+    gather          n blocks; the root ends with block p of every place p
+    scatter         n blocks; place p ends with block p of the root
+"""
+
+from collections.abc import Callable
+
+from hosts.collectives import direct, doubling, hierarchical, ring, tree
+from hosts.collectives.schedule import Contents, Schedule, ScheduleError, dual, prove, sliced, then
+
+Sites = tuple[int, ...]
+
+_ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
+    "ring": lambda sites, channels: ring.allgather(sum(sites), channels=channels),
+    "halving-doubling": lambda sites, _: doubling.allgather(sum(sites)),
+    "direct": lambda sites, _: direct.allgather(sum(sites)),
+    "hierarchical": lambda sites, _: hierarchical.allgather(sites),
+}
+_BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
+    "chain": lambda sites: tree.chain(sum(sites)),
+    "tree": lambda sites: tree.binary(sum(sites)),
+    "double-tree": lambda sites: tree.double_binary(sum(sites)),
+    "direct": lambda sites: direct.broadcast(sum(sites)),
+    "hierarchical": hierarchical.broadcast,
+}
+_SCATTERS: dict[str, Callable[[Sites], Schedule]] = {
+    "tree": lambda sites: tree.binomial_scatter(sum(sites)),
+    "direct": lambda sites: direct.scatter(sum(sites)),
+}
+
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "allgather": tuple(_ALLGATHERS),
+    "reducescatter": tuple(_ALLGATHERS),
+    "allreduce": tuple(dict.fromkeys([*_ALLGATHERS, *_BROADCASTS])),
+    "alltoall": ("direct",),
+    "broadcast": tuple(_BROADCASTS),
+    "reduce": tuple(_BROADCASTS),
+    "gather": tuple(_SCATTERS),
+    "scatter": tuple(_SCATTERS),
+}
+"""The algorithms of each kind of collective."""
+
+
+def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, pieces: int = 1) -> Schedule:
+    """The schedule of a collective over the places of these sites, site by site; the root is place 0.
+
+    `channels` are rings, every other one in the opposite direction; `pieces` are the messages that each slot is sent
+    as. Proven before it is returned. Raises ScheduleError where there is no such collective or algorithm, for channels
+    of anything but rings, and for fewer than two places.
+    """
+    if kind not in ALGORITHMS:
+        raise ScheduleError(f"there is no collective {kind!r}: allowed are {', '.join(ALGORITHMS)}")
+    if algorithm not in ALGORITHMS[kind]:
+        raise ScheduleError(f"there is no algorithm {algorithm!r} of {kind}: allowed are {', '.join(ALGORITHMS[kind])}")
+    if channels < 1 or pieces < 1 or (channels > 1 and algorithm != "ring"):
+        raise ScheduleError(
+            f"{algorithm} with {channels} channels and {pieces} pieces: allowed are 1 or more pieces, and 1 channel, "
+            "or more with ring"
+        )
+    if sum(sites) < 2:
+        raise ScheduleError(f"a collective among {sum(sites)} GPUs: allowed are 2 or more")
+    found = sliced(_whole(kind, algorithm, sites, channels), pieces)
+    prove(found, *contents(kind, places=found.places, slots=found.slots))
+    return found
+
+
+def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
+    if kind == "alltoall":
+        return direct.alltoall(sum(sites))
+    if kind in ("scatter", "gather"):
+        scatter = _SCATTERS[algorithm](sites)
+        return scatter if kind == "scatter" else dual(scatter, adds=False)
+    if kind in ("broadcast", "reduce") or algorithm not in _ALLGATHERS:
+        down = _BROADCASTS[algorithm](sites)
+        if kind == "broadcast":
+            return down
+        return dual(down) if kind == "reduce" else then(dual(down), down)
+    out = _ALLGATHERS[algorithm](sites, channels)
+    if kind == "allgather":
+        return out
+    # Backwards in time a ring turns round; one that goes on in the same direction uses the same links throughout.
+    backwards = ring.allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
+    back = dual(backwards)
+    return back if kind == "reducescatter" else then(back, out)
+
+
+def slots_in_size(kind: str, *, places: int, slots: int) -> int:
+    """How many slots the size of a collective is spread over, where size is counted as nccl-tests does: the whole
+    buffer; of an alltoall that is what one place sends, its own block included."""
+    return slots // 2 if kind == "alltoall" else slots
+
+
+def busbw_factor(kind: str, places: int) -> float:
+    """What nccl-tests multiplies size / time with for the "bus bandwidth" (its doc/PERFORMANCE.md)."""
+    if kind == "allreduce":
+        return 2 * (places - 1) / places
+    return 1.0 if kind in ("broadcast", "reduce") else (places - 1) / places
+
+
+def contents(kind: str, *, places: int, slots: int, root: int = 0) -> tuple[Contents, Contents]:
+    """What all slots hold before a collective, and what they must hold after it (0: anything), for `prove`."""
+    everyone = range(places)
+
+    def mine(place: int, slot: int) -> int:
+        return 1 << (place * slots + slot)
+
+    def total(slot: int) -> int:
+        return sum(mine(place, slot) for place in everyone)
+
+    def block(slot: int) -> int:
+        return slot * (2 * places if kind == "alltoall" else places) // slots
+
+    def holds(place: int, slot: int) -> int:
+        begins = {
+            "allgather": block(slot) == place,
+            "gather": block(slot) == place,
+            "alltoall": block(slot) < places,
+            "broadcast": place == root,
+            "scatter": place == root,
+        }.get(kind, True)
+        return mine(place, slot) if begins else 0
+
+    def wanted(place: int, slot: int) -> int:
+        if kind == "allgather" or (kind == "gather" and place == root):
+            return mine(block(slot), slot)
+        if (
+            kind == "allreduce"
+            or (kind == "reducescatter" and block(slot) == place)
+            or (kind, place) == ("reduce", root)
+        ):
+            return total(slot)
+        if kind == "broadcast" or (kind == "scatter" and block(slot) == place):
+            return mine(root, slot)
+        if kind == "alltoall" and block(slot) >= places and block(slot) - places != place:
+            each = slots // (2 * places)
+            return mine(block(slot) - places, place * each + slot % each)
+        return 0
+
+    return (
+        [[holds(place, slot) for slot in range(slots)] for place in everyone],
+        [[wanted(place, slot) for slot in range(slots)] for place in everyone],
+    )

@@ -1,0 +1,256 @@
+"""Schedules: what every GPU sends to whom, what each transfer waits for, and a proof of what they deliver.
+
+A schedule is a list of transfers on *flows*, each one TCP connection between two GPUs, which delivers in order. A flow
+serves its transfers in program order, one at a time. A transfer begins when all transfers that it waits for have
+arrived and the one before it on its flow has left. This is the form of GOAL (Hoefler et al., "Group Operation Assembly
+Language", ICPP 2009); in addition a transfer says which slots of the sender's buffer go to which of the receiver's.
+
+A schedule speaks of *places* 0 .. n-1; which rank stands at which place is an embedding's choice.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not do what it should: one sentence with the place, the slot and the task."""
+
+
+@dataclass(frozen=True, order=True)
+class Flow:
+    """A connection from one place to another; channels are connections of their own between the same two."""
+
+    src: int
+    dst: int
+    channel: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """One message: `flow` is an index in `Schedule.flows`, `slots` are pairs (the sender's slot, the receiver's slot).
+
+    The receiver adds what arrives if `adds`, else it overwrites. `after` are indices of earlier transfers, which must
+    have arrived at the sender before this one begins.
+    """
+
+    flow: int
+    slots: tuple[tuple[int, int], ...]
+    adds: bool = False
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots."""
+
+    places: int
+    slots: int
+    flows: tuple[Flow, ...]
+    transfers: tuple[Transfer, ...]
+
+    def sends(self) -> Iterator[tuple[Flow, Transfer]]:
+        """The transfers in program order, each with its flow."""
+        return ((self.flows[transfer.flow], transfer) for transfer in self.transfers)
+
+
+class Builder:
+    """Makes a schedule of transfers in program order; what each waits for is derived from the slots that it sends.
+
+    Example: a broadcast along a chain of three places::
+
+        builder = Builder(places=3, slots=1)
+        builder.send(0, 1, [0])
+        builder.send(1, 2, [0])  # waits for the first: it wrote what this one sends
+        schedule = builder.done()
+    """
+
+    def __init__(self, *, places: int, slots: int) -> None:
+        self._places, self._slots = places, slots
+        self._flows: dict[Flow, int] = {}
+        self._transfers: list[Transfer] = []
+        self._order = _Order()
+        self._writers: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def send(
+        self, src: int, dst: int, slots: Iterable[int | tuple[int, int]], *, adds: bool = False, channel: int = 0
+    ) -> None:
+        """Send these slots, as one message; a pair is a slot of the sender and another of the receiver."""
+        pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
+        after = {writer for slot, _ in pairs for writer in self._writers.get((src, slot), ())}
+        # What another of them implies is left out.
+        after -= {early for early in after if any(self._order.follows(late, early) for late in after)}
+        flow = self._flows.setdefault(Flow(src, dst, channel), len(self._flows))
+        self._transfers.append(Transfer(flow=flow, slots=pairs, adds=adds, after=tuple(sorted(after))))
+        index = self._order.append(flow, after)
+        for _, slot in pairs:
+            self._writers[dst, slot] = (*(self._writers.get((dst, slot), ()) if adds else ()), index)
+
+    def done(self) -> Schedule:
+        """The schedule; raises ScheduleError as `delivered` does where its order is not safe."""
+        schedule = Schedule(
+            places=self._places, slots=self._slots, flows=tuple(self._flows), transfers=tuple(self._transfers)
+        )
+        delivered(schedule, [[0] * self._slots for _ in range(self._places)])
+        return schedule
+
+
+class _Order:
+    """Which transfers are over before another begins, whatever the network does."""
+
+    def __init__(self) -> None:
+        self._earlier: list[int] = []  # of each task, as bits: all that have arrived when it arrives, but itself
+        self._last: dict[int, int] = {}
+
+    def append(self, flow: int, after: Iterable[int]) -> int:
+        """Add the next transfer; returns its index."""
+        before = self._last.get(flow)
+        found = 0
+        for one in (*after, *(() if before is None else (before,))):
+            found |= self._earlier[one] | 1 << one
+        self._earlier.append(found)
+        self._last[flow] = len(self._earlier) - 1
+        return len(self._earlier) - 1
+
+    def follows(self, late: int, early: int) -> bool:
+        """Whether `early` has always left its sender, and arrived if both have one receiver, before `late` arrives."""
+        return bool(self._earlier[late] >> early & 1)
+
+
+Contents = list[list[int]]
+"""What every place's slots hold, [places][slots]: a set of contributions as the bits of an integer, 0 if nothing."""
+
+
+def delivered(schedule: Schedule, holds: Contents) -> Contents:
+    """What all slots hold at the end of a schedule, if they hold this at its beginning.
+
+    Raises ScheduleError where the outcome depends on the network: a slot is sent before it has surely been written,
+    written while it may still be sent, or overwritten and added to in no certain order; where a contribution is added
+    to a slot that has it already; and where a transfer names a place, a slot or a transfer that does not exist.
+    """
+    now = [list(slots) for slots in holds]
+    order = _Order()
+    writers: dict[tuple[int, int], list[int]] = {}  # since the last copy, and that
+    copied: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[int, int], list[int]] = {}  # since the last copy
+    for index, transfer in enumerate(schedule.transfers):
+        _check_indices(schedule, index, transfer)
+        order.append(transfer.flow, transfer.after)
+        src, dst = schedule.flows[transfer.flow].src, schedule.flows[transfer.flow].dst
+        for slot, _ in transfer.slots:
+            for writer in writers.get((src, slot), ()):
+                # That the one before it on its flow has left says nothing of what arrives at the sender.
+                if not any(one == writer or order.follows(one, writer) for one in transfer.after):
+                    raise ScheduleError(
+                        f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {writer}, "
+                        "which writes it"
+                    )
+            readers.setdefault((src, slot), []).append(index)
+        arriving = [now[src][slot] for slot, _ in transfer.slots]
+        for (_, slot), content in zip(transfer.slots, arriving, strict=True):
+            there = (dst, slot)
+            for reader in readers.get(there, ()):
+                if not order.follows(index, reader):
+                    raise ScheduleError(
+                        f"transfer {index} writes slot {slot} of place {dst} while transfer {reader} may still send it"
+                    )
+            if transfer.adds:
+                if there in copied:
+                    _check_order(order, copied[there], index, there)
+                if now[dst][slot] & content:
+                    raise ScheduleError(
+                        f"transfer {index} adds to slot {slot} of place {dst} what has been added already"
+                    )
+                now[dst][slot] |= content
+                writers.setdefault(there, []).append(index)
+                continue
+            for writer in writers.get(there, ()):
+                _check_order(order, writer, index, there)
+            now[dst][slot] = content
+            writers[there], copied[there], readers[there] = [index], index, []
+    return now
+
+
+def _check_order(order: _Order, early: int, late: int, where: tuple[int, int]) -> None:
+    if not order.follows(late, early):
+        raise ScheduleError(
+            f"transfers {early} and {late} write slot {where[1]} of place {where[0]} in no certain order"
+        )
+
+
+def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
+    """Raise ScheduleError unless every slot that `wanted` names (0: any) holds exactly that at the end."""
+    for place, (found, right) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
+        for slot, (content, want) in enumerate(zip(found, right, strict=True)):
+            if want and content != want:
+                raise ScheduleError(
+                    f"slot {slot} of place {place} ends with {content.bit_count()} contributions and not with the "
+                    f"{want.bit_count()} that it should have"
+                )
+
+
+def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
+    if not 0 <= transfer.flow < len(schedule.flows):
+        raise ScheduleError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {len(schedule.flows) - 1}")
+    flow = schedule.flows[transfer.flow]
+    if flow.src == flow.dst or not all(0 <= end < schedule.places for end in (flow.src, flow.dst)):
+        raise ScheduleError(
+            f"transfer {index} is from place {flow.src} to {flow.dst}: allowed are two places of 0 to "
+            f"{schedule.places - 1}"
+        )
+    for slot in (slot for pair in transfer.slots for slot in pair):
+        if not 0 <= slot < schedule.slots:
+            raise ScheduleError(f"transfer {index} has slot {slot}: allowed is 0 to {schedule.slots - 1}")
+    if len({slot for _, slot in transfer.slots}) != len(transfer.slots) or not transfer.slots:
+        raise ScheduleError(f"transfer {index} has {len(transfer.slots)} slots: allowed are one or more, each once")
+    for one in transfer.after:
+        if not 0 <= one < index:
+            raise ScheduleError(f"transfer {index} waits for transfer {one}: allowed are those before it")
+        if schedule.flows[schedule.transfers[one].flow].dst != flow.src:
+            raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
+
+
+def then(first: Schedule, second: Schedule) -> Schedule:
+    """One schedule after another on the same buffers, slot by slot: a slot goes on as soon as it is there."""
+    builder = Builder(places=first.places, slots=first.slots)
+    for flow, task in (*first.sends(), *second.sends()):
+        builder.send(flow.src, flow.dst, task.slots, adds=task.adds, channel=flow.channel)
+    return builder.done()
+
+
+def beside(*parts: Schedule) -> Schedule:
+    """Schedules over the same places at once, each on slots of its own, in turns where they share a flow."""
+    starts = [sum(part.slots for part in parts[:index]) for index in range(len(parts))]
+    builder = Builder(places=parts[0].places, slots=sum(part.slots for part in parts))
+    sends = [list(part.sends()) for part in parts]
+    for turn in range(max(map(len, sends))):
+        for start, these in zip(starts, sends, strict=True):
+            if turn < len(these):
+                flow, task = these[turn]
+                slots = [(start + a, start + b) for a, b in task.slots]
+                builder.send(flow.src, flow.dst, slots, adds=task.adds, channel=flow.channel)
+    return builder.done()
+
+
+def sliced(schedule: Schedule, pieces: int) -> Schedule:
+    """The schedule with every slot cut into pieces, each sent as a message of its own: slot s becomes s * pieces ..."""
+    if pieces == 1:
+        return schedule
+    builder = Builder(places=schedule.places, slots=schedule.slots * pieces)
+    for flow, task in schedule.sends():
+        for piece in range(pieces):
+            slots = [(a * pieces + piece, b * pieces + piece) for a, b in task.slots]
+            builder.send(flow.src, flow.dst, slots, adds=task.adds, channel=flow.channel)
+    return builder.done()
+
+
+def dual(schedule: Schedule, *, adds: bool = True) -> Schedule:
+    """The schedule backwards in time: every transfer in the other direction, and copies as sums.
+
+    It makes ReduceScatter of AllGather and Reduce of Broadcast; without `adds` copies stay copies, which makes Gather
+    of Scatter.
+    """
+    builder = Builder(places=schedule.places, slots=schedule.slots)
+    for flow, task in reversed(list(schedule.sends())):
+        slots = [(b, a) for a, b in task.slots]
+        builder.send(flow.dst, flow.src, slots, adds=adds and not task.adds, channel=flow.channel)
+    return builder.done()

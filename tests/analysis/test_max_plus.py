@@ -1,0 +1,83 @@
+"""The timing model of schedules, against closed forms, an event loop and the ring's own recursion."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.model import alpha_beta, max_plus
+from hosts.collectives.kinds import schedule
+from hosts.collectives.schedule import Schedule, Transfer
+
+ALPHA, SLOT = 13e-6, 1.7e-3
+
+
+def completion(found: Schedule, slot_s: float = SLOT) -> float:
+    flows = len(found.flows), 1
+    return float(max_plus.completion_s(found.transfers, np.full(flows, ALPHA), np.full(flows, slot_s))[0])
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
+def test_constant_rates_give_the_closed_forms(n: int) -> None:
+    sites, whole_s, pieces = (n - 1, 1), SLOT * n, 6
+    log = math.log2(n)
+    forms = {
+        ("allgather", "ring", 1): (n - 1) * (ALPHA + SLOT),
+        ("reducescatter", "ring", 1): (n - 1) * (ALPHA + SLOT),
+        ("allreduce", "ring", 1): 2 * (n - 1) * (ALPHA + whole_s / n),
+        ("broadcast", "chain", pieces): (n - 1) * (ALPHA + SLOT) + (pieces - 1) * SLOT,
+        ("alltoall", "direct", 1): ALPHA + SLOT,
+    }
+    if log.is_integer():
+        forms["allreduce", "halving-doubling", 1] = 2 * ALPHA * log + 2 * (n - 1) / n * whole_s
+    for (kind, algorithm, cut), right in forms.items():
+        found = completion(schedule(kind, algorithm, sites=sites, pieces=cut))
+        assert found == pytest.approx(right, rel=1e-12), (kind, algorithm)
+
+
+def test_on_a_ring_it_is_the_recursion_of_the_ring() -> None:
+    rng = np.random.default_rng(5)
+    for n in (2, 3, 8, 16):
+        found = schedule("allgather", "ring", sites=(n - 1, 1))
+        alpha, beta = rng.uniform(0, 1, (2, 50, n))
+        sources = [flow.src for flow in found.flows]
+        ours = max_plus.completion_s(found.transfers, alpha.T[sources], beta.T[sources])
+        np.testing.assert_allclose(ours, alpha_beta.completion_s(alpha, beta), rtol=1e-12)
+
+
+@st.composite
+def task_graphs(draw: st.DrawFn) -> tuple[list[Transfer], int]:
+    flows = draw(st.integers(1, 5))
+    found = []
+    for index in range(draw(st.integers(1, 25))):
+        after = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
+        slots = ((0, 0),) * draw(st.integers(1, 3))
+        found.append(Transfer(flow=draw(st.integers(0, flows - 1)), slots=slots, after=tuple(sorted(after))))
+    return found, flows
+
+
+@settings(max_examples=2000, deadline=None)
+@given(task_graphs(), st.integers(0, 2**32))
+def test_random_graphs_take_as_long_as_in_an_event_loop(graph: tuple[list[Transfer], int], seed: int) -> None:
+    transfers, flows = graph
+    alpha, beta = np.random.default_rng(seed).uniform(0, 1, (2, flows, 1))
+    queues = {flow: [i for i, one in enumerate(transfers) if one.flow == flow] for flow in range(flows)}
+    busy, arrived, events, now = set(), set(), [], 0.0
+    while len(arrived) < len(transfers):
+        for flow, queue in queues.items():
+            if queue and flow not in busy and set(transfers[queue[0]].after) <= arrived:
+                busy.add(flow)
+                heapq.heappush(events, (now + len(transfers[queue[0]].slots) * beta[flow, 0], 0, queue.pop(0)))
+        now, has_left, index = heapq.heappop(events)
+        if has_left:
+            arrived.add(index)
+        else:
+            busy.discard(transfers[index].flow)
+            heapq.heappush(events, (now + alpha[transfers[index].flow, 0], 1, index))
+    found = max_plus.times(transfers, alpha, beta)
+    assert found.arrives_s.max() == pytest.approx(now, rel=1e-12)
+    path = max_plus.critical_path(transfers, found)
+    assert sum(step.seconds for step in path) == pytest.approx(now, rel=1e-12)

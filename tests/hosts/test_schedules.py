@@ -1,0 +1,134 @@
+"""Schedules of collectives: what they deliver, and that a broken one is found."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosts.collectives.kinds import ALGORITHMS, contents, schedule
+from hosts.collectives.ring import allgather
+from hosts.collectives.schedule import Schedule, ScheduleError, Transfer, beside, prove, then
+
+CASES = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
+
+
+def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -> None:
+    """Carry a schedule out on numbers, in a random order that flows and dependencies allow, and check every sum.
+
+    Apart from the proof: real buffers, real additions, messages in flight that arrive when they like.
+    """
+    n, rng = sum(sites), random.Random(seed)
+    values = np.random.default_rng(seed).integers(1, 1 << 40, (n, found.slots))
+    holds, wanted = contents(kind, places=n, slots=found.slots)
+    buffers = [[int(values[p, s]) if holds[p][s] else 0 for s in range(found.slots)] for p in range(n)]
+    left: set[int] = set()
+    arrived: set[int] = set()
+    flying: dict[int, list[tuple[int, list[int]]]] = {}
+    queue = {flow: [i for i, t in enumerate(found.transfers) if t.flow == flow] for flow in range(len(found.flows))}
+    while len(arrived) < len(found.transfers):
+        ready = [("send", f) for f, q in queue.items() if q and set(found.transfers[q[0]].after) <= arrived]
+        kind_of, flow = rng.choice(ready + [("arrive", f) for f, q in flying.items() if q])
+        if kind_of == "send":
+            index = queue[flow].pop(0)
+            left.add(index)
+            data = [buffers[found.flows[flow].src][slot] for slot, _ in found.transfers[index].slots]
+            flying.setdefault(flow, []).append((index, data))
+        else:
+            index, data = flying[flow].pop(0)
+            transfer, here = found.transfers[index], buffers[found.flows[flow].dst]
+            for (_, slot), value in zip(transfer.slots, data, strict=True):
+                here[slot] = here[slot] + value if transfer.adds else value
+            arrived.add(index)
+    for place in range(n):
+        for slot, want in enumerate(wanted[place]):
+            if want:
+                bits = [i for i in range(n * found.slots) if want >> i & 1]
+                right = sum(int(values[divmod(bit, found.slots)]) for bit in bits)
+                assert buffers[place][slot] == right, f"slot {slot} of place {place}"
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+@given(data=st.data())
+def test_every_algorithm_does_its_collective_whatever_the_network_does(
+    kind: str, algorithm: str, data: st.DataObject
+) -> None:
+    sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
+    channels = data.draw(st.integers(1, 3)) if algorithm == "ring" else 1
+    found = schedule(kind, algorithm, sites=sites, channels=channels, pieces=data.draw(st.integers(1, 3)))
+    carried_out(found, kind, sites, data.draw(st.integers(0, 2**32)))
+
+
+def broken(found: Schedule, rng: random.Random) -> Schedule:
+    """The schedule with one thing in it changed."""
+    transfers = list(found.transfers)
+    index = rng.randrange(len(transfers))
+    transfer = transfers[index]
+    change = rng.choice(["drop", "slot", "adds", "after", "flow"])
+    if change == "drop":
+        del transfers[index]
+        renumbered = [tuple(one - (one > index) for one in t.after if one != index) for t in transfers]
+        transfers = [replace(t, after=after) for t, after in zip(transfers, renumbered, strict=True)]
+    elif change == "slot":
+        (_, b), *rest = transfer.slots
+        transfers[index] = replace(transfer, slots=((rng.randrange(found.slots), b), *rest))
+    elif change == "adds":
+        transfers[index] = replace(transfer, adds=not transfer.adds)
+    elif change == "after" and transfer.after:
+        transfers[index] = replace(transfer, after=transfer.after[1:])
+    else:
+        transfers[index] = replace(transfer, flow=rng.randrange(len(found.flows)))
+    return replace(found, transfers=tuple(transfers))
+
+
+def test_a_thousand_broken_schedules_fail_the_proof_or_are_as_good() -> None:
+    rng = random.Random(7)
+    refused = 0
+    for _ in range(1000):
+        kind, algorithm = rng.choice(CASES)
+        sites = rng.choice([(2, 2), (3, 2), (4, 4), (2, 2, 2)])
+        mutant = broken(schedule(kind, algorithm, sites=sites, pieces=rng.choice([1, 2])), rng)
+        try:
+            prove(mutant, *contents(kind, places=mutant.places, slots=mutant.slots))
+        except ScheduleError:
+            refused += 1
+            continue
+        for seed in range(5):
+            carried_out(mutant, kind, sites, seed)
+    assert refused > 700  # the others, such as one that waits for less than it might, were carried out
+
+
+def test_what_cannot_be_is_one_sentence() -> None:
+    for asked, words in (
+        ({"kind": "allsum", "algorithm": "ring"}, "allsum"),
+        ({"kind": "alltoall", "algorithm": "ring"}, "direct"),
+        ({"kind": "allreduce", "algorithm": "tree", "channels": 2}, "2 channels"),
+        ({"kind": "allreduce", "algorithm": "ring", "sites": (1,)}, "1 GPUs"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            schedule(**{"sites": (2, 2)} | asked)
+
+
+def test_a_deadlock_and_a_place_that_is_not_there_are_refused() -> None:
+    ring = allgather(3)
+    for transfer, words in (
+        (Transfer(flow=9, slots=((0, 0),)), "flow 9"),
+        (Transfer(flow=0, slots=((5, 0),)), "slot 5"),
+        (Transfer(flow=0, slots=((0, 0),), after=(99,)), "waits for transfer 99"),
+        (Transfer(flow=0, slots=((0, 0), (1, 0))), "each once"),
+    ):
+        with pytest.raises(ScheduleError, match=words):
+            prove(replace(ring, transfers=(*ring.transfers, transfer)), *contents("allgather", places=3, slots=3))
+
+
+def test_schedules_keep_their_meaning_side_by_side_and_are_refused_where_they_race() -> None:
+    ring = allgather(4)
+    both = beside(ring, ring)
+    holds, wanted = contents("allgather", places=4, slots=4)
+    prove(
+        both, [row + [bit << 64 for bit in row] for row in holds], [row + [bit << 64 for bit in row] for row in wanted]
+    )
+    with pytest.raises(ScheduleError, match="may still send"):
+        then(ring, ring)  # the second could overwrite a block that the first has yet to send

@@ -1,0 +1,73 @@
+"""The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
+
+import json
+
+import pytest
+
+from analysis.figures.busbw import crossovers
+from scenarios.collectives import main
+
+EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
+CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
+RATE, N = 10e9, 8  # bytes a second, GPUs
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, *CONSTANT, "--kind", "allreduce", "--algorithms", "ring", "--from", "8 MB", "--to", "64 MB")
+    assert [line["size"] for line in found if line["mode"] == "base"] == [8_000_000, 32_000_000]
+    for line in found:
+        # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
+        transmission_s = 2 * (N - 1) * line["size"] / N / RATE
+        assert transmission_s < line["time_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
+        assert line["algbw"] == pytest.approx(line["size"] / line["time_s"])
+        assert line["busbw"] == pytest.approx(line["algbw"] * 2 * (N - 1) / N)
+        assert line["shared_links"] == []
+
+
+def test_flows_that_share_a_link_are_named_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = lines(capsys, "--kind", "alltoall", "--modes", "base", "--from", "1 MB", "--to", "1 MB")
+    assert line["shared_links"]
+    assert main(["--kind", "alltoall", "--modes", "base", "--from", "1 MB", "--to", "1 MB"]) == 0
+    assert "direct *" in capsys.readouterr().out
+
+
+def test_the_best_of_a_size_is_the_fastest_whose_flows_share_no_link(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB", "--factor", "64"]
+    found = lines(capsys, *asked)
+    assert main(asked) == 0
+    marked = [row.split() for row in capsys.readouterr().out.splitlines() if row.endswith("best")]
+    for size in {line["size"] for line in found}:
+        alone = [line for line in found if line["size"] == size and not line["shared_links"]]
+        best = min(alone, key=lambda line: line["time_s"])
+        assert [row[4] for row in marked if row[0] == f"{size:,}"] == [best["algorithm"]]
+
+
+def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> None:
+    rows = [("a", "base", size, busbw, False) for size, busbw in ((1, 5.0), (2, 5.0), (3, 5.0))]
+    rows += [("b", "base", size, busbw, False) for size, busbw in ((1, 4.0), (2, 6.0), (3, 7.0))]
+    rows += [("shares", "base", size, 99.0, True) for size in (1, 2, 3)]
+    assert crossovers(rows) == [(2, ("a", "b"))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--kind", "allsum"], "allsum"),
+        (["--algorithms", "spiral"], "spiral"),
+        (["--from", "8 parsec"], "parsec"),
+        (["--from", "8 MB", "--to", "1 MB"], "8,000,000"),
+        (["--set", "fabric.gpus=7"], "fabric.gpus"),
+        (["--modes", "best"], "best"),
+        (["no-such-scenario"], "no-such-scenario"),
+        (["--export", "x.goal"], "7 algorithms"),
+        (["--export", "/no/such/x", "--algorithms", "ring", "--to", "8 kB"], "/no/such/x"),
+    ],
+)
+def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+    assert main(arguments) == 2
+    assert word in capsys.readouterr().err
