@@ -39,7 +39,7 @@ class Line:
     shared_links: tuple[str, ...]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     parser = _parser()
     asked = parser.parse_args(arguments)
@@ -225,4 +225,6 @@ if __name__ == "__main__":
     ROOT = Path(__file__).resolve().parent.parent
     # Modules are found from the top of the project, wherever the command is started.
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    sys.exit(main(sys.argv[1:]))
+    from scenarios.signals import supervised
+
+    sys.exit(supervised(main))

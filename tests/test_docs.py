@@ -70,6 +70,7 @@ RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
     (r".* --(doctor|resume|cli)", more("")),
     (r".*scenarios/run\.py .*--engine model", more("--collectives 200")),
     (r".*scenarios/run\.py mine\.toml", more("--collectives 2 --modes base")),
+    (r".*scenarios/collectives\.py", more("--from 1MB --factor 512 --collectives 2")),
     (r".*scenarios/campaign\.py", lambda command: re.sub(r"--count [0-9]+", "--count 2", command)),
     (r".*python -m analysis\.", more("")),
 )
@@ -194,7 +195,7 @@ def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
 
 def test_every_block_is_in_a_known_language() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
-    assert len(commands("README.md")) == 10
+    assert len(commands("README.md")) == 11
 
 
 @pytest.mark.parametrize("page", PAGES)
