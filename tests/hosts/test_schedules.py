@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosts.collectives.kinds import ALGORITHMS, contents, schedule
@@ -51,6 +51,7 @@ def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_algorithm_does_its_collective_whatever_the_network_does(
     kind: str, algorithm: str, data: st.DataObject
