@@ -59,10 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ScenarioError([f"{asked.scenario} has a sweep of {len(settings)} settings: allowed is one"])
         names = ALGORITHMS.get(asked.kind, ()) if asked.algorithms is None else asked.algorithms.split(",")
         sites = settings[0].fabric.gpus_per_site
-        schedules = {
-            name: schedule(asked.kind, name, sites=sites, channels=asked.channels, pieces=asked.pieces)
-            for name in names or ["ring"]
-        }
+        schedules = (
+            {asked.schedule.name: _imported(asked.schedule, asked.kind, sum(sites))}
+            if asked.schedule
+            else {
+                name: schedule(asked.kind, name, sites=sites, channels=asked.channels, pieces=asked.pieces)
+                for name in names or ["ring"]
+            }
+        )
     except (ScenarioError, ScheduleError, UnitError, ValueError) as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return BAD_USAGE
@@ -84,6 +88,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in picture(asked.kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
     return DONE
+
+
+def _imported(path: Path, kind: str, gpus: int) -> "Schedule":
+    """The schedule in a file of TE-CCL's, if it is one of this kind for as many GPUs; raises ScheduleError."""
+    from hosts.collectives import teccl
+    from hosts.collectives.kinds import contents
+    from hosts.collectives.schedule import ScheduleError, prove
+
+    found = teccl.read(path)
+    if kind != "allgather" or found.places != gpus:
+        raise ScheduleError(
+            f"{path} is a schedule of {found.places} GPUs, asked for as {kind} of {gpus}: allowed are --kind allgather "
+            f"and a scenario of {found.places} GPUs"
+        )
+    try:
+        prove(found, *contents(kind, places=found.places, slots=found.slots))
+    except ScheduleError as error:
+        raise ScheduleError(f"{path}: it is not an allgather: {error}") from None
+    return found
 
 
 def _export(path: Path, kind: str, schedules: "Sequence[Schedule]", sizes: Sequence[int]) -> int:
@@ -205,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, with commas between (default all)")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="an allgather's, as TE-CCL writes it (JSON)")
     parser.add_argument("--modes", default="base,wan", help="with commas between (default base,wan)")
     parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="the least size (default 8 kB)")
     parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="the largest (default 512 MB)")
