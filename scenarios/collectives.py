@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
 BAD_USAGE, DONE = 2, 0
-_LEAST_BYTES, _MOST_BYTES = 1, 10**12
+_LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
 _SHARED = "* flows share links, and the model gives each of them the whole link: the time is too low and not compared"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One size of one algorithm in one mode: bytes, slots a message at most, seconds, bytes a second; links shared."""
+    """One size of one algorithm in one mode, as means over the conditions: seconds and bytes a second.
+
+    `critical_path` are seconds of the time by the flow that they were spent on, "g0>g4", the longest first;
+    `shared_links` are links that several flows can use at once.
+    """
 
     size: int
     count: int
@@ -36,6 +41,7 @@ class Line:
     time_s: float
     algbw: float
     busbw: float
+    critical_path: dict[str, float]
     shared_links: tuple[str, ...]
 
 
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from topologies.units import UnitError, parse_size_bytes
 
     try:
+        if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
+            raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
         sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
         overrides = [assignment(text) for text in asked.set]
         given = {"collective.count": asked.collectives, "run.modes": asked.modes and asked.modes.split(",")}
@@ -134,7 +142,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
     """One line for each mode and size; an algorithm without an embedding has none in modes that only re-embed."""
     import numpy as np
 
-    from analysis.model.max_plus import completion_s
+    from analysis.model.max_plus import critical_path, times
     from controller.routing.path_choice import Router
     from hosts.collectives.kinds import busbw_factor, slots_in_size
     from hosts.embedding.ring import rank_order
@@ -167,7 +175,15 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
             flows = flow_times(
                 found, router, rates_bps, placement=placement, slot_bytes=slot_bytes, reroutes=mode.reroutes
             )
-            time_s = float(completion_s(found.transfers, flows.alpha_s, flows.beta_s).mean())
+            seen = times(found.transfers, flows.alpha_s, flows.beta_s)
+            time_s = float(seen.arrives_s.max(axis=0).mean())
+            spent: defaultdict[str, float] = defaultdict(float)
+            for row, ranks in enumerate(placement):
+                for step in critical_path(found.transfers, seen, row):
+                    flow = found.flows[found.transfers[step.transfer].flow]
+                    spent[f"{fabric.gpus[ranks[flow.src]].name}>{fabric.gpus[ranks[flow.dst]].name}"] += (
+                        step.seconds / count
+                    )
             yield Line(
                 size=size,
                 count=size // 4,
@@ -177,6 +193,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
                 time_s=time_s,
                 algbw=size / time_s,
                 busbw=size / time_s * busbw_factor(kind, found.places),
+                critical_path=dict(sorted(spent.items(), key=lambda item: -item[1])),
                 shared_links=tuple(fabric.links[link].name for link in flows.shared_links),
             )
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_BATCH_VALUES = 1 << 22  # arrivals held at a time, 32 MB
-
 
 class Transfer(Protocol):
     """What the model needs to know of a transfer: its flow, how many slots it carries, and what it waits for."""
@@ -32,23 +30,11 @@ class Times:
     arrives_s: Floats
 
 
-def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
-    """Completion time of K instances of a schedule, [K] seconds: when the last transfer has arrived.
+def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Times:
+    """When every transfer of K instances of a schedule begins, leaves and arrives.
 
     `alpha_s` and `beta_s`, [flows, K] seconds, are the delay of each flow and the time that it takes to send one slot;
     T transfers are in an order in which each comes behind all that it waits for.
-    """
-    count = alpha_s.shape[1]
-    batch = max(1, _BATCH_VALUES // max(1, len(transfers)))
-    done = [
-        times(transfers, alpha_s[:, start : start + batch], beta_s[:, start : start + batch]).arrives_s.max(axis=0)
-        for start in range(0, count, batch)
-    ]
-    return np.concatenate(done) if done else np.zeros(0)
-
-
-def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Times:
-    """When every transfer begins, leaves and arrives, for instances as in `completion_s`.
 
     A transfer begins when all that it waits for have arrived and the one before it on its flow has left:
 

@@ -27,6 +27,7 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
         assert line["algbw"] == pytest.approx(line["size"] / line["time_s"])
         assert line["busbw"] == pytest.approx(line["algbw"] * 2 * (N - 1) / N)
         assert line["shared_links"] == []
+        assert sum(line["critical_path"].values()) == pytest.approx(line["time_s"])
 
 
 def test_flows_that_share_a_link_are_named_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
