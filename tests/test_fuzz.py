@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
-from scenarios.spec import load
-from scenarios.spec.document import FOLDER, ScenarioError
+from scenarios.spec import FOLDER, ScenarioError, load
 from scenarios.spec.scenario import Scenario
 from tests.fuzz import anything, bounded, fuzzed, json_values, mutated, one_line
 from topologies import units

@@ -16,7 +16,7 @@ class UnitError(ValueError):
     """Text that is not a quantity of the kind asked for; the message is one sentence that carries the text."""
 
 
-class _Kind(NamedTuple):
+class Quantity(NamedTuple):
     """One kind of quantity: its units as multiples of the base unit, and the range the product can work with."""
 
     noun: str
@@ -33,9 +33,9 @@ _RATES = {f"{prefix}bit/s": factor for prefix, factor in _DECIMAL.items()}
 _SIZES = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()} | _BINARY
 _DELAYS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
-_RATE = _Kind("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
-_SIZE = _Kind("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
-_DELAY = _Kind("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
+RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
+SIZE = Quantity("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
+DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 
 # Twenty digits either side of the point hold every double and every rate in range, and keep the arithmetic short for
 # any text; for the same reason there are no exponents.
@@ -48,7 +48,7 @@ _SHOWN = 40  # characters of a text that a message repeats
 
 def parse_rate_bps(text: str) -> int:
     """Read a rate such as ``"40 Gbit/s"`` as a whole number of bit/s; raises UnitError."""
-    return _whole(text, _RATE)
+    return _whole(text, RATE)
 
 
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
@@ -73,17 +73,17 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
 
 def parse_size_bytes(text: str) -> int:
     """Read a size such as ``"8 MB"`` (decimal) or ``"8 MiB"`` (binary) as a whole number of bytes; raises UnitError."""
-    return _whole(text, _SIZE)
+    return _whole(text, SIZE)
 
 
 def parse_delay_s(text: str) -> float:
     """Read a delay such as ``"10 us"`` (or ``"10 µs"``) as seconds, the float nearest to the text; raises UnitError."""
-    return float(_in_range(text, _DELAY))
+    return float(_in_range(text, DELAY))
 
 
 def format_rate(rate_bps: int) -> str:
     """Write a rate in the largest unit it fills, exactly: ``parse_rate_bps(format_rate(x)) == x``."""
-    return _formatted(Decimal(int(rate_bps)), _RATE)
+    return _formatted(Decimal(int(rate_bps)), RATE)
 
 
 def format_rate_range(range_bps: tuple[int, int]) -> str:
@@ -101,29 +101,29 @@ def format_size(size_bytes: int) -> str:
         count, rest = divmod(size_bytes, int(_BINARY[unit]))
         if count and not rest:
             return f"{count} {unit}"
-    return _formatted(Decimal(int(size_bytes)), _SIZE)
+    return _formatted(Decimal(int(size_bytes)), SIZE)
 
 
 def format_delay(delay_s: float) -> str:
     """Write a delay in the largest unit it fills, with the fewest digits that ``parse_delay_s`` reads back as equal."""
-    return _formatted(Decimal(repr(delay_s)), _DELAY)
+    return _formatted(Decimal(repr(delay_s)), DELAY)
 
 
-def _formatted(value: Decimal, kind: _Kind) -> str:
+def _formatted(value: Decimal, kind: Quantity) -> str:
     units = [unit for unit in kind.units if unit not in _BINARY]
     unit = max((unit for unit in units if kind.units[unit] <= value), key=kind.units.__getitem__, default=units[0])
     number = _EXACT.divide(value, kind.units[unit]).quantize(_DECIMALS, ROUND_DOWN, _EXACT)
     return f"{number:f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
-def _whole(text: str, kind: _Kind) -> int:
+def _whole(text: str, kind: Quantity) -> int:
     value = _in_range(text, kind)
     if value != int(value):
         raise UnitError(f"{_quoted(text)} is not a whole number of {kind.base}")
     return int(value)
 
 
-def _in_range(text: str, kind: _Kind) -> Decimal:
+def _in_range(text: str, kind: Quantity) -> Decimal:
     value, least, most = (_value(one, kind) for one in (text, kind.least, kind.most))
     if not least <= value <= most:
         problem = "zero" if value == 0 else "too small" if value < least else "too large"
@@ -131,7 +131,7 @@ def _in_range(text: str, kind: _Kind) -> Decimal:
     return value
 
 
-def _value(text: str, kind: _Kind) -> Decimal:
+def _value(text: str, kind: Quantity) -> Decimal:
     plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
     match = _QUANTITY.fullmatch(plain)
     allowed = f'allowed is a number and one of {", ".join(kind.units)}, such as "{kind.example}"'

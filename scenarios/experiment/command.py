@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.statistics.sharing import warnings
 from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import check_capacity
 from scenarios.engines.model import Model, as_reckoned
@@ -14,8 +15,7 @@ from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
-from scenarios.spec.described import sharing_warnings
-from scenarios.spec.document import ScenarioError
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
@@ -38,7 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    for warning in sharing_warnings(wanted.scenario.settings()):
+    settings = wanted.scenario.settings()
+    shared = [(one.label, {mode: one.shared_wan_links(mode) for mode in one.run.modes}) for one in settings]
+    for warning in warnings(shared):
         print(f"run.py: WARNING: {warning}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)
@@ -186,10 +188,10 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     for engine, settings in plans:
         for setting in settings:
             count = setting.collective.count
-            lines.append(f"{engine}, {progress.label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
+            lines.append(f"{engine}, {setting.label}: {count:,} collectives in each of {', '.join(modes)}")
             total += len(modes) * count
     for links, places in links_of(plans[0][1]).items():
-        lines += _links(links, progress.label(plans[0][1][places[0]]))
+        lines += _links(links, plans[0][1][places[0]].label)
     return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
 
 
