@@ -361,7 +361,7 @@ _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number(0, "share of the highest rate")
 _FAULTS = Kind("[[fault]] tables", faults.read, lambda found: [fault.written() for fault in found], is_object=True)
 _TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", _NAME.fullmatch)
-_FILE = _text("the path of a CSV file of time, link and rate", lambda p: p and p.isprintable(), Path)
+_FILE = _text("the path of a CSV file of time, link and rate, in printable text", lambda p: p and p.isprintable(), Path)
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
 KEYS: Mapping[str, Key] = {
