@@ -11,7 +11,7 @@ Collectives count from 0, as in the results; one that is lost and run again coun
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,53 +91,46 @@ class Fault:
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def read(tables: object) -> tuple[Fault, ...]:
+def read(tables: list[object]) -> tuple[Fault, ...]:
     """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
-    if not isinstance(tables, list):
-        raise SpecError([Mistake("fault", f"{shown(tables)} is not a list of tables: allowed is [[fault]]")])
     if len(tables) > MAX_FAULTS:
         raise SpecError([Mistake("fault", f"{len(tables)} faults are too many: allowed are {MAX_FAULTS}")])
     mistakes: list[Mistake] = []
     faults = []
     for number, table in enumerate(tables, 1):
-        try:
-            faults.append(_read(table))
-        except SpecError as error:
-            mistakes += [Mistake(f"fault[{number}]{mistake.key}", mistake.text) for mistake in error.mistakes]
+        fields: dict[str, Any] = {}
+        wrong = list(_mistakes(table, fields))
+        mistakes += [Mistake(f"fault[{number}]{place}", text) for place, text in wrong]
+        if not wrong:
+            faults.append(Fault(**fields))
     if mistakes:
         raise SpecError(mistakes)
     return tuple(faults)
 
 
-def _read(table: object) -> Fault:
-    """The fault of one table; raises SpecError with every mistake, its key as ".at"."""
+def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a table, each with its place in it; adds the fields of its Fault to `fields`."""
     if not isinstance(table, dict):
-        raise SpecError([Mistake("", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}")])
-    found: dict[str, Any] = {}
-    mistakes = []
+        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        return
     for key in table:
         if key not in WORDS:
-            hint = did_you_mean(key, WORDS)
-            mistakes.append(Mistake(f".{key}", f"unknown key of a fault, allowed: {', '.join(WORDS)}{hint}"))
+            yield f".{key}", f"unknown key of a fault, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
     for key, read_text in (("at", _read_at), ("what", _read_what), ("for", _read_for)):
         value = table.get(key)
         text = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""
         try:
-            if key in table:
-                found |= read_text(text) or _raise(f"{shown(value)} is not understood: allowed is {WORDS[key]}")
-            elif key != "for":
-                _raise(f"is missing: allowed is {WORDS[key]}")
-        except ValueError as error:
-            mistakes.append(Mistake(f".{key}", str(error)))
-    if found.get("kind") == "agent killed" and "for" in table:
-        mistakes.append(Mistake(".for", "does nothing: a killed agent is restarted once it is missed; leave it out"))
-    if mistakes:
-        raise SpecError(mistakes)
-    return Fault(**found)
-
-
-def _raise(sentence: str) -> NoReturn:
-    raise ValueError(sentence)
+            found = read_text(text)
+        except ValueError as error:  # units.UnitError, too
+            yield f".{key}", str(error)
+        else:
+            if found is not None:
+                fields.update(found)
+            elif key in table or key != "for":
+                lack = f"{shown(value)} is not understood" if key in table else "is missing"
+                yield f".{key}", f"{lack}: allowed is {WORDS[key]}"
+    if fields.get("kind") == "agent killed" and "for" in table:
+        yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
 
 def _read_at(text: str) -> dict[str, Any] | None:
@@ -146,7 +139,7 @@ def _read_at(text: str) -> dict[str, Any] | None:
         return None
     number = int(match["number"])
     if number > MAX_NUMBER:
-        _raise(f"collective {number:,} is too large: allowed is 0 to {MAX_NUMBER:,}")
+        raise ValueError(f"collective {number:,} is too large: allowed is 0 to {MAX_NUMBER:,}")
     return {"collective": number, "after_s": parse_delay_s(match["after"]) if match["after"] else None}
 
 
@@ -157,21 +150,21 @@ def _read_what(text: str) -> dict[str, Any] | None:
     parts = match.groupdict()
     target, amount = parts.get("target", ""), float(parts.get("amount", 0))
     if kind == "link loss" and not 0 < amount <= 100:
-        _raise(f"{amount:g} % cannot be lost: allowed is more than 0 % and up to 100 %")
+        raise ValueError(f"{amount:g} % cannot be lost: allowed is more than 0 % and up to 100 %")
     if kind == "agent slow" and not 1 < amount <= MAX_SLOWER:
-        _raise(f"{amount:g}x is not slower: allowed is more than 1x and up to {MAX_SLOWER}x")
-    return {
-        "kind": kind,
-        "target": str(int(target)) if kind.startswith("agent") else target,
-        "amount": amount / 100 if kind == "link loss" else amount,
-    }
+        raise ValueError(f"{amount:g}x is not slower: allowed is more than 1x and up to {MAX_SLOWER}x")
+    target = str(int(target)) if kind.startswith("agent") else target
+    return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
 def _read_for(text: str) -> dict[str, Any] | None:
     match = _FOR.fullmatch(text)
-    if match is not None and not 1 <= int(match["number"]) <= MAX_NUMBER:
-        _raise(f"{int(match['number']):,} collectives are not allowed: allowed is 1 to {MAX_NUMBER:,}")
-    return {"lasts": int(match["number"])} if match else None
+    if match is None:
+        return None
+    number = int(match["number"])
+    if not 1 <= number <= MAX_NUMBER:
+        raise ValueError(f"{number:,} collectives are not allowed: allowed is 1 to {MAX_NUMBER:,}")
+    return {"lasts": number}
 
 
 def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:

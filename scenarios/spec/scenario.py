@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,8 +41,6 @@ MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
 MAX_SETTINGS = 1000
 """Most configurations that the axes of [sweep] may span together."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,17 +172,23 @@ class Wrong(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What the values of a key may be.
+    """What the values of a key may be: in TOML of these types, and whatever `convert` takes.
 
-    `read` takes a value as TOML has it to the one that a scenario holds, and raises Wrong, units.UnitError, ScaleError
-    or SpecError; `write` is its inverse. `is_object`: values are of a class of their own, and stored as written.
+    `write` is the inverse of `read`. `is_object`: values are of a class of their own, and stored as they are written.
     """
 
     allowed: str
-    read: Callable[[Any], Any]
+    types: tuple[type, ...]
+    convert: Callable[[Any], Any] = lambda value: value
     write: Callable[[Any], Any] = lambda value: value
     unit: str = ""
     is_object: bool = False
+
+    def read(self, value: object) -> Any:
+        """The value that a scenario holds; raises Wrong, units.UnitError, ScaleError or SpecError."""
+        if type(value) not in self.types:  # not isinstance: true and false are integers, too
+            raise Wrong(f"{shown(value)} is {_TYPES.get(type(value), 'a date or a time')}: allowed is {self.allowed}")
+        return self.convert(value)
 
 
 @dataclass(frozen=True)
@@ -203,203 +207,154 @@ class Key:
         return self.name.rpartition(".")[0]
 
 
-def _refused(value: object, allowed: str) -> Wrong:
-    types = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
-    return Wrong(f"{shown(value)} is {types.get(type(value), 'a date or a time')}: allowed is {allowed}")
+_TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
+
+
+def _number(types: tuple[type, ...], least: int, most: int, unit: str = "") -> Kind:
+    allowed = f"a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
+
+    def convert(value: float) -> float:
+        if not least <= value <= most:
+            why = "too small" if value < least else "too large" if value > most else "not finite"
+            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}")
+        return value if types == (int,) else float(value)
+
+    return Kind(allowed, types, convert, unit=unit)
 
 
 def _whole(least: int, most: int, unit: str = "") -> Kind:
-    allowed = f"a whole number from {least:,} to {most:,}"
-
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _refused(value, allowed)
-        if not least <= value <= most:
-            raise Wrong(f"{shown(value)} is too {'small' if value < least else 'large'}: allowed is {allowed}")
-        return value
-
-    return Kind(allowed, read, unit=unit)
+    return _number((int,), least, most, unit)
 
 
-def _number(least: float, unit: str) -> Kind:
-    allowed = f"a number from {least:g} to 1e15"
+def _text(
+    allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Sequence[str] = ()
+) -> Kind:
+    def convert(value: str) -> Any:
+        if not fits(value):
+            raise Wrong(f"{shown(value)} is not allowed: allowed is {allowed}{did_you_mean(value, near)}")
+        return kind(value)
 
-    def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _refused(value, allowed)
-        if not least <= value <= 1e15:
-            raise Wrong(f"{shown(value)} is out of range or not finite: allowed is {allowed}")
-        return float(value)
-
-    return Kind(allowed, read, unit=unit)
+    return Kind(allowed, (str,), convert, str, is_object=kind is not str)
 
 
-def _quantity(of: units.Quantity, read_text: Callable[[str], Any], write: Callable[[Any], str], example: str) -> Kind:
-    allowed = f'text with a unit, such as "{example}"'
-
-    def read(value: object) -> Any:
-        if not isinstance(value, str):
-            raise _refused(value, allowed)
-        return read_text(value)
-
-    return Kind(f'{of.least} to {of.most}, as "{example}"', read, write, unit=", ".join(of.units))
+def _one_of(*names: str) -> Kind:
+    return _text(", ".join(names), names.__contains__, near=names)
 
 
-def _one_of(*allowed: str) -> Kind:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
-            raise Wrong(f"{shown(value)} is not known: allowed is {', '.join(allowed)}{hint}")
-        return value
-
-    return Kind(", ".join(allowed), read)
+def _quantity(of: units.Quantity, example: str, parse: Callable[[str], Any], write: Callable[[Any], str]) -> Kind:
+    allowed = f'text with a unit, {of.least} to {of.most}, such as "{example}"'
+    return Kind(allowed, (str,), parse, write, unit=", ".join(of.units))
 
 
-def _per_site(least: int, most: int) -> Kind:
-    each = _whole(least, most)
+def _per_site(each: Kind, allowed: str, total: Callable[[int], Any], write: Callable[[Any], Any]) -> Kind:
     return Kind(
-        f"{each.allowed}, or a list of one for each site",
-        lambda value: tuple(map(each.read, value)) if isinstance(value, list) else each.read(value),
-        lambda value: value if isinstance(value, int) else list(value),
+        f"{allowed}, or a list with {each.allowed} for each site",
+        (int, list),
+        lambda value: tuple(map(each.read, value)) if isinstance(value, list) else total(value),
+        write,
     )
-
-
-def _gpus() -> Kind:
-    total, each = _whole(4, 2 * MAX_GPUS_PER_SITE), _per_site(2, MAX_GPUS_PER_SITE)
-    return Kind(
-        f"an even number from 4 to {2 * MAX_GPUS_PER_SITE} for two equal sites, or a list of 2 to {MAX_GPUS_PER_SITE} "
-        "for each site",
-        lambda value: each.read(value) if isinstance(value, list) else even_split(total.read(value)),
-        lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),
-    )
-
-
-def _truth() -> Kind:
-    allowed = "true or false"
-
-    def read(value: object) -> bool:
-        if not isinstance(value, bool):
-            raise _refused(value, allowed)
-        return value
-
-    return Kind(allowed, read)
-
-
-def _modes() -> Kind:
-    allowed, mode = f"a list of {', '.join(MODES)}", _one_of(*MODES)
-
-    def read(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or not value:
-            raise _refused(value, allowed)
-        return unique(map(mode.read, value), value)
-
-    return Kind(allowed, read, list)
 
 
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
-    """These values, none of them twice; raises Wrong."""
+    """These values, at least one and none of them twice; raises Wrong."""
     found = tuple(values)
-    if any(value in found[:place] for place, value in enumerate(found)):
+    if not found:
+        raise Wrong("the list is empty: allowed is one value at least")
+    if any(value in found[:index] for index, value in enumerate(found)):
         raise Wrong(f"{shown(given)} lists a value twice: each may be listed once")
     return found
 
 
-def _wan() -> Kind:
-    preset = _one_of(*WAN_PRESETS)
-    allowed = f"{', '.join(WAN_PRESETS)}, or a table of routers and links"
-
-    def are_names(value: object) -> bool:
-        return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-    def read(value: object) -> WanSpec:
-        if isinstance(value, str):
-            return WanSpec(preset=preset.read(value))
-        if not isinstance(value, dict):
-            raise _refused(value, allowed)
-        routers, links = value.get("routers", []), value.get("links")
-        for name in value:
-            if name not in ("routers", "links"):
-                raise Wrong(f"unknown key {shown(name)} of the WAN's table: allowed is routers, links")
-        if not are_names(routers):
-            raise Wrong(f"routers is {shown(routers)}: allowed is a list of names")
-        if not isinstance(links, list) or not links or not all(are_names(ends) and len(ends) == 2 for ends in links):
-            lack = "is missing" if links is None else f"is {shown(links)}"
-            raise Wrong(f'links {lack}: allowed is a list of pairs of names, such as [["s0b0", "s1b0"]]')
-        return WanSpec(preset=None, routers=tuple(routers), links=tuple((a, b) for a, b in links))
-
-    def write(wan: WanSpec) -> object:
-        return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
-
-    return Kind(allowed, read, write, is_object=True)
+def _read_wan(value: str | dict[str, Any]) -> WanSpec:
+    if isinstance(value, str):
+        return WanSpec(preset=_PRESET.read(value))
+    routers, links = value.get("routers", []), value.get("links")
+    for name in value:
+        if name not in ("routers", "links"):
+            raise Wrong(f"unknown key {shown(name)} of the WAN's table: allowed is routers, links")
+    if not _are_names(routers):
+        raise Wrong(f"routers is {shown(routers)}: allowed is a list of names")
+    if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
+        lack = "is missing" if links is None else f"is {shown(links)}"
+        raise Wrong(f'links {lack}: allowed is a list of pairs of names, such as [["s0b0", "s1b0"]]')
+    return WanSpec(preset=None, routers=tuple(routers), links=tuple((a, b) for a, b in links))
 
 
-def _text(allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str) -> Kind:
-    def read(value: object) -> Any:
-        if not isinstance(value, str) or not fits(value):
-            raise Wrong(f"{shown(value)} is not allowed: allowed is {allowed}")
-        return kind(value)
-
-    return Kind(allowed, read, str, is_object=kind is not str)
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def _scale() -> Kind:
-    allowed = f'text such as "1/1000", down to 1/{MAX_DIVISOR}'
-
-    def read(value: object) -> RateScale:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise _refused(value, allowed)
-        return RateScale.parse(str(value))
-
-    return Kind(allowed, read, str, is_object=True)
+def _write_wan(wan: WanSpec) -> object:
+    return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
 
 
-_RATES = _quantity(units.RATE, units.parse_rate_range_bps, units.format_rate_range, "20-200 Gbit/s")
-_DELAY = _quantity(units.DELAY, units.parse_delay_s, units.format_delay, units.DELAY.example)
-_SIZE = _quantity(units.SIZE, units.parse_size_bytes, units.format_size, units.SIZE.example)
-_SWITCHES = _per_site(1, MAX_SWITCHES_PER_TIER)
+_TRUTH = Kind("true or false", (bool,))
+_TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
+_FILE = _text(
+    "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
+)
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
-_SHARE = _number(0, "share of the highest rate")
-_FAULTS = Kind("[[fault]] tables", faults.read, lambda found: [fault.written() for fault in found], is_object=True)
-_TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", _NAME.fullmatch)
-_FILE = _text("the path of a CSV file of time, link and rate, in printable text", lambda p: p and p.isprintable(), Path)
+_SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
+_STAY = _number((int, float), 1, 10**15, "collectives")
+_RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
+_DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
+_SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
+_SCALE = Kind(
+    f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
+)
+_MODE, _PRESET = _one_of(*MODES), _one_of(*WAN_PRESETS)
+_MODES = Kind(f"a list of {_MODE.allowed}", (list,), lambda modes: unique(map(_MODE.read, modes), modes), list)
+_WAN = Kind(f"{_PRESET.allowed}, or a table of routers and links", (str, dict), _read_wan, _write_wan, is_object=True)
+_ALL_GPUS, _SWITCHES_OF_A_SITE = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
+_GPUS = _per_site(
+    _whole(2, MAX_GPUS_PER_SITE),
+    f"{_ALL_GPUS.allowed} for two equal sites",
+    lambda gpus: even_split(_ALL_GPUS.read(gpus)),
+    lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),
+)
+_SWITCHES = _per_site(
+    _SWITCHES_OF_A_SITE,
+    _SWITCHES_OF_A_SITE.allowed,
+    _SWITCHES_OF_A_SITE.read,
+    lambda value: value if isinstance(value, int) else list(value),
+)
+_FAULTS = Kind(
+    "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
+)
+_CONTROL = _one_of("cubic", "reno", "bbr", "dctcp")
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
 KEYS: Mapping[str, Key] = {
     key.name: key
     for key in (
-        Key("name", "name", _TITLE, "The scenario's name, by default that of its file."),
-        Key("fabric.gpus", "gpus_per_site", _gpus(), "The GPUs, over two sites or of each site."),
-        Key("fabric.leaves", "leaves", _SWITCHES, "The leaf switches of a site, over which its GPUs are divided."),
-        Key("fabric.spines", "spines", _SWITCHES, "The spine switches of a site."),
-        Key("fabric.border_routers", "border_routers", _SWITCHES, "The routers of a site with WAN links."),
-        Key("fabric.wan", "wan", _wan(), "The WAN: a link between all border routers, a preset, or routers and links."),
-        Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "What every link's available bandwidth comes from."),
-        Key("conditions.intra_rate", "intra_rate_bps", _RATES, "The range of bandwidths within a site."),
-        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "The range of bandwidths of WAN links.", SAMPLERS[:3]),
-        Key("conditions.intra_delay", "intra_delay_s", _DELAY, "The propagation delay of a link within a site."),
-        Key("conditions.wan_delay", "wan_delay_s", _DELAY, "The propagation delay of a WAN link."),
-        Key("conditions.mean", "mean", _SHARE, "The mean of the bandwidths, clipped to their range.", _GAUSSIAN),
+        Key("name", "name", _TITLE, "The scenario's name."),
+        Key("fabric.gpus", "gpus_per_site", _GPUS, "How many GPUs there are, over two sites or in each site."),
+        Key("fabric.leaves", "leaves", _SWITCHES, "Leaf switches of a site, over which its GPUs are divided."),
+        Key("fabric.spines", "spines", _SWITCHES, "Spine switches of a site."),
+        Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
+        Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
+        Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
+        Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
+        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
+        Key("conditions.intra_delay", "intra_delay_s", _DELAY, "Propagation delay of a link within a site."),
+        Key("conditions.wan_delay", "wan_delay_s", _DELAY, "Propagation delay of a WAN link."),
+        Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
         Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
-        Key("conditions.mean_stay", "mean_stay", _number(1, "collectives"), "How long a bandwidth lasts.", _MARKOV),
-        Key("conditions.trace", "trace", _FILE, "The recorded bandwidths, relative to the scenario's file.", _TRACE),
-        Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time from collective to collective.", _TRACE),
+        Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
+        Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
+        Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
         Key("collective.kind", "kind", _one_of("allgather"), "The collective that is repeated."),
-        Key("collective.chunk", "chunk_bytes", _SIZE, "What each GPU contributes."),
+        Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes that each GPU contributes."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
-        Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives share a ring embedding."),
+        Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
-        Key("run.modes", "modes", _modes(), "What is compared: fixed, adapted ring, adapted paths, both."),
-        Key("run.seed", "seed", _whole(0, MAX_SEED), "The seed of everything random."),
-        Key("run.clock", "clock", _one_of("virtual", "wall"), "The emulation's clock; wall is real time."),
-        Key("run.rate_scale", "scale", _scale(), "What rates and chunks are multiplied by on the wall clock."),
-        Key("transport.line_rate", "line_rate", _truth(), "Flows start at line rate, not in slow start."),
-        Key(
-            "transport.congestion_control",
-            "congestion_control",
-            _one_of("cubic", "reno", "bbr", "dctcp"),
-            "TCP's congestion control.",
-        ),
-        Key("transport.slow_start_after_idle", "slow_start_after_idle", _truth(), "TCP forgets its window when idle."),
+        Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
+        Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
+        Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
+        Key("run.rate_scale", "scale", _SCALE, "What rates and chunks are multiplied by on the wall clock."),
+        Key("transport.line_rate", "line_rate", _TRUTH, "Whether flows start at line rate, not in slow start."),
+        Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
+        Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }
