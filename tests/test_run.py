@@ -217,7 +217,7 @@ def test_a_wan_link_that_flows_can_share_is_told_before_the_run_and_in_its_resul
         (["--set", "fabric"], "--set: "),
         (["--set", "conditions.wan_rate=100-10 Gbit/s"], "--set conditions.wan_rate: "),
         (["--set", "fabric.wan=star"], "five-router"),
-        (["--jobs", "0"], '--jobs: "0" is not allowed'),
+        (["--jobs", "0"], "--jobs: 0 is not allowed"),
         (["--jobs", "many"], '--jobs: "many" is not allowed'),
         (["--engine", "simulation"], "choose from"),
         (["--colectives", "3"], "did you mean --collectives?"),

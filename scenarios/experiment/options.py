@@ -127,7 +127,7 @@ def asked(arguments: Sequence[str]) -> Asked:
     """What these arguments ask for; raises ScenarioError with every mistake, SystemExit where an option is unknown."""
     options = parser().parse_args(arguments)
     from scenarios.experiment.place import FolderError, check  # with numpy, from here on
-    from scenarios.spec.load import assignment, axis, load_scenario
+    from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
     mistakes = list(_clashes(options))
     overrides = _overrides(options)
@@ -152,7 +152,7 @@ def asked(arguments: Sequence[str]) -> Asked:
     jobs = _jobs(options, is_real=is_real)
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
-        mistakes.append(f"--jobs: {shown(options.jobs)} is not allowed: {why}")
+        mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
     return Asked(

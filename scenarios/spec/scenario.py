@@ -231,7 +231,8 @@ def _text(
 ) -> Kind:
     def convert(value: str) -> Any:
         if not fits(value):
-            raise Wrong(f"{shown(value)} is not allowed: allowed is {allowed}{did_you_mean(value, near)}")
+            why = "not known" if near else "not allowed"
+            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}{did_you_mean(value, near)}")
         return kind(value)
 
     return Kind(allowed, (str,), convert, str, is_object=kind is not str)
