@@ -42,7 +42,7 @@ _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line and name the option that was perhaps meant."""
+    """A parser whose errors are one line, with the option nearest by spelling."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and exit with status 2."""
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--engine",
         choices=list(ENGINES),
-        help="reckon times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
+        help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
     add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
     add("--gpus", metavar="N[,N]", help="GPUs over all sites, or of each as 3+5; several are a sweep")
@@ -91,16 +91,16 @@ def parser() -> argparse.ArgumentParser:
     add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dask", metavar="ADDRESS", help="run the points on the workers of the Dask scheduler there")
-    add("--dry-run", action="store_true", help="tell what would be run, and stop")
+    add("--dry-run", action="store_true", help="print what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
     add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (--cli: 1000)")
-    add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
+    add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
     return found
 
 
 class _Alone(argparse.Action):
-    """An option that stands alone; run.py has seen to it where it does."""
+    """An option that must stand alone: where it does, run.py has acted on it before."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error("--doctor is beside other arguments: allowed is run.py --doctor alone")
