@@ -1,4 +1,4 @@
-"""The command: options to a plan, engines asked whether they can, a folder made or found again, and the run."""
+"""The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
 
 import sys
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _prompt(wanted: Asked) -> int:
-    """Have a prompt; return the exit status."""
+    """Open a prompt; return the exit status."""
     from scenarios.prompt.session import launch
 
     out = None if wanted.out is None else Path(wanted.out)
@@ -76,7 +76,7 @@ def _prompt(wanted: Asked) -> int:
 
 
 def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
-    """Run these engines where they can be run, and there is a folder for it."""
+    """Run the engines that this machine can run, and write the results into the run folder."""
     try:
         able, unmeasured = _able(wanted, parts)
         place = _place(wanted)
@@ -135,7 +135,7 @@ def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -
 
 
 def _place(wanted: Asked) -> Place:
-    """The folder for the run; raises FolderError where it cannot be had."""
+    """The folder for the run; raises FolderError where it cannot be made or opened."""
     if wanted.resume is not None:
         return Place(Path(wanted.resume))
     if wanted.out is not None:

@@ -229,16 +229,17 @@ def _located(key: str, value: object, folder: Path) -> object:
 def _unknown(key: str) -> str:
     """What to say of a key that is not known: what is allowed in its table, and the nearest key by spelling."""
     table, _, name = key.partition(".")
-    inside = [known.removeprefix(f"{table}.") for known in _KNOWN if known.startswith(f"{table}.")]
-    if key in _TABLES:
-        return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{name}' for name in inside)}"
-    if table == "sweep" and name in KEYS:
-        return f"cannot be swept: allowed is every key but {', '.join(key for key in KEYS if key not in SWEPT)}"
-    if table in _TABLES:
-        allowed = "the other keys of the scenario" if table == "sweep" else ", ".join(inside)
-        return f"unknown key of [{table}], allowed: {allowed}{did_you_mean(name, inside) or did_you_mean(key, _KNOWN)}"
-    nearest = did_you_mean(table, (*_TABLES, "fault")) or did_you_mean(key, _KNOWN)
-    return f"unknown table or key, allowed: name, {', '.join(f'[{table}]' for table in _TABLES)}, [[fault]]{nearest}"
+    inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
+    if table not in _TABLES:
+        nearest = did_you_mean(table, (*_TABLES, "fault")) or did_you_mean(key, _KNOWN)
+        return f"unknown table or key, allowed: name, {', '.join(f'[{one}]' for one in _TABLES)}, [[fault]]{nearest}"
+    if not name:
+        return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
+    if table == "sweep":
+        fixed = ", ".join(one for one in KEYS if one not in SWEPT)
+        return f"cannot be swept: allowed is every key but {fixed}{did_you_mean(name, inside)}"
+    nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
+    return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 
 
 def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
