@@ -58,15 +58,10 @@ def environment() -> Mapping[str, str]:
 def _on_this_machine(
     command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
 ) -> int:
-    heeding = ["env", "--default-signal=TERM"]  # ignored by a run that is ending, and inherited
-    dying_with_us = [
-        "setpriv",
-        "--pdeathsig",
-        "TERM",
-        "--",
-    ]  # on SIGTERM it removes its network; SIGKILL would leave it
+    default_signals = ["env", "--default-signal=TERM"]  # a run that is ending ignores SIGTERM, and children inherit it
+    end_with_parent = ["setpriv", "--pdeathsig", "TERM", "--"]  # its network is removed on SIGTERM, not on SIGKILL
     process = subprocess.Popen(
-        [*heeding, *dying_with_us, *command],
+        [*default_signals, *end_with_parent, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
