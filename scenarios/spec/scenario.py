@@ -247,15 +247,6 @@ def _quantity(of: units.Quantity, example: str, parse: Callable[[str], Any], wri
     return Kind(allowed, (str,), parse, write, unit=", ".join(of.units))
 
 
-def _per_site(each: Kind, allowed: str, total: Callable[[int], Any], write: Callable[[Any], Any]) -> Kind:
-    return Kind(
-        f"{allowed}, or a list with {each.allowed} for each site",
-        (int, list),
-        lambda value: tuple(map(each.read, value)) if isinstance(value, list) else total(value),
-        write,
-    )
-
-
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     """These values, at least one and none of them twice; raises Wrong."""
     found = tuple(values)
@@ -306,18 +297,18 @@ _SCALE = Kind(
 _MODE, _PRESET = _one_of(*MODES), _one_of(*WAN_PRESETS)
 _MODES = Kind(f"a list of {_MODE.allowed}", (list,), lambda modes: unique(map(_MODE.read, modes), modes), list)
 _WAN = Kind(f"{_PRESET.allowed}, or a table of routers and links", (str, dict), _read_wan, _write_wan, is_object=True)
-_ALL_GPUS, _SWITCHES_OF_A_SITE = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
-_GPUS = _per_site(
-    _whole(2, MAX_GPUS_PER_SITE),
-    f"{_ALL_GPUS.allowed} for two equal sites",
-    lambda gpus: even_split(_ALL_GPUS.read(gpus)),
+_ALL, _EACH, _TIER = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(2, MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
+_GPUS = Kind(
+    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
+    (int, list),
+    lambda gpus: tuple(map(_EACH.read, gpus)) if isinstance(gpus, list) else even_split(_ALL.read(gpus)),
     lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),
 )
-_SWITCHES = _per_site(
-    _SWITCHES_OF_A_SITE,
-    _SWITCHES_OF_A_SITE.allowed,
-    _SWITCHES_OF_A_SITE.read,
-    lambda value: value if isinstance(value, int) else list(value),
+_SWITCHES = Kind(
+    f"{_TIER.allowed}, or a list of one for each site",
+    (int, list),
+    lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
+    lambda counts: list(counts) if isinstance(counts, tuple) else counts,
 )
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True

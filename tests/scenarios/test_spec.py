@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.spec import ScenarioError, scenario_names
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import MAX_BYTES, Override, apart, assignment, axis, load_scenario, resolved, toml_or_text
 from scenarios.spec.reference import reference
 from scenarios.spec.scenario import (
@@ -372,9 +372,11 @@ def test_any_values_are_a_scenario_that_can_be_written_and_handed_on_or_an_error
             assert from_json(to_json(setting)) == setting
 
 
-@given(text=st.text(max_size=40))
-def test_any_name_is_an_error_and_any_option_has_parts(text):
-    if text not in scenario_names():
-        with pytest.raises(ScenarioError):
-            load_scenario(text)
+@given(text=st.text(max_size=40), key=KNOWN | st.text(max_size=20))
+def test_any_name_and_any_assignment_is_a_scenario_or_an_error(text, key):
+    for attempt in (lambda: load_scenario(text), lambda: load_scenario("paper", [assignment(f"{key}={text}")])):
+        try:
+            attempt()
+        except ScenarioError as error:
+            assert all(line.isprintable() for line in error.mistakes)
     assert ",".join(apart(text)) == text
