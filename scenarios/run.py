@@ -28,6 +28,9 @@ def main() -> int:
             from scenarios.tools.doctor import diagnosis
 
             return diagnosis()
+        from scenarios.experiment.options import parser
+
+        parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import
         from scenarios.experiment.command import run
     except ModuleNotFoundError as missing:
         if (ROOT / str(missing.name).partition(".")[0]).is_dir():

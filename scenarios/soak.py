@@ -150,14 +150,15 @@ def _costs(one: Sample, other: Sample) -> dict[str, float]:
 def soak(collectives: int) -> int:
     """Run, print the table, return the exit status."""
     from scenarios import vm
-    from scenarios.spec.load import Override, load_scenario, resolved
+    from scenarios.spec.load import Override, load_scenario
+    from scenarios.spec.scenario import to_json
     from scenarios.testbed import launch
 
     given = {"collective.chunk": "100 kB", "collective.count": collectives, "collective.emulated": collectives}
     scenario = load_scenario("paper", [Override(key, value, "soak") for key, value in given.items()])
     samples = _Samples()
     status = vm.run(
-        [sys.executable, "-m", "scenarios.soak", "--inside", resolved(scenario), "--collectives", str(collectives)],
+        [sys.executable, "-m", "scenarios.soak", "--inside", to_json(scenario), "--collectives", str(collectives)],
         memory_bytes=_MEMORY_BYTES,
         directory=ROOT,
         environment=launch.environment(),
@@ -176,14 +177,11 @@ def soak(collectives: int) -> int:
 def inside(text: str, collectives: int) -> int:
     """The VM's side: run them, and say every hundred what memory each kind of process has."""
     from scenarios.policies.decide import MODES
-    from scenarios.spec.load import load_scenario
-    from scenarios.testbed.platform import VIRTUAL
+    from scenarios.spec.scenario import from_json
     from scenarios.testbed.testbed import Failure, Testbed
 
-    path = VIRTUAL.folder / "scenario.toml"
-    path.write_text(text)
     try:
-        with Testbed(load_scenario(str(path))) as testbed:
+        with Testbed(from_json(text)) as testbed:
             _say(0)
             for row in testbed.run(MODES["joint"], count=collectives):
                 if (row.collective + 1) % _WINDOW == 0:

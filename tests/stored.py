@@ -14,9 +14,8 @@ from analysis.results.reader import Point
 from analysis.results.rows import Rows, packed
 from hosts.collectives.ring import ring_allgather
 from scenarios.policies.decide import MODES, Decisions, decide
-from scenarios.spec.described import described
 from scenarios.spec.load import Override, load_scenario, resolved
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, described
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.fabric.fabric import build_fabric
 

@@ -15,8 +15,7 @@ from analysis.results.reader import open_run
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Expectations, damaged
 from scenarios.engines.watchdog import Watchdog
-from scenarios.spec import faults
-from scenarios.spec.document import ScenarioError
+from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario, resolved
 from tests.conftest import PROJECT
@@ -80,7 +79,7 @@ def test_a_scenario_with_faults_is_resolved_to_itself(tmp_path: Path) -> None:
         ({"what": "agent 1 killed"}, "for", "does nothing"),
         ({"for": "ever"}, "for", '"ever" is not understood: allowed is "3 collectives"'),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
-        ({"since": 1}, "since", "is no key of a fault"),
+        ({"since": 1}, "since", "unknown key of a fault"),
     ],
 )
 def test_every_mistake_is_told_at_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
-from scenarios.spec import load
-from scenarios.spec.document import FOLDER, ScenarioError
+from scenarios.spec import FOLDER, ScenarioError, load
 from scenarios.spec.scenario import Scenario
 from tests.fuzz import anything, bounded, fuzzed, json_values, mutated, one_line
 from topologies import units
@@ -87,17 +86,6 @@ def _scratch(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 _SCRATCH = Path()
-
-
-@fuzzed
-@given(st.text(max_size=80) | st.sampled_from(["fabric.gpus", "run.modes", "sweep.fabric.gpus"]).flatmap(
-    lambda key: st.text(max_size=40).map(lambda value: f"{key}={value}")))  # fmt: skip
-def test_the_option_set(text: str) -> None:
-    with bounded():
-        try:
-            load.load_scenario("paper", [load.assignment(text)])
-        except ScenarioError as error:
-            assert all("\n" not in mistake for mistake in error.mistakes)
 
 
 UNITS = ["Gbit/s", "bit/s", "MB", "MiB", "us", "ms", " ", "-", "–", ".", "1", "9" * 30, "0", "e5", "nan", "inf", "−", "µs", "٣"]  # fmt: skip  # noqa: E501

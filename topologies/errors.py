@@ -1,7 +1,12 @@
-"""What is wrong with a declaration: every mistake at once, each with the scenario key it belongs to."""
+"""What is wrong with a declaration: every mistake with its scenario key; and how messages show values."""
 
+import difflib
+import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+_LINE = 500  # characters of a message's part, at most
+_SHOWN = 60  # characters of a value that a message repeats
 
 
 class Mistake(NamedTuple):
@@ -39,3 +44,32 @@ def first_of(names: Sequence[str], most: int) -> str:
     """The first of some names as a message can list them: "a, b, c and 5 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean …?)`` with the known word nearest by spelling, or nothing where none is near."""
+    if len(word) > _SHOWN:
+        return ""  # a distance to a long text costs time and names nothing
+    nearest = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
+
+
+def shown(value: object) -> str:
+    """A value as a message can repeat it: TOML's spelling, on one line, cut where it is long."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write some of these out
+    if isinstance(value, str):
+        text = json.dumps(value[: _SHOWN + 1], ensure_ascii=not value.isprintable())
+    elif isinstance(value, list):
+        text = f"[{', '.join(shown(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
+    else:
+        text = str(value).lower() if isinstance(value, bool | float) else str(value)
+    return text if len(text) <= _SHOWN + 2 else f"{text[:_SHOWN]}…"
+
+
+def one_line(text: str) -> str:
+    """Text of the user's as a message can hold it: printable, on one line, cut where it is very long."""
+    text = text[:_LINE] + "…" * (len(text) > _LINE)
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

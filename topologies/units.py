@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from decimal import ROUND_DOWN, Context, Decimal
 from typing import NamedTuple
 
+from topologies.errors import shown
+
 
 class UnitError(ValueError):
     """Text that is not a quantity of the kind asked for; the message is one sentence that carries the text."""
 
 
-class _Kind(NamedTuple):
+class Quantity(NamedTuple):
     """One kind of quantity: its units as multiples of the base unit, and the range the product can work with."""
 
     noun: str
@@ -26,6 +28,10 @@ class _Kind(NamedTuple):
     least: str
     most: str
 
+    def in_base(self, number: str, unit: str) -> Decimal:
+        """That many of a unit, exactly, in the base unit."""
+        return _EXACT.multiply(Decimal(number), self.units[unit])
+
 
 _DECIMAL = {prefix: Decimal(1000**power) for power, prefix in enumerate(("", "k", "M", "G", "T"))}
 _BINARY = {f"{prefix}iB": Decimal(1024**power) for power, prefix in enumerate("KMG", start=1)}
@@ -33,22 +39,22 @@ _RATES = {f"{prefix}bit/s": factor for prefix, factor in _DECIMAL.items()}
 _SIZES = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()} | _BINARY
 _DELAYS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
-_RATE = _Kind("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
-_SIZE = _Kind("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
-_DELAY = _Kind("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
+RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
+SIZE = Quantity("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
+DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 
 # Twenty digits either side of the point hold every double and every rate in range, and keep the arithmetic short for
 # any text; for the same reason there are no exponents.
 _NUMBER, _UNIT = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*", r"([A-Za-z/]{1,8})"
-_QUANTITY = re.compile(rf"{_NUMBER}{_UNIT}?(?:\s*[-–]\s*{_NUMBER}{_UNIT})?")  # or a range
+_QUANTITY = re.compile(_NUMBER + _UNIT)
+_RANGE = re.compile(rf"{_NUMBER}{_UNIT}?\s*[-–]\s*{_NUMBER}{_UNIT}")
 _EXACT = Context(prec=100)
 _DECIMALS = Decimal("1e-25")  # written at most
-_SHOWN = 40  # characters of a text that a message repeats
 
 
 def parse_rate_bps(text: str) -> int:
     """Read a rate such as ``"40 Gbit/s"`` as a whole number of bit/s; raises UnitError."""
-    return _whole(text, _RATE)
+    return _whole(text, RATE)
 
 
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
@@ -58,32 +64,31 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
     ends of a range that does not vary. Raises UnitError for text that is neither, for a range upside down and for an
     empty one (both ends equal).
     """
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None or not (match[2] or match[4]):
-        raise UnitError(f'{_quoted(text)} is not a range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
-    if match[3] is None:
+    if _QUANTITY.fullmatch(text.strip()):
         return (parse_rate_bps(text),) * 2
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise UnitError(f'{shown(text)} is not a range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
     low, high = parse_rate_bps(f"{match[1]} {match[2] or match[4]}"), parse_rate_bps(f"{match[3]} {match[4]}")
-    if low == high:
-        raise UnitError(f"{_quoted(text)} is an empty range: allowed is LOW-HIGH UNIT with HIGH above LOW, or one rate")
-    if low > high:
-        raise UnitError(f"{_quoted(text)} is a range upside down: its lower end must come first")
+    if low >= high:
+        problem = "an empty range" if low == high else "a range upside down"
+        raise UnitError(f"{shown(text)} is {problem}: allowed is LOW-HIGH UNIT with HIGH above LOW, or one rate")
     return low, high
 
 
 def parse_size_bytes(text: str) -> int:
     """Read a size such as ``"8 MB"`` (decimal) or ``"8 MiB"`` (binary) as a whole number of bytes; raises UnitError."""
-    return _whole(text, _SIZE)
+    return _whole(text, SIZE)
 
 
 def parse_delay_s(text: str) -> float:
     """Read a delay such as ``"10 us"`` (or ``"10 µs"``) as seconds, the float nearest to the text; raises UnitError."""
-    return float(_in_range(text, _DELAY))
+    return float(_parsed(text, DELAY))
 
 
 def format_rate(rate_bps: int) -> str:
     """Write a rate in the largest unit it fills, exactly: ``parse_rate_bps(format_rate(x)) == x``."""
-    return _formatted(Decimal(int(rate_bps)), _RATE)
+    return _formatted(Decimal(int(rate_bps)), RATE)
 
 
 def format_rate_range(range_bps: tuple[int, int]) -> str:
@@ -101,56 +106,44 @@ def format_size(size_bytes: int) -> str:
         count, rest = divmod(size_bytes, int(_BINARY[unit]))
         if count and not rest:
             return f"{count} {unit}"
-    return _formatted(Decimal(int(size_bytes)), _SIZE)
+    return _formatted(Decimal(int(size_bytes)), SIZE)
 
 
 def format_delay(delay_s: float) -> str:
     """Write a delay in the largest unit it fills, with the fewest digits that ``parse_delay_s`` reads back as equal."""
-    return _formatted(Decimal(repr(delay_s)), _DELAY)
+    return _formatted(Decimal(repr(delay_s)), DELAY)
 
 
-def _formatted(value: Decimal, kind: _Kind) -> str:
+def _formatted(value: Decimal, kind: Quantity) -> str:
     units = [unit for unit in kind.units if unit not in _BINARY]
     unit = max((unit for unit in units if kind.units[unit] <= value), key=kind.units.__getitem__, default=units[0])
     number = _EXACT.divide(value, kind.units[unit]).quantize(_DECIMALS, ROUND_DOWN, _EXACT)
     return f"{number:f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
-def _whole(text: str, kind: _Kind) -> int:
-    value = _in_range(text, kind)
+def _whole(text: str, of: Quantity) -> int:
+    value = _parsed(text, of)
     if value != int(value):
-        raise UnitError(f"{_quoted(text)} is not a whole number of {kind.base}")
+        raise UnitError(f"{shown(text)} is not a whole number of {of.base}")
     return int(value)
 
 
-def _in_range(text: str, kind: _Kind) -> Decimal:
-    value, least, most = (_value(one, kind) for one in (text, kind.least, kind.most))
-    if not least <= value <= most:
-        problem = "zero" if value == 0 else "too small" if value < least else "too large"
-        raise UnitError(f"{_quoted(text)} is {problem}: a {kind.noun} lies within {kind.least} and {kind.most}")
-    return value
-
-
-def _value(text: str, kind: _Kind) -> Decimal:
+def _parsed(text: str, of: Quantity) -> Decimal:
+    """The quantity in its base unit; raises UnitError."""
     plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
     match = _QUANTITY.fullmatch(plain)
-    allowed = f'allowed is a number and one of {", ".join(kind.units)}, such as "{kind.example}"'
-    if match is None or match[2] is None or match[3] is not None:
-        why = ""
-        if plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit():
-            why = "it must be greater than zero; "
-        elif plain.lstrip("+-").lower().startswith(("nan", "inf")):
-            why = "it must be finite; "
-        raise UnitError(f"{_quoted(text)} is no {kind.noun}: {why}{allowed}")
-    number, unit = match[1], match[2]
-    if unit not in kind.units:
-        spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", unit.lower())
-        meant = next((f" (did you mean {known}?)" for known in kind.units if known.lower() == spelled), "")
-        raise UnitError(f"{_quoted(text)} has the wrong unit for a {kind.noun}: {allowed}{meant}")
-    return _EXACT.multiply(Decimal(number), kind.units[unit])
-
-
-def _quoted(text: str) -> str:
-    """The text in quotes as a message can show it: printable, on one line, cut where it is long."""
-    shown = text[:_SHOWN] + "…" * (len(text) > _SHOWN)
-    return f'"{shown}"' if shown.isprintable() else f'"{shown.encode("unicode_escape").decode("ascii")}"'
+    allowed = f'allowed is a number and one of {", ".join(of.units)}, such as "{of.example}"'
+    if match is None:
+        is_negative = plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit()
+        is_infinite = plain.lstrip("+-").lower().startswith(("nan", "inf"))
+        why = "it must be greater than zero; " if is_negative else "it must be finite; " if is_infinite else ""
+        raise UnitError(f"{shown(text)} is not a {of.noun}: {why}{allowed}")
+    if match[2] not in of.units:
+        spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", match[2].lower())
+        meant = next((f" (did you mean {known}?)" for known in of.units if known.lower() == spelled), "")
+        raise UnitError(f"{shown(text)} has the wrong unit for a {of.noun}: {allowed}{meant}")
+    value, least, most = (of.in_base(*one) for one in ((match[1], match[2]), of.least.split(), of.most.split()))
+    if not least <= value <= most:
+        problem = "zero" if value == 0 else "too small" if value < least else "too large"
+        raise UnitError(f"{shown(text)} is {problem}: a {of.noun} lies within {of.least} and {of.most}")
+    return value

@@ -13,8 +13,7 @@ import numpy as np
 from scenarios import vm
 from scenarios.engines.point import ground, memory_bytes
 from scenarios.engines.prediction import planned
-from scenarios.spec.load import resolved
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.testbed.platform import CAPACITY
 from topologies.shaping.rate_scale import RateScale
@@ -76,7 +75,7 @@ def measured_bps(setting: Scenario) -> float:
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
     said, words = _Text(), _Text()
     status = launch.testbed(
-        [resolved(setting), CAPACITY, "0"],
+        [to_json(setting), CAPACITY, "0"],
         memory_bytes=memory_bytes(setting),
         stdout=said,
         stderr=words,

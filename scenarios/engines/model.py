@@ -19,10 +19,8 @@ from scenarios.engines.base import Failed, Have, News, Slice, nothing
 from scenarios.engines.framing import bundled, unbundled
 from scenarios.engines.pool import Lost, Over, over_tasks
 from scenarios.engines.prediction import damaged
-from scenarios.experiment.progress import label
 from scenarios.policies.decide import MODES, decide
-from scenarios.spec.load import resolved, scenario_of
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, from_json, to_json
 from topologies.conditions.sampler import ConditionsSpec, Sampler, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping.rate_scale import EVERYTHING
@@ -77,7 +75,7 @@ class Model:
 
     def _tasks(self, settings: Sequence[Scenario], have: Have) -> Iterator[bytes]:
         for place, setting in enumerate(settings):
-            step, text = self._step(setting), resolved(setting)
+            step, text = self._step(setting), to_json(setting)
             for start in range(0, setting.collective.count, step):
                 stop = min(start + step, setting.collective.count)
                 modes = [mode for mode in setting.run.modes if not have(place, mode, start, stop)]
@@ -92,7 +90,7 @@ def _news(task: bytes, result: bytes | Lost, settings: Sequence[Scenario]) -> It
     place = said["place"]
     if isinstance(result, Lost):
         for mode in said["modes"]:
-            where = f"model, {label(settings[place])}, {mode}, collectives {said['start']} to {said['stop'] - 1}"
+            where = f"model, {settings[place].label}, {mode}, collectives {said['start']} to {said['stop'] - 1}"
             yield Failed(setting=place, mode=mode, why=f"{where}: {result.why}")
         return
     for mode, rows in unbundled(result).items():
@@ -132,7 +130,7 @@ def reckoned(task: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _scenario(text: str) -> Scenario:
-    return scenario_of(text)
+    return from_json(text)
 
 
 class _Remembering:

@@ -15,9 +15,7 @@ from scenarios.engines.base import Doing, News, Seen, Slice, Struck
 from scenarios.engines.framing import bundled, unbundled
 from scenarios.engines.prediction import Expectations
 from scenarios.engines.watchdog import Watchdog, patience_s
-from scenarios.experiment.progress import label
-from scenarios.spec.load import resolved, scenario_of
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Ground
 
@@ -53,7 +51,7 @@ class Task:
     @property
     def name(self) -> str:
         """The point in words."""
-        return f"emulation, {label(self.setting)}, {self.mode}"
+        return f"emulation, {self.setting.label}, {self.mode}"
 
 
 def memory_bytes(setting: Scenario) -> int:
@@ -101,7 +99,7 @@ def run_point(
     its end, vm.CannotRunError where this machine cannot run its VM.
     """
     setting, words = task.setting, Words()
-    arguments = [resolved(setting), task.mode, str(setting.collective.count)]
+    arguments = [to_json(setting), task.mode, str(setting.collective.count)]
     put(Doing(setting=task.place, mode=task.mode, doing="the start of the testbed"))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         reader = Reader(task, put, watchdog.heard)
@@ -133,14 +131,14 @@ def run_point(
 
 def task_bytes(task: Task) -> bytes:
     """A point as a task for `measured`."""
-    return json.dumps({"place": task.place, "mode": task.mode, "scenario": resolved(task.setting)}).encode()
+    return json.dumps({"place": task.place, "mode": task.mode, "scenario": to_json(task.setting)}).encode()
 
 
 def measured(task: bytes, on_start: Callable[[Callable[[], None]], None] | None = None) -> bytes:
     """Run a whole point, and return all that it had to say; raises as `run_point`."""
     said = json.loads(task)
     news: list[News] = []
-    run_point(Task(said["place"], scenario_of(said["scenario"]), said["mode"]), news.append, on_start)
+    run_point(Task(said["place"], from_json(said["scenario"]), said["mode"]), news.append, on_start)
     seen = {item.moment: json.dumps(item.facts).encode() for item in news if isinstance(item, Seen)}
     rows = joined([item.rows for item in news if isinstance(item, Slice)])
     struck = json.dumps([dict(item.account) for item in news if isinstance(item, Struck)]).encode()

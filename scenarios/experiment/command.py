@@ -1,4 +1,4 @@
-"""The command: options to a plan, engines asked whether they can, a folder made or found again, and the run."""
+"""The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
 
 import sys
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.statistics.sharing import warnings
 from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import check_capacity
 from scenarios.engines.model import Model, as_reckoned
@@ -14,8 +15,7 @@ from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
-from scenarios.spec.described import sharing_warnings
-from scenarios.spec.document import ScenarioError
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
@@ -38,7 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    for warning in sharing_warnings(wanted.scenario.settings()):
+    settings = wanted.scenario.settings()
+    shared = [(one.label, {mode: one.shared_wan_links(mode) for mode in one.run.modes}) for one in settings]
+    for warning in warnings(shared):
         print(f"run.py: WARNING: {warning}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)
@@ -59,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _prompt(wanted: Asked) -> int:
-    """Have a prompt; return the exit status."""
+    """Open a prompt; return the exit status."""
     from scenarios.prompt.session import launch
 
     out = None if wanted.out is None else Path(wanted.out)
@@ -74,7 +76,7 @@ def _prompt(wanted: Asked) -> int:
 
 
 def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
-    """Run these engines where they can be run, and there is a folder for it."""
+    """Run the engines that this machine can run, and write the results into the run folder."""
     try:
         able, unmeasured = _able(wanted, parts)
         place = _place(wanted)
@@ -133,7 +135,7 @@ def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -
 
 
 def _place(wanted: Asked) -> Place:
-    """The folder for the run; raises FolderError where it cannot be had."""
+    """The folder for the run; raises FolderError where it cannot be made or opened."""
     if wanted.resume is not None:
         return Place(Path(wanted.resume))
     if wanted.out is not None:
@@ -186,10 +188,10 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     for engine, settings in plans:
         for setting in settings:
             count = setting.collective.count
-            lines.append(f"{engine}, {progress.label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
+            lines.append(f"{engine}, {setting.label}: {count:,} collectives in each of {', '.join(modes)}")
             total += len(modes) * count
     for links, places in links_of(plans[0][1]).items():
-        lines += _links(links, progress.label(plans[0][1][places[0]]))
+        lines += _links(links, plans[0][1][places[0]].label)
     return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
 
 

@@ -1,4 +1,7 @@
-"""The command line's options: what they are, and what they ask for, with every mistake in them found at once."""
+"""The command line's options: what they are, and what they ask for, with every mistake in them found at once.
+
+--help and unknown options are answered before anything slow is imported.
+"""
 
 import argparse
 import os
@@ -6,13 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from scenarios.experiment import place
-from scenarios.experiment.place import FolderError, is_scaffold
-from scenarios.spec.document import ScenarioError, did_you_mean, scenario_names, shown
-from scenarios.spec.load import Override, assignment, axis, load_scenario, scenario_of
-from scenarios.spec.scenario import Scenario
+from scenarios.spec import ScenarioError, scenario_names
+from topologies.errors import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from scenarios.spec.load import Override
+    from scenarios.spec.scenario import Scenario
 
 BAD_USAGE = 2
 MAX_JOBS = 256
@@ -22,16 +26,23 @@ DEFAULT = "paper"
 ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
 """What may be asked for, and the engines that are then run."""
 
-_AXES = {
-    "gpus": "fabric.gpus",
-    "chunk": "collective.chunk",
-    "wan_delay": "conditions.wan_delay",
-    "seed": "run.seed",
+_KEYS = {
+    "modes": ("run.modes",),
+    "gpus": ("fabric.gpus",),
+    "chunk": ("collective.chunk",),
+    "wan_delay": ("conditions.wan_delay",),
+    "seed": ("run.seed",),
+    "collectives": ("collective.count", "collective.emulated"),  # that many in either engine
+    "rate_scale": ("run.rate_scale",),
+    "clock": ("run.clock",),
 }
+"""The keys of the scenario that an option gives."""
+_SWEPT = ("gpus", "chunk", "wan_delay", "seed")
+"""The options of which several values are an axis of the sweep."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line and name the option that was perhaps meant."""
+    """A parser whose errors are one line, with the option nearest by spelling."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and exit with status 2."""
@@ -41,14 +52,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_USAGE, f"{self.prog}: {message}{hint}; {self.prog} --help lists what is allowed\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """The options of run.py."""
+    found = _Parser(
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())
-    add = parser.add_argument
+    add = found.add_argument
     add(
         "scenario",
         nargs="?",
@@ -58,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--engine",
         choices=list(ENGINES),
-        help="reckon times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
+        help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
     add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
     add("--gpus", metavar="N[,N]", help="GPUs over all sites, or of each as 3+5; several are a sweep")
@@ -79,16 +91,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dask", metavar="ADDRESS", help="run the points on the workers of the Dask scheduler there")
-    add("--dry-run", action="store_true", help="tell what would be run, and stop")
+    add("--dry-run", action="store_true", help="print what would be run, and stop")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
     add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (--cli: 1000)")
-    add("--doctor", action=_Alone, nargs=0, help="tell what this machine can do, what is missing, and what mends it")
-    return parser
+    add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
+    return found
 
 
 class _Alone(argparse.Action):
-    """An option that stands alone; run.py has seen to it where it does."""
+    """An option that must stand alone: where it does, run.py has acted on it before."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error("--doctor is beside other arguments: allowed is run.py --doctor alone")
@@ -98,7 +110,7 @@ class _Alone(argparse.Action):
 class Asked:
     """What a command line asks for."""
 
-    scenario: Scenario
+    scenario: "Scenario"
     engines: tuple[str, ...]
     engine_given: bool
     jobs: int
@@ -113,51 +125,53 @@ class Asked:
 
 def asked(arguments: Sequence[str]) -> Asked:
     """What these arguments ask for; raises ScenarioError with every mistake, SystemExit where an option is unknown."""
-    options = _parser().parse_args(arguments)
-    mistakes: list[str] = []
+    options = parser().parse_args(arguments)
+    from scenarios.experiment.place import FolderError, check  # with numpy, from here on
+    from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
+
+    mistakes = list(_clashes(options))
     overrides = _overrides(options)
     for read, text in [(assignment, text) for text in options.set] + [(axis, text) for text in options.sweep]:
         try:
             overrides.append(read(text))
         except ScenarioError as error:
             mistakes += error.mistakes
-    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else _integer_or_text(options.jobs)
-    if not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
-        mistakes.append(f"--jobs: {shown(jobs)} is not allowed: allowed is a whole number from 1 to {MAX_JOBS}")
-    mistakes += _clashes(options)
     scenario, engines = None, ENGINES[options.engine or "both"]
     try:
         if options.resume is not None:
             scenario, engines = _resumed(options, overrides)
         else:
             if options.out is not None:
-                place.check(Path(options.out))
+                check(Path(options.out))
             scenario = load_scenario(options.scenario or DEFAULT, overrides)
     except FolderError as error:
         mistakes.append(f"--out: {error}")
     except ScenarioError as error:
         mistakes += error.mistakes
-    else:
-        if scenario.run.is_real and (options.jobs is None or options.cli):
-            jobs = 1
-        if scenario.run.is_real and jobs != 1:
-            mistakes.append(f"--jobs: {shown(jobs)} is not allowed: on the wall clock points run one at a time")
-    if mistakes:
+    is_real = scenario is not None and scenario.run.is_real
+    jobs = _jobs(options, is_real=is_real)
+    if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
+        why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
+        mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
+    if mistakes or scenario is None:
         raise ScenarioError(mistakes)
-    assert isinstance(jobs, int) and scenario is not None
     return Asked(
         scenario=scenario,
         engines=engines,
         engine_given=options.engine is not None,
         jobs=jobs,
         jobs_given=options.jobs is not None,
-        dask=options.dask,
-        out=options.out,
-        resume=options.resume,
-        dry_run=options.dry_run,
-        json=options.json,
-        cli=options.cli,
+        **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "cli")},
     )
+
+
+def _jobs(options: argparse.Namespace, *, is_real: bool) -> int:
+    """How many processes; 0 where what was asked for is not a number."""
+    if is_real and (options.jobs is None or options.cli):
+        return 1
+    if options.jobs is None:
+        return min(MAX_JOBS, len(os.sched_getaffinity(0)))
+    return int(options.jobs) if re.fullmatch(r"[0-9]{1,9}", options.jobs) else 0
 
 
 def _clashes(options: argparse.Namespace) -> list[str]:
@@ -165,81 +179,63 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     mistakes = []
     if options.dask is not None and options.jobs is not None:
         mistakes.append("--jobs: is beside --dask, whose workers say how many they do: allowed is one of the two")
-    if not options.cli:
-        return mistakes
-    beside = {
-        "--json": options.json,
-        "--dry-run": options.dry_run,
-        "--resume": options.resume is not None,
-        "--dask": options.dask is not None,
-    }
-    mistakes += [f"{name} is beside --cli: allowed is one of both" for name, on in beside.items() if on]
-    if options.clock == "virtual":
-        mistakes.append("--clock: virtual is beside --cli, and a prompt is in real time: allowed is wall")
+    if options.out is not None and options.resume is not None:
+        mistakes.append("--out: is beside --resume: allowed is one of the two")
+    if options.cli:
+        for name in ("json", "dry_run", "resume", "dask"):
+            if getattr(options, name):
+                mistakes.append(f"--{name.replace('_', '-')} is beside --cli: allowed is one of both")
+        if options.clock == "virtual":
+            mistakes.append("--clock: virtual is beside --cli, and a prompt is in real time: allowed is wall")
     return mistakes
 
 
-def _resumed(options: argparse.Namespace, overrides: Sequence[Override]) -> tuple[Scenario, tuple[str, ...]]:
+def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
     """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
-    from analysis.results.reader import ResultsError  # with Parquet, which takes its time
+    from analysis.results.reader import ResultsError
+    from scenarios.experiment.place import is_scaffold
     from scenarios.experiment.resume import recorded
+    from scenarios.spec.load import load_scenario, scenario_of
 
-    mistakes = ["--out: is beside --resume: allowed is one of the two"] if options.out is not None else []
+    folder = Path(options.resume)
     try:
-        before = recorded(Path(options.resume))
+        before = recorded(folder)
     except ResultsError as error:
         why = str(error)
-        if Path(options.resume).is_dir() and is_scaffold(Path(options.resume)):
-            why = f"{options.resume} is of a run that was killed before it began: allowed is --out {options.resume}"
-        raise ScenarioError([*mistakes, f"--resume: {why}"]) from None
+        if folder.is_dir() and is_scaffold(folder):
+            why = f"{folder} is of a run that was killed before it began: allowed is --out {folder}"
+        raise ScenarioError([f"--resume: {why}"]) from None
     if options.scenario is None:
-        wanted = scenario_of(before.text, overrides, path=Path(options.resume, "scenario.toml"))
+        wanted = scenario_of(before.text, overrides, path=folder / "scenario.toml")
     else:
         wanted = load_scenario(options.scenario, overrides)
-    mistakes += before.differences(wanted, None if options.engine is None else ENGINES[options.engine])
+    mistakes = list(before.differences(wanted, None if options.engine is None else ENGINES[options.engine]))
     if mistakes:
         raise ScenarioError(mistakes)
     return wanted, before.engines
 
 
-def _overrides(options: argparse.Namespace) -> list[Override]:
+def _overrides(options: argparse.Namespace) -> list["Override"]:
     """The options that are keys of the scenario; one with several values is an axis of its sweep."""
-    overrides = []
-    if options.modes is not None:
-        overrides.append(Override("run.modes", _parts(options.modes), "--modes"))
-    for option, key in _AXES.items():
+    from scenarios.spec.load import Override, apart, toml_or_text
+
+    overrides = [Override("run.rate_scale", PROMPT_SCALE, "--cli")] if options.cli else []
+    for option, keys in _KEYS.items():
         text = getattr(options, option)
-        if text is not None:
-            values = [_value(option, part) for part in _parts(text)]
-            several = len(values) > 1
-            where = f"--{option.replace('_', '-')}"
-            overrides.append(Override(f"sweep.{key}" if several else key, values if several else values[0], where))
-    if options.cli:
-        overrides.append(Override("run.rate_scale", PROMPT_SCALE, "--cli"))
-    # Who says how many wants that many in either engine.
-    for option, key in (
-        ("collectives", "collective.count"),
-        ("collectives", "collective.emulated"),
-        ("clock", "run.clock"),
-        ("rate_scale", "run.rate_scale"),
-    ):
-        text = getattr(options, option)
-        if text is not None:
-            overrides.append(Override(key, _integer_or_text(text), f"--{option.replace('_', '-')}"))
+        if text is None:
+            continue
+        where = f"--{option.replace('_', '-')}"
+        parts = apart(text) if option in (*_SWEPT, "modes") else [text]
+        values = [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
+        if option in _SWEPT and len(values) > 1:
+            overrides.append(Override(f"sweep.{keys[0]}", values, where))
+        else:
+            overrides += [Override(key, values if option == "modes" else values[0], where) for key in keys]
     if options.cli:
         overrides.append(Override("run.clock", "wall", "--cli"))
     return overrides
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _value(option: str, text: str) -> object:
-    if option == "gpus" and re.fullmatch(r"[0-9]{1,6}(\+[0-9]{1,6})+", text):
-        return [int(part) for part in text.split("+")]
-    return _integer_or_text(text) if option in ("gpus", "seed") else text
-
-
-def _integer_or_text(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) else text
+def _list(gpus: str) -> str:
+    """Numbers by site, "3+5", as TOML's list; any other text as it is."""
+    return f"[{gpus.replace('+', ',')}]" if re.fullmatch(r"\s*[0-9]+(\+[0-9]+)+\s*", gpus) else gpus

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from scenarios.spec.document import one_line
+from topologies.errors import one_line
 
 RESULTS = Path("results")
 """Where run folders are made, relative to the folder the command was called from."""

@@ -21,9 +21,7 @@ from rich.table import Table
 from analysis.statistics.intervals import Interval, Series
 from scenarios.engines.base import Again, Doing, Failed, News, Slice
 from scenarios.experiment.statistics import point_result, series_of
-from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
-from topologies.units import format_delay, format_size
 
 _SETTINGS_SHOWN = 4  # at most this many settings stay in the live table, so that it fits a screen
 _REFRESH_S = 0.25
@@ -58,32 +56,6 @@ class _Running:
         slices = sorted(self.times_s.items())
         number = np.concatenate([np.arange(start, start + len(times)) for start, times in slices])
         return series_of(setting, mode, number, np.concatenate([times for _, times in slices]))
-
-
-def label(setting: Scenario) -> str:
-    """A setting in words: "8 GPUs, 64 MB, 10 us", and whatever else was swept.
-
-    A single number of GPUs is two sites of half as many each; other fabrics have theirs by site, "4+4+4+4 GPUs".
-    """
-    chunk, delay = format_size(setting.collective.chunk_bytes), format_delay(setting.conditions.wan_delay_s)
-    sites = setting.fabric.gpus_per_site
-    gpus = setting.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
-    words = [f"{gpus} GPUs", chunk, delay]
-    for key, value in setting.at:
-        written = KEYS[key].write(value)
-        name = key.partition(".")[2].replace("_", " ")
-        if key not in ("fabric.gpus", "collective.chunk", "conditions.wan_delay"):
-            words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
-    return ", ".join(words) + _clock(setting)
-
-
-def _clock(setting: Scenario) -> str:
-    """How a setting on the wall clock differs from what it stands for."""
-    if not setting.run.is_real:
-        return ""
-    scale = setting.run.scale
-    carried = format_size(scale.chunk_bytes(setting.collective.chunk_bytes))
-    return ", wall clock" if scale.divisor == 1 else f", wall clock at {scale} of the rates with {carried}"
 
 
 def time_left_s(*, done: float, left: float, took_s: float, expected_s: float | None) -> float | None:
@@ -172,7 +144,7 @@ class Progress:
         """What is going on, in one line: the points at work, what each is doing, and the time left."""
         at_work = list(self._doing.items())  # in one step: the line is made in another thread than `note` is called in
         words = [
-            f"{label(self.settings[place])}, {mode}: {self.words(place, mode)[0]}, {doing}"
+            f"{self.settings[place].label}, {mode}: {self.words(place, mode)[0]}, {doing}"
             for (place, mode), doing in at_work[:_AT_WORK_SHOWN]
         ]
         if len(at_work) > _AT_WORK_SHOWN:
@@ -193,7 +165,7 @@ class Progress:
     def line(self, place: int, mode: str) -> str:
         """A finished point in one line."""
         done, mean, gain = self.words(place, mode)
-        point = f"{self.engine}, {label(self.settings[place])}, {mode}"
+        point = f"{self.engine}, {self.settings[place].label}, {mode}"
         gain = gain and f", {gain} below base"
         predicted, ratio = self.against_model(place, mode)
         gain += predicted and f", predicted {predicted}, ratio {ratio}"
@@ -344,5 +316,5 @@ def _table(progress: Progress, last: int) -> Table:
         for row, mode in enumerate(setting.run.modes):
             ends = row + 1 == len(setting.run.modes)
             words = (*progress.words(place, mode), *progress.against_model(place, mode))
-            table.add_row("" if row else label(setting), mode, *words, end_section=ends)
+            table.add_row("" if row else setting.label, mode, *words, end_section=ends)
     return table

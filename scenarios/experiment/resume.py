@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from analysis.results.reader import SCENARIO, Point, ResultsError, load, read_provenance
 from analysis.statistics.fidelity import Measured
-from scenarios.spec.document import ScenarioError, shown
-from scenarios.spec.keys import KEYS
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
-from scenarios.spec.scenario import Scenario, values_of
+from scenarios.spec.scenario import KEYS, Scenario, values_of
+from topologies.errors import shown
 
 _NUMBERS = ["engine", "setting", "mode", "collective", "completion_s", "predicted_s", "drops", "late", "undisturbed"]
 
@@ -67,7 +67,7 @@ def trace_sha256(scenario: Scenario) -> str | None:
 def _words(key: str, values: dict[str, Any]) -> str:
     if key not in values:
         return "no value"
-    write = KEYS[key.removeprefix("sweep.")].write
+    write = KEYS[key.removeprefix("sweep.")].kind.write
     return shown([write(value) for value in values[key]] if key.startswith("sweep.") else write(values[key]))
 
 

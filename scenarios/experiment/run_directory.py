@@ -23,9 +23,8 @@ from scenarios.experiment.resume import trace_sha256
 from scenarios.experiment.statistics import SettingResult
 from scenarios.experiment.store import Store
 from scenarios.experiment.summary import summary_csv
-from scenarios.spec.described import described
 from scenarios.spec.load import resolved
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, described
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.fabric.fabric import build_fabric
 

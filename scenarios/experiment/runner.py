@@ -139,7 +139,7 @@ def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, sto
             elif isinstance(item, Struck):
                 folder.struck(engine.name, item)
             elif not isinstance(item, Doing) and store.finished(point):
-                folder.log(f"finished: {engine.name}, {progress.label(settings[item.setting])}, {item.mode}")
+                folder.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
 
 

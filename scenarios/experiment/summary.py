@@ -11,10 +11,8 @@ from typing import Any
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, is_papers
 from analysis.statistics.fidelity import Certificate
 from analysis.statistics.intervals import Interval
-from scenarios.experiment.progress import label
 from scenarios.experiment.statistics import PointResult, SettingResult
-from scenarios.spec.described import further, plain_values, shared
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 
 _COLUMNS = (
@@ -99,14 +97,14 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
         "collectives": setting.collective.count,
         "seed": setting.run.seed,
         **_clock(setting),
-        **further(setting),
+        **setting.columns,
         **_sharing(setting, mode),
     }
 
 
 def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
     """The WAN links that flows can share, where there are any: the model's times can be too short there."""
-    links = shared(setting, mode)
+    links = setting.shared_wan_links(mode)
     return {"shared_wan_links": list(links)} if links else {}
 
 
@@ -166,7 +164,7 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
         total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
-        yield result.engine, label(result.setting), point.mode, count, mean, total, _gain(point)
+        yield result.engine, result.setting.label, point.mode, count, mean, total, _gain(point)
 
 
 def _gain(point: PointResult) -> str:
@@ -187,13 +185,13 @@ def _orders(results: Sequence[SettingResult]) -> Iterator[str]:
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
-        yield f"{result.engine}, {label(result.setting)}: {result.found.order_text}"
+        yield f"{result.engine}, {result.setting.label}: {result.found.order_text}"
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
     for result in papers:
         found = result.found
-        line = f"{result.engine}, {label(result.setting)}: {found.order_text}{_verdict(found.order_holds)}"
+        line = f"{result.engine}, {result.setting.label}: {found.order_text}{_verdict(found.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
         yield f"{line}; joint {_gain(joint)} below base{_verdict(found.joint_holds)}"
 

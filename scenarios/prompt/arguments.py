@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from scenarios.policies.decide import MODES
 from scenarios.prompt.state import crosses, edges
-from scenarios.spec.document import did_you_mean, shown
-from scenarios.spec.keys import MAX_SEED
+from scenarios.spec.scenario import MAX_SEED
 from topologies import units
+from topologies.errors import did_you_mean, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 

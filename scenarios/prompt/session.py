@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scenarios import vm
-from scenarios.spec.load import load_scenario, resolved
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.testbed.platform import Ground
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -58,7 +57,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         at_terminal = terminal.is_terminal()
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
         return vm.run(
-            [sys.executable, "-m", "scenarios.prompt.session", resolved(setting), str(place.path.resolve()), where],
+            [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), str(place.path.resolve()), where],
             clock="wall",
             memory_bytes=_VM_BYTES,
             results=place.path,
@@ -195,12 +194,8 @@ def _keep_history(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Serve one session in the VM."""
-    scenario_text, folder, where = arguments
-    with Ground().files() as files:
-        scenario = files / "scenario.toml"
-        scenario.write_text(scenario_text)
-        setting = load_scenario(str(scenario))
-    return serve(setting, own_kernel=False, folder=Path(folder), where=where)
+    setting, folder, where = arguments
+    return serve(from_json(setting), own_kernel=False, folder=Path(folder), where=where)
 
 
 if __name__ == "__main__":

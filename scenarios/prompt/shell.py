@@ -21,8 +21,8 @@ from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import Capture
 from scenarios.prompt.testbed import InteractiveTestbed
-from scenarios.spec.document import did_you_mean, shown
 from scenarios.testbed.testbed import Failure
+from topologies.errors import did_you_mean, shown
 from topologies.fabric.failures import NONE, cable, dead_links
 from topologies.shaping.classes import htb_classes
 

@@ -6,56 +6,47 @@
     for = "3 collectives"             # until the end where this is left out
 
 Collectives count from 0, as in the results; one that is lost and run again counts twice for how long a fault lasts.
-What carries faults out is `mishaps`.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.spec.document import Given, did_you_mean, shown
-from topologies.errors import Mistake, SpecError, first_of
+from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NONE, Cables, around, cable, dead_links
-from topologies.units import UnitError, format_delay, parse_delay_s
+from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
-KEYS = ("at", "what", "for")
-KINDS = ("link down", "link loss", "switch down", "controller killed", "agent killed", "agent slow")
 
 Floats = npt.NDArray[np.float64]
 
-_AT = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
-_FOR = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_AT = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
+_FOR = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
 _WHAT = {
     "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) down"),
     "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) loss (?P<amount>{_NUMBER}) ?%"),
     "switch down": re.compile(rf"switch (?P<target>{_NODE}) down"),
-    "controller killed": re.compile(r"controller killed(?P<target>)"),
+    "controller killed": re.compile(r"controller killed"),
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
-_ALLOWED = (
-    '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", "agent R slow 10x"'
-)
-
-_PATTERNS: Mapping[str, tuple[tuple[re.Pattern[str], ...], str]] = {
-    "at": ((_AT,), '"collective 12" and "40 ms into collective 12"'),
-    "what": (tuple(_WHAT.values()), _ALLOWED),
-    "for": ((_FOR,), '"3 collectives"'),
+KINDS = tuple(_WHAT)
+WORDS = {
+    "at": '"collective 12" and "40 ms into collective 12"',
+    "what": '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
+    '"agent R slow 10x"',
+    "for": '"3 collectives"',
 }
-
-
-class FaultError(SpecError):
-    """Faults that cannot be: every mistake, by its key, as in "fault[1].at"."""
+"""The keys of a [[fault]] table, each with what it allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,83 +91,80 @@ class Fault:
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def read(given: Given) -> tuple[Fault, ...]:
-    """The faults that a scenario's list of tables declares; raises FaultError with every mistake."""
-    if not isinstance(given.value, list):
-        raise FaultError([Mistake("fault", f"{shown(given.value)} is no list of tables: allowed is [[fault]]")])
-    if len(given.value) > MAX_FAULTS:
-        raise FaultError([Mistake("fault", f"{len(given.value)} faults are too many: allowed are {MAX_FAULTS}")])
+def read(tables: list[object]) -> tuple[Fault, ...]:
+    """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
+    if len(tables) > MAX_FAULTS:
+        raise SpecError([Mistake("fault", f"{len(tables)} faults are too many: allowed are {MAX_FAULTS}")])
     mistakes: list[Mistake] = []
-    faults = [_one(f"fault[{place}]", table, mistakes) for place, table in enumerate(given.value, 1)]
+    faults = []
+    for number, table in enumerate(tables, 1):
+        fields: dict[str, Any] = {}
+        wrong = list(_mistakes(table, fields))
+        mistakes += [Mistake(f"fault[{number}]{place}", text) for place, text in wrong]
+        if not wrong:
+            faults.append(Fault(**fields))
     if mistakes:
-        raise FaultError(mistakes)
-    return tuple(fault for fault in faults if fault is not None)
+        raise SpecError(mistakes)
+    return tuple(faults)
 
 
-def _one(place: str, table: object, mistakes: list[Mistake]) -> Fault | None:
-    before = len(mistakes)
+def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a table, each with its place in it; adds the fields of its Fault to `fields`."""
     if not isinstance(table, dict):
-        mistakes.append(Mistake(place, f"{shown(table)} is no table: allowed are {', '.join(KEYS)}"))
-        return None
+        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        return
     for key in table:
-        if key not in KEYS:
-            hint = did_you_mean(str(key), KEYS)
-            mistakes.append(Mistake(f"{place}.{key}", f"is no key of a fault, allowed: {', '.join(KEYS)}{hint}"))
-    at = _matched(place, "at", table, mistakes)
-    what = _matched(place, "what", table, mistakes)
-    lasts = _matched(place, "for", table, mistakes) if "for" in table else None
-    fault = Fault(
-        collective=int(at["number"]) if at else 0,
-        after_s=_after(place, at, mistakes) if at else None,
-        kind=next((kind for kind, pattern in _WHAT.items() if what and what.re is pattern), ""),
-        target=what["target"] if what else "",
-        amount=float(what.groupdict().get("amount") or 0) if what else 0.0,
-        lasts=int(lasts["number"]) if lasts else None,
-    )
-    mistakes += [Mistake(f"{place}.{key}", text) for key, text in _alone(fault)]
-    if fault.kind == "link loss":
-        fault = replace(fault, amount=fault.amount / 100)
-    if fault.kind.startswith("agent"):
-        fault = replace(fault, target=str(int(fault.target)))
-    return fault if len(mistakes) == before else None
+        if key not in WORDS:
+            yield f".{key}", f"unknown key of a fault, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+    for key, read_text in (("at", _read_at), ("what", _read_what), ("for", _read_for)):
+        value = table.get(key)
+        text = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""
+        try:
+            found = read_text(text)
+        except ValueError as error:  # units.UnitError, too
+            yield f".{key}", str(error)
+        else:
+            if found is not None:
+                fields.update(found)
+            elif key in table or key != "for":
+                lack = f"{shown(value)} is not understood" if key in table else "is missing"
+                yield f".{key}", f"{lack}: allowed is {WORDS[key]}"
+    if fields.get("kind") == "agent killed" and "for" in table:
+        yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
 
-def _matched(place: str, key: str, table: Mapping[str, Any], mistakes: list[Mistake]) -> re.Match[str] | None:
-    """What a key's text is by the first pattern of its own that it fits."""
-    patterns, allowed = _PATTERNS[key]
-    value = table.get(key)
-    if key not in table:
-        mistakes.append(Mistake(f"{place}.{key}", f"is missing: allowed is {allowed}"))
+def _read_at(text: str) -> dict[str, Any] | None:
+    match = _AT.fullmatch(text)
+    if match is None:
         return None
-    words = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""
-    found = next((match for pattern in patterns if (match := pattern.fullmatch(words))), None)
-    if found is None:
-        mistakes.append(Mistake(f"{place}.{key}", f"{shown(value)} is not understood: allowed is {allowed}"))
-    return found
+    number = int(match["number"])
+    if number > MAX_NUMBER:
+        raise ValueError(f"collective {number:,} is too large: allowed is 0 to {MAX_NUMBER:,}")
+    return {"collective": number, "after_s": parse_delay_s(match["after"]) if match["after"] else None}
 
 
-def _after(place: str, at: re.Match[str], mistakes: list[Mistake]) -> float | None:
-    if at["after"] is None:
+def _read_what(text: str) -> dict[str, Any] | None:
+    kind, match = next(((kind, match) for kind in KINDS if (match := _WHAT[kind].fullmatch(text))), ("", None))
+    if match is None:
         return None
-    try:
-        return parse_delay_s(at["after"])
-    except UnitError as error:
-        mistakes.append(Mistake(f"{place}.at", str(error)))
+    parts = match.groupdict()
+    target, amount = parts.get("target", ""), float(parts.get("amount", 0))
+    if kind == "link loss" and not 0 < amount <= 100:
+        raise ValueError(f"{amount:g} % cannot be lost: allowed is more than 0 % and up to 100 %")
+    if kind == "agent slow" and not 1 < amount <= MAX_SLOWER:
+        raise ValueError(f"{amount:g}x is not slower: allowed is more than 1x and up to {MAX_SLOWER}x")
+    target = str(int(target)) if kind.startswith("agent") else target
+    return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
+
+
+def _read_for(text: str) -> dict[str, Any] | None:
+    match = _FOR.fullmatch(text)
+    if match is None:
         return None
-
-
-def _alone(fault: Fault) -> Iterator[tuple[str, str]]:
-    """What is wrong with a fault by itself: the key and the sentence."""
-    if fault.collective > MAX_NUMBER:
-        yield "at", f"collective {fault.collective:,} is too large: allowed is 0 to {MAX_NUMBER:,}"
-    if fault.lasts is not None and not 1 <= fault.lasts <= MAX_NUMBER:
-        yield "for", f"{fault.lasts:,} collectives are not allowed: allowed is 1 to {MAX_NUMBER:,}"
-    if fault.kind == "agent killed" and fault.lasts is not None:
-        yield "for", "does nothing: a killed agent is started again as soon as it is missed; leave it out"
-    if fault.kind == "link loss" and not 0 < fault.amount <= 100:
-        yield "what", f"{fault.amount:g} % cannot be lost: allowed is more than 0 % and up to 100 %"
-    if fault.kind == "agent slow" and not 1 < fault.amount <= MAX_SLOWER:
-        yield "what", f"{fault.amount:g}x is not slower: allowed is more than 1x and up to {MAX_SLOWER}x"
+    number = int(match["number"])
+    if not 1 <= number <= MAX_NUMBER:
+        raise ValueError(f"{number:,} collectives are not allowed: allowed is 1 to {MAX_NUMBER:,}")
+    return {"lasts": number}
 
 
 def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:

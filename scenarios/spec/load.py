@@ -1,25 +1,37 @@
-"""Scenarios from files and options: every mistake found at once, each at the place where the user made it.
-
-Knows where values come from and what they mean together; the form of files is in `document`, single keys in `keys`.
-"""
+"""Scenarios from files and options, and back: every mistake found at once, each at the place where the user made it."""
 
 import re
+import stat
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.spec import checks, document
-from scenarios.spec.document import Given, ScenarioError
-from scenarios.spec.faults import FaultError
-from scenarios.spec.keys import KEYS, SWEPT, Wrong, read_axis
-from scenarios.spec.scenario import Scenario, assembled, values_of
-from topologies.conditions.sampler import SAMPLERS
-from topologies.errors import Mistake
+import tomli_w
 
-_ASSIGNMENT = re.compile(r"([^=]*)=(.*)", re.DOTALL)
+from scenarios.spec import FOLDER, ScenarioError, scenario_names
+from scenarios.spec.scenario import (
+    DEFAULTS,
+    KEYS,
+    MAX_AXIS_VALUES,
+    SWEPT,
+    Axis,
+    Scenario,
+    Wrong,
+    inconsistencies,
+    unique,
+)
+from topologies.conditions.sampler import SAMPLERS
+from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
+from topologies.shaping.rate_scale import ScaleError
+from topologies.units import UnitError
+
+MAX_BYTES = 64 * 1024
+"""Largest scenario file read; a scenario is a page of text."""
+
 _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
+_TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
 @dataclass(frozen=True)
@@ -33,39 +45,43 @@ class Override:
 
 def assignment(text: str) -> Override:
     """Read ``table.key=value`` of the option --set; a value that is no TOML is taken as text. Raises ScenarioError."""
-    match = _ASSIGNMENT.fullmatch(text)
-    if match is None:
-        raise ScenarioError([f"--set: {document.shown(text)} is no assignment: allowed is table.key=value"])
-    key = match[1].strip().replace('"', "")
-    return Override(key, _toml_or_text(match[2].strip()), f"--set {document.one_line(key)}")
+    key, value = _split(text, "--set", "table.key=value")
+    return Override(key, toml_or_text(value), f"--set {one_line(key)}")
 
 
 def axis(text: str) -> Override:
     """Read ``table.key=a,b,c`` of the option --sweep; values are as those of --set. Raises ScenarioError."""
-    match = _ASSIGNMENT.fullmatch(text)
-    if match is None:
-        raise ScenarioError([f"--sweep: {document.shown(text)} is no sweep: allowed is table.key=value,value"])
-    key = match[1].strip().replace('"', "")
-    values = [_toml_or_text(part.strip()) for part in _apart(match[2])]
-    return Override(f"sweep.{key}", values, f"--sweep {document.one_line(key)}")
+    key, values = _split(text, "--sweep", "table.key=value,value")
+    return Override(f"sweep.{key}", [toml_or_text(part) for part in apart(values)], f"--sweep {one_line(key)}")
 
 
-def _apart(text: str) -> list[str]:
-    """The parts of a text between its commas, but for those in brackets and in quotation marks."""
-    parts, depth, quoted = [""], 0, False
-    for character in text[: document.MAX_BYTES]:
-        quoted ^= character == '"'
-        depth += (character in "[{") - (character in "]}") if not quoted else 0
-        if character == "," and depth == 0 and not quoted:
+def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ScenarioError([f"{option}: {shown(text)} has no equals sign: allowed is {allowed}"])
+    return key.strip().replace('"', ""), value
+
+
+def apart(text: str) -> list[str]:
+    """The parts of a text between its commas, except for those in brackets and in quotation marks."""
+    parts, depth, is_quoted = [""], 0, False
+    for character in text[:MAX_BYTES]:
+        if character == '"':
+            is_quoted = not is_quoted
+        elif not is_quoted:
+            depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0 and not is_quoted:
             parts.append("")
         else:
             parts[-1] += character
     return parts
 
 
-def _toml_or_text(text: str) -> object:
+def toml_or_text(text: str) -> object:
+    """The value of TOML that a text is, or else the text."""
+    text = text.strip()
     try:
-        parsed = tomllib.loads(f"value = {text}") if len(text) <= document.MAX_BYTES else {}
+        parsed = tomllib.loads(f"value = {text}") if len(text) <= MAX_BYTES else {}
     except (ValueError, RecursionError):
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
@@ -77,97 +93,192 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
     Raises ScenarioError with every mistake there is, one line each: ``place: what is wrong, what is allowed``, the
     place being ``file: key`` or the option that the value came from.
     """
-    path = document.find(scenario)
-    label = document.one_line(path.name if path.parent == document.FOLDER else scenario)
-    return _loaded(document.read(path), path, label, overrides)
+    path = _found(scenario)
+    label = one_line(path.name if path.parent == FOLDER else scenario)
+    try:
+        return scenario_of(_content(path).decode(), overrides, path=path, label=label)
+    except OSError as error:
+        raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
+    except UnicodeDecodeError as error:
+        raise ScenarioError([f"{label}: is not text in UTF-8: byte {error.start} cannot be decoded"]) from None
+    except ScenarioError:
+        raise
+    except ValueError as error:  # a null byte in the file's name, too
+        raise ScenarioError([f"{label}: {error}"]) from None
 
 
-def scenario_of(text: str, overrides: Sequence[Override] = (), *, path: Path = Path("scenario.toml")) -> Scenario:
-    """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, or might be."""
-    label = document.one_line(str(path))
-    return _loaded(document.parsed(text, label), path, label, overrides)
+def scenario_of(
+    text: str, overrides: Sequence[Override] = (), *, path: Path = Path("scenario.toml"), label: str | None = None
+) -> Scenario:
+    """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, which messages call `label`.
 
-
-def _loaded(found: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]) -> Scenario:
-    given, mistakes = _given(found, path, label, overrides)
-    values, wrong = _read(given)
-    mistakes += [*wrong, *checks.together(values, given)]
-    lines = [f"{_place(mistake.key, given, label)}: {document.one_line(mistake.text)}" for mistake in mistakes]
-    if lines:
+    A trace's path is relative to that of the file, or where an option gives it to the working directory.
+    """
+    label = label or one_line(str(path))
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
+    except ValueError as error:  # also numbers of thousands of digits, which are no TOMLDecodeError
+        raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
+    given, mistakes = _given(document, path, label, overrides)
+    values, axes, wrong = _read(given)
+    mistakes += wrong
+    unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
+    scenario = replace(DEFAULTS.with_values(values), sweep=axes)
+    mistakes += [*(() if "conditions" in unread else _idle(scenario, given)), *inconsistencies(scenario, unread)]
+    if mistakes:
+        lines = (f"{_place(mistake.key, given, label)}: {one_line(mistake.text)}" for mistake in mistakes)
         raise ScenarioError(dict.fromkeys(lines))
-    return assembled(values)
-
-
-def _given(
-    found: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
-) -> tuple[dict[str, Given], list[Mistake]]:
-    """What the file and the options give, by key, and what is wrong with the keys themselves."""
-    flat, mistakes = document.flatten(found, _KNOWN)
-    given = {key: Given(value, f"{label}: {key}", path.absolute().parent) for key, value in flat.items()}
-    given.setdefault("name", Given(_name_of(path), f"{label}: name", path.parent))
-    mistakes += [
-        Mistake(key, "is given twice, here and in [sweep]: allowed is one of the two")
-        for key in SWEPT
-        if key in given and f"sweep.{key}" in given
-    ]
-    for override in overrides:
-        if override.key == "conditions.sampler":
-            # Parameters that the file has for its own sampler go with it.
-            given = {key: value for key, value in given.items() if _heeded(key, override.value)}
-    for override in overrides:
-        # An axis of [sweep] displaces the single value of its key, and the reverse.
-        twin = override.key.removeprefix("sweep.") if override.key.startswith("sweep.") else f"sweep.{override.key}"
-        given.pop(twin, None)
-        given[override.key] = Given(override.value, override.where, Path.cwd())
-    strangers = [override.key for override in overrides if override.key not in _KNOWN]
-    return given, mistakes + [Mistake(key, document.unknown(key, _KNOWN)) for key in strangers]
-
-
-def _heeded(key: str, sampler: object) -> bool:
-    return key not in KEYS or sampler not in SAMPLERS or sampler in KEYS[key].samplers
-
-
-def _name_of(path: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-") or "scenario"
-
-
-def _place(key: str, given: Mapping[str, Given], label: str) -> str:
-    """Where the user gave the value at fault: of a part of a value (``fabric.wan.links``) the place of the whole."""
-    for whole in (key, f"sweep.{key}", key.rpartition(".")[0], key.partition("[")[0]):
-        if whole in given:
-            return given[whole].where + (key.removeprefix(whole) if whole and key.startswith(whole) else "")
-    return f"{label}: {key}"
-
-
-def _read(given: Mapping[str, Given]) -> tuple[dict[str, Any], list[Mistake]]:
-    """The plain values of every key that is right, defaults included, and a mistake for every one that is not."""
-    values: dict[str, Any] = {}
-    mistakes = []
-    for key in _KNOWN:
-        swept = key.removeprefix("sweep.")
-        try:
-            if key not in given:
-                if key in KEYS:
-                    default = KEYS[key].default
-                    values[key] = KEYS[key].read(Given(default, key, Path())) if default is not None else None
-            else:
-                values[key] = KEYS[key].read(given[key]) if key in KEYS else read_axis(swept, given[key])
-        except Wrong as wrong:
-            mistakes.append(Mistake(key, str(wrong)))
-        except FaultError as error:
-            mistakes += error.mistakes
-    return values, mistakes
+    return scenario
 
 
 def resolved(scenario: Scenario) -> str:
     """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
-    values = values_of(scenario)
-    samplers = set(values.get("sweep.conditions.sampler", (values["conditions.sampler"],)))
-    document_values: dict[str, object] = {}
-    for key, value in values.items():
-        swept = key.removeprefix("sweep.")
-        if key != swept:
-            document_values[key] = [KEYS[swept].write(item) for item in value]
-        elif f"sweep.{key}" not in values and samplers & {*KEYS[key].samplers} and (key != "fault" or value):
-            document_values[key] = KEYS[key].write(value)
-    return document.written(document_values)
+    axes = {axis.key: axis.values for axis in scenario.sweep}
+    samplers = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}
+    document: dict[str, Any] = {}
+    for key in KEYS.values():
+        if key.name not in axes and samplers & {*key.samplers} and (key.name != "fault" or scenario.faults):
+            table = document.setdefault(key.table, {}) if key.table else document
+            table[key.name.rpartition(".")[2]] = key.kind.write(scenario.value(key.name))
+    if axes:
+        document["sweep"] = {key: [KEYS[key].kind.write(item) for item in values] for key, values in axes.items()}
+    return tomli_w.dumps(document)
+
+
+def _found(scenario: str) -> Path:
+    """The file of the scenario with this name, or at this path; raises ScenarioError where there is neither."""
+    names = scenario_names()
+    if scenario in names:
+        return FOLDER / f"{scenario}.toml"
+    if scenario.endswith(".toml") or "/" in scenario:
+        return Path(scenario)
+    allowed = f"a TOML file or one of {', '.join(names)}{did_you_mean(scenario, names)}"
+    raise ScenarioError([f"unknown scenario {shown(scenario)}: allowed is {allowed}"])
+
+
+def _content(path: Path) -> bytes:
+    # A device or a pipe could block or never end, so the kind of file is looked at before it is opened.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"is too large: a scenario file has at most {MAX_BYTES:,} bytes")
+    return content
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value as the user gave it, and where, as a message names the place."""
+
+    value: object
+    where: str
+
+
+def _given(
+    document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
+) -> tuple[dict[str, _Given], list[Mistake]]:
+    """What the file and the options give, by known key, and what is wrong with the keys themselves."""
+    flat = dict(_leaves(document))
+    mistakes = [
+        Mistake(key, "is given twice, here and in [sweep]: allowed is one of the two")
+        for key in SWEPT
+        if key in flat and f"sweep.{key}" in flat
+    ]
+    for override in overrides:
+        if override.key == "conditions.sampler" and override.value in SAMPLERS:
+            # Parameters that the file has for its own sampler go with it.
+            idle = {key for key in flat if key in KEYS and override.value not in KEYS[key].samplers}
+            flat = {key: value for key, value in flat.items() if key not in idle}
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
+    flat.setdefault("name", stem or DEFAULTS.name)
+    folder = path.absolute().parent
+    given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
+    for override in overrides:
+        # An axis of [sweep] displaces the single value of its key, and the reverse.
+        key = override.key
+        given.pop(key.removeprefix("sweep.") if key.startswith("sweep.") else f"sweep.{key}", None)
+        given[key] = _Given(_located(key, override.value, Path.cwd()), override.where)
+    mistakes = [Mistake(key, _unknown(key)) for key in given if key not in _KNOWN] + mistakes
+    return given, mistakes
+
+
+def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values of a table by dotted key. Only what could lead to a known key is opened, so that an unknown table is
+    one mistake, not one for each of its keys."""
+    for name, value in table.items():
+        key = prefix + name
+        leads = key in _TABLES or any(known.startswith(f"{key}.") for known in _KNOWN)
+        if isinstance(value, dict) and leads and key not in _KNOWN:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _located(key: str, value: object, folder: Path) -> object:
+    """A value with its paths relative to the folder made absolute."""
+    if key.removeprefix("sweep.") != "conditions.trace":
+        return value
+    if isinstance(value, list):
+        return [_located("conditions.trace", item, folder) for item in value]
+    return str(Path(folder, value).absolute()) if isinstance(value, str) and value else value
+
+
+def _unknown(key: str) -> str:
+    """What to say of a key that is not known: what is allowed in its table, and the nearest key by spelling."""
+    table, _, name = key.partition(".")
+    inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
+    if table not in _TABLES:
+        nearest = did_you_mean(table, (*_TABLES, "fault")) or did_you_mean(key, _KNOWN)
+        return f"unknown table or key, allowed: name, {', '.join(f'[{one}]' for one in _TABLES)}, [[fault]]{nearest}"
+    if not name:
+        return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
+    if table == "sweep":
+        fixed = ", ".join(one for one in KEYS if one not in SWEPT)
+        return f"cannot be swept: allowed is every key but {fixed}{did_you_mean(name, inside)}"
+    nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
+    return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
+
+
+def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
+    """The values and the axes that are right, by key, and a mistake for every one that is not."""
+    values: dict[str, Any] = {}
+    axes, mistakes = list[Axis](), list[Mistake]()
+    for key in _KNOWN:
+        if key not in given:
+            continue
+        value, swept = given[key].value, key.removeprefix("sweep.")
+        try:
+            if key == swept:
+                values[key] = KEYS[key].kind.read(value)
+            elif not isinstance(value, list) or not 1 <= len(value) <= MAX_AXIS_VALUES:
+                raise Wrong(f"{shown(value)} is not an axis: allowed is a list of 1 to {MAX_AXIS_VALUES} values")
+            else:
+                axes.append(Axis(swept, unique(map(KEYS[swept].kind.read, value), value)))
+        except SpecError as error:
+            mistakes += error.mistakes
+        except (Wrong, UnitError, ScaleError) as error:
+            mistakes.append(Mistake(key, str(error)))
+    return values, tuple(axes), mistakes
+
+
+def _idle(scenario: Scenario, given: Mapping[str, _Given]) -> Iterator[Mistake]:
+    """Keys given for a sampler that is not the one chosen: they would be read and do nothing."""
+    axes = {axis.key: axis.values for axis in scenario.sweep}
+    chosen = axes.get("conditions.sampler", (scenario.conditions.sampler,))
+    for key in given:
+        samplers = KEYS[swept].samplers if (swept := key.removeprefix("sweep.")) in KEYS else SAMPLERS
+        if not {*chosen} & {*samplers}:
+            text = f"does nothing with the sampler {' or '.join(chosen)}: allowed only with {', '.join(samplers)}"
+            yield Mistake(key, text)
+
+
+def _place(key: str, given: Mapping[str, _Given], label: str) -> str:
+    """Where the user gave the value at fault: of a part of a value (``fabric.wan.links``) the place of the whole."""
+    for whole in (key, key.rpartition(".")[0], key.partition("[")[0]):
+        for place in (whole, f"sweep.{whole}"):
+            if place in given:
+                return given[place].where + one_line(key.removeprefix(whole))
+    return f"{label}: {one_line(key)}"

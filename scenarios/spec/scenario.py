@@ -1,19 +1,46 @@
-"""The Scenario: one experiment as frozen values, and the settings that its sweep spans.
+"""The scenario language: every key once, what values may be together, and the configurations that a sweep spans.
 
-Knows how flat values by key make a scenario and how a scenario falls apart into them again; knows no files: reading
-one, with every mistake found, is for `loader`.
+In a scenario file, `NAME = value` in `[TABLE]` is the key "TABLE.NAME". KEYS declares each: the field that holds its
+value (the field's default is the key's), its kind (unit, range, how it is written) and what it means. A configuration
+is a scenario without a sweep. Files are read by `load`.
 """
 
 import itertools
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
+from hosts.embedding.ring import MAX_EXACT_GPUS
+from scenarios.policies.decide import MODES, shared_wan_links
+from scenarios.spec import faults
 from scenarios.spec.faults import Fault
-from topologies.conditions.sampler import ConditionsSpec
-from topologies.fabric.fabric import FabricSpec, even_split
-from topologies.shaping.rate_scale import EVERYTHING, RateScale
+from topologies import units
+from topologies.conditions import sampler
+from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
+from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.fabric.fabric import (
+    MAX_GPUS_PER_SITE,
+    MAX_SWITCHES_PER_TIER,
+    Fabric,
+    FabricSpec,
+    build_fabric,
+    even_split,
+)
+from topologies.fabric.wan import WAN_PRESETS, WanSpec
+from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
+
+MAX_COLLECTIVES = 10_000_000
+MAX_SEED = 2**63 - 1
+MAX_AXIS_VALUES = 100
+MAX_SETTINGS = 1000
+"""Most configurations that the axes of [sweep] may span together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +50,19 @@ class CollectiveSpec:
     `emulated` is how many of them the emulation measures, from the first, where it is less than `count`.
     """
 
-    kind: str
-    chunk_bytes: int
-    count: int
-    reembed_every: int
-    emulated: int
+    kind: str = "allgather"
+    chunk_bytes: int = 8_000_000
+    count: int = 100_000
+    reembed_every: int = 10
+    emulated: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What is compared, and the seed of everything random; the clock and the rate scale of the emulation."""
 
-    modes: tuple[str, ...]
-    seed: int
+    modes: tuple[str, ...] = tuple(MODES)
+    seed: int = 1
     clock: str = "virtual"
     scale: RateScale = EVERYTHING
 
@@ -55,19 +82,19 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One experiment: every mode in its run, at every setting that its sweep spans.
+    """One experiment: every mode in its run, at every configuration that its sweep spans.
 
-    Of one of those settings, `at` are the swept keys and their values there.
+    Of one of those configurations, `at` are the swept keys and their values there.
     """
 
-    name: str
-    fabric: FabricSpec
-    conditions: ConditionsSpec
-    collective: CollectiveSpec
-    run: RunSpec
-    transport: Transport
-    sweep: tuple[Axis, ...] = ()
+    name: str = "scenario"
+    fabric: FabricSpec = field(default_factory=FabricSpec)
+    conditions: ConditionsSpec = field(default_factory=ConditionsSpec)
+    collective: CollectiveSpec = field(default_factory=CollectiveSpec)
+    run: RunSpec = field(default_factory=RunSpec)
+    transport: Transport = field(default_factory=Transport)
     faults: tuple[Fault, ...] = ()
+    sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     @property
@@ -75,114 +102,404 @@ class Scenario:
         """GPUs over all sites."""
         return sum(self.fabric.gpus_per_site)
 
+    def value(self, key: str) -> Any:
+        """The value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec of its own."""
+        declared = KEYS[key]
+        return getattr(getattr(self, declared.table) if declared.table else self, declared.attribute)
+
+    def with_values(self, values: Mapping[str, Any]) -> "Scenario":
+        """This scenario with other values of these keys."""
+        changes: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            changes.setdefault(KEYS[key].table, {})[KEYS[key].attribute] = value
+        own = changes.pop("", {})
+        return replace(self, **own, **{name: replace(getattr(self, name), **new) for name, new in changes.items()})
+
     def settings(self) -> tuple["Scenario", ...]:
-        """One scenario without a sweep for each combination of swept values, the last axis varying fastest."""
-        plain = {key: value for key, value in values_of(self).items() if not key.startswith("sweep.")}
-        keys = [axis.key for axis in self.sweep]
-        found = []
-        for combination in itertools.product(*(axis.values for axis in self.sweep)):
-            at = dict(zip(keys, combination, strict=True))
-            found.append(replace(assembled(plain | at), at=tuple(at.items())))
+        """The configurations, one for each combination of swept values, the last axis varying fastest; made once."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> tuple["Scenario", ...]:
+        plain, found = replace(self, sweep=()), []
+        for values in itertools.product(*(axis.values for axis in self.sweep)):
+            at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
+            one = replace(plain.with_values(at), at=tuple(at.items()))
+            is_trace = one.conditions.sampler == "trace"
+            found.append(one if is_trace else replace(one, conditions=replace(one.conditions, trace=None)))
         return tuple(found)
 
+    @cached_property
+    def label(self) -> str:
+        """The configuration in words: "8 GPUs, 64 MB, 10 us", and whatever else was swept.
 
-def assembled(values: Mapping[str, Any]) -> Scenario:
-    """The scenario of these values by key (``sweep.KEY`` for an axis), every one of them there and right.
+        A single number of GPUs is two sites of half as many each; other fabrics have theirs by site, "4+4+4+4 GPUs".
+        """
+        chunk, sites = units.format_size(self.collective.chunk_bytes), self.fabric.gpus_per_site
+        gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
+        words = [f"{gpus} GPUs", chunk, units.format_delay(self.conditions.wan_delay_s)]
+        for key, value in self.at:
+            if key not in _OUTERMOST:
+                written = KEYS[key].kind.write(value)
+                name = key.partition(".")[2].replace("_", " ")
+                words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
+        if self.run.is_real:
+            carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
+            scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
+            words.append(f"wall clock{scaled}")
+        return ", ".join(words)
 
-    Raises FabricError where a number of GPUs does not divide over the sites.
+    @cached_property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns that results have for what was swept, beside those that all results have."""
+        return {
+            f"{key}_s" if key.endswith(("_delay", "trace_step")) else key: (
+                value if isinstance(value, bool | int | float | str) else str(KEYS[key].kind.write(value))
+            )
+            for key, value in self.at
+            if key not in (*_OUTERMOST, "run.seed")
+        }
+
+    def shared_wan_links(self, mode: str) -> tuple[str, ...]:
+        """The WAN links, by name, that two crossings of a ring can use at once in a mode."""
+        detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
+        return shared_wan_links(self.fabric, mode, detours=detours)
+
+
+class Wrong(ValueError):
+    """A value that its key does not allow: a sentence with the value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the values of a key may be: in TOML of these types, and whatever `convert` takes.
+
+    `write` is the inverse of `read`. `is_object`: values are of a class of their own, and stored as they are written.
     """
-    axes = {key.removeprefix("sweep."): axis for key, axis in values.items() if key.startswith("sweep.")}
-    if "fabric.gpus" in axes:
-        axes["fabric.gpus"] = tuple(_gpus_per_site(gpus) for gpus in axes["fabric.gpus"])
-    return Scenario(
-        name=values["name"],
-        fabric=fabric_spec(values, values["fabric.gpus"]),
-        conditions=conditions_spec(values),
-        collective=CollectiveSpec(
-            kind=values["collective.kind"],
-            chunk_bytes=values["collective.chunk"],
-            count=values["collective.count"],
-            reembed_every=values["collective.reembed_every"],
-            emulated=values["collective.emulated"],
-        ),
-        run=RunSpec(
-            modes=values["run.modes"],
-            seed=values["run.seed"],
-            clock=values["run.clock"],
-            scale=values["run.rate_scale"],
-        ),
-        transport=Transport(
-            line_rate=values["transport.line_rate"],
-            congestion_control=values["transport.congestion_control"],
-            slow_start_after_idle=values["transport.slow_start_after_idle"],
-        ),
-        sweep=tuple(Axis(key, axis) for key, axis in axes.items()),
-        faults=values["fault"],
+
+    allowed: str
+    types: tuple[type, ...]
+    convert: Callable[[Any], Any] = lambda value: value
+    write: Callable[[Any], Any] = lambda value: value
+    unit: str = ""
+    is_object: bool = False
+
+    def read(self, value: object) -> Any:
+        """The value that a scenario holds; raises Wrong, units.UnitError, ScaleError or SpecError."""
+        if type(value) not in self.types:  # not isinstance: true and false are integers, too
+            raise Wrong(f"{shown(value)} is {_TYPES.get(type(value), 'a date or a time')}: allowed is {self.allowed}")
+        return self.convert(value)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a scenario: the field that holds it, its kind, its meaning, and the samplers that heed it."""
+
+    name: str
+    attribute: str
+    kind: Kind
+    meaning: str
+    samplers: tuple[str, ...] = SAMPLERS
+
+    @property
+    def table(self) -> str:
+        """The table that it is in, "" for those of the scenario itself: the name of the scenario's field, too."""
+        return self.name.rpartition(".")[0]
+
+
+_TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
+
+
+def _number(types: tuple[type, ...], least: int, most: int, unit: str = "") -> Kind:
+    allowed = f"a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
+
+    def convert(value: float) -> float:
+        if not least <= value <= most:
+            why = "too small" if value < least else "too large" if value > most else "not finite"
+            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}")
+        return value if types == (int,) else float(value)
+
+    return Kind(allowed, types, convert, unit=unit)
+
+
+def _whole(least: int, most: int, unit: str = "") -> Kind:
+    return _number((int,), least, most, unit)
+
+
+def _text(
+    allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Sequence[str] = ()
+) -> Kind:
+    def convert(value: str) -> Any:
+        if not fits(value):
+            why = "not known" if near else "not allowed"
+            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}{did_you_mean(value, near)}")
+        return kind(value)
+
+    return Kind(allowed, (str,), convert, str, is_object=kind is not str)
+
+
+def _one_of(*names: str) -> Kind:
+    return _text(", ".join(names), names.__contains__, near=names)
+
+
+def _quantity(of: units.Quantity, example: str, parse: Callable[[str], Any], write: Callable[[Any], str]) -> Kind:
+    allowed = f'text with a unit, {of.least} to {of.most}, such as "{example}"'
+    return Kind(allowed, (str,), parse, write, unit=", ".join(of.units))
+
+
+def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
+    """These values, at least one and none of them twice; raises Wrong."""
+    found = tuple(values)
+    if not found:
+        raise Wrong("the list is empty: allowed is one value at least")
+    if any(value in found[:index] for index, value in enumerate(found)):
+        raise Wrong(f"{shown(given)} lists a value twice: each may be listed once")
+    return found
+
+
+def _read_wan(value: str | dict[str, Any]) -> WanSpec:
+    if isinstance(value, str):
+        return WanSpec(preset=_PRESET.read(value))
+    routers, links = value.get("routers", []), value.get("links")
+    for name in value:
+        if name not in ("routers", "links"):
+            raise Wrong(f"unknown key {shown(name)} of the WAN's table: allowed is routers, links")
+    if not _are_names(routers):
+        raise Wrong(f"routers is {shown(routers)}: allowed is a list of names")
+    if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
+        lack = "is missing" if links is None else f"is {shown(links)}"
+        raise Wrong(f'links {lack}: allowed is a list of pairs of names, such as [["s0b0", "s1b0"]]')
+    return WanSpec(preset=None, routers=tuple(routers), links=tuple((a, b) for a, b in links))
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _write_wan(wan: WanSpec) -> object:
+    return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
+
+
+_TRUTH = Kind("true or false", (bool,))
+_TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
+_FILE = _text(
+    "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
+)
+_COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
+_SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
+_STAY = _number((int, float), 1, 10**15, "collectives")
+_RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
+_DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
+_SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
+_SCALE = Kind(
+    f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
+)
+_MODE, _PRESET = _one_of(*MODES), _one_of(*WAN_PRESETS)
+_MODES = Kind(f"a list of {_MODE.allowed}", (list,), lambda modes: unique(map(_MODE.read, modes), modes), list)
+_WAN = Kind(f"{_PRESET.allowed}, or a table of routers and links", (str, dict), _read_wan, _write_wan, is_object=True)
+_ALL, _EACH, _TIER = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(2, MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
+_GPUS = Kind(
+    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
+    (int, list),
+    lambda gpus: tuple(map(_EACH.read, gpus)) if isinstance(gpus, list) else even_split(_ALL.read(gpus)),
+    lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),
+)
+_SWITCHES = Kind(
+    f"{_TIER.allowed}, or a list of one for each site",
+    (int, list),
+    lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
+    lambda counts: list(counts) if isinstance(counts, tuple) else counts,
+)
+_FAULTS = Kind(
+    "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
+)
+_CONTROL = _one_of("cubic", "reno", "bbr", "dctcp")
+_GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
+
+KEYS: Mapping[str, Key] = {
+    key.name: key
+    for key in (
+        Key("name", "name", _TITLE, "The scenario's name."),
+        Key("fabric.gpus", "gpus_per_site", _GPUS, "How many GPUs there are, over two sites or in each site."),
+        Key("fabric.leaves", "leaves", _SWITCHES, "Leaf switches of a site, over which its GPUs are divided."),
+        Key("fabric.spines", "spines", _SWITCHES, "Spine switches of a site."),
+        Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
+        Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
+        Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
+        Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
+        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
+        Key("conditions.intra_delay", "intra_delay_s", _DELAY, "Propagation delay of a link within a site."),
+        Key("conditions.wan_delay", "wan_delay_s", _DELAY, "Propagation delay of a WAN link."),
+        Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
+        Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
+        Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
+        Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
+        Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
+        Key("collective.kind", "kind", _one_of("allgather"), "The collective that is repeated."),
+        Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes that each GPU contributes."),
+        Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
+        Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
+        Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
+        Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
+        Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
+        Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
+        Key("run.rate_scale", "scale", _SCALE, "What rates and chunks are multiplied by on the wall clock."),
+        Key("transport.line_rate", "line_rate", _TRUTH, "Whether flows start at line rate, not in slow start."),
+        Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
+        Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
+        Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
+}
+"""Every key of a scenario but those of [sweep], in the order in which they are written."""
 
-
-def fabric_spec(values: Mapping[str, Any], gpus: int | tuple[int, ...]) -> FabricSpec:
-    """The fabric of these values with that many GPUs; raises FabricError where they do not divide over the sites."""
-    return FabricSpec(
-        gpus_per_site=_gpus_per_site(gpus),
-        leaves=values["fabric.leaves"],
-        spines=values["fabric.spines"],
-        border_routers=values["fabric.border_routers"],
-        wan=values["fabric.wan"],
-    )
-
-
-def _gpus_per_site(gpus: int | tuple[int, ...]) -> tuple[int, ...]:
-    return even_split(gpus) if isinstance(gpus, int) else gpus
-
-
-def conditions_spec(values: Mapping[str, Any]) -> ConditionsSpec:
-    """The conditions of these values."""
-    return ConditionsSpec(
-        sampler=values["conditions.sampler"],
-        intra_rate_bps=values["conditions.intra_rate"],
-        wan_rate_bps=values["conditions.wan_rate"],
-        intra_delay_s=values["conditions.intra_delay"],
-        wan_delay_s=values["conditions.wan_delay"],
-        mean=values["conditions.mean"],
-        deviation=values["conditions.deviation"],
-        mean_stay=values["conditions.mean_stay"],
-        trace=values["conditions.trace"] if values["conditions.sampler"] == "trace" else None,
-        trace_step_s=values["conditions.trace_step"],
-    )
+DEFAULTS = Scenario()
+_OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
+SWEPT = (*_OUTERMOST, *(key for key in KEYS if key not in (*_OUTERMOST, "name", "run.modes", "run.clock")))
+"""The keys that a sweep may vary, the outermost axis first: every configuration has all modes anyway."""
 
 
 def values_of(scenario: Scenario) -> dict[str, Any]:
-    """The values by key of which `assembled` makes this scenario."""
-    fabric, conditions, collective = scenario.fabric, scenario.conditions, scenario.collective
+    """The value of every key, and of every axis of the sweep as "sweep.KEY"."""
+    return {key: scenario.value(key) for key in KEYS} | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}
+
+
+# --- what is wrong with values together -----------------------------------------------------------------------------
+
+
+def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
+    """What is wrong with a scenario's values together, each of them being right.
+
+    `unread` are tables with a value that is wrong by itself, in place of which the scenario has the default: what rests
+    on those is not looked at.
+    """
+    spanned = math.prod(len(axis.values) for axis in scenario.sweep)
+    if spanned > MAX_SETTINGS:
+        yield Mistake("sweep", f"its axes span {spanned:,} settings: allowed are {MAX_SETTINGS:,} at most")
+        return
+    settings, mistakes = scenario.settings(), list[Mistake]()
+    fabrics: dict[FabricSpec, Fabric] = {}
+    if "fabric" not in unread:
+        for spec in dict.fromkeys(one.fabric for one in settings):
+            with _collected(mistakes):
+                fabrics[spec] = build_fabric(spec)
+    if "conditions" not in unread:
+        for conditions in dict.fromkeys(one.conditions for one in settings):
+            with _collected(mistakes):
+                sampler.check(conditions)
+    if not unread & {"run", "collective"}:
+        for run, chunk_bytes in dict.fromkeys((one.run, one.collective.chunk_bytes) for one in settings):
+            mistakes += _of_scale(run, chunk_bytes)
+    if not mistakes and not unread:
+        for one in settings:
+            mistakes += _of_gpus(one)
+        for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
+            mistakes += faults.check(struck, fabrics[spec], count=count)
+        for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
+            with _collected(mistakes):
+                mistakes += _of_trace(fabrics[spec], conditions, count)
+    yield from dict.fromkeys(mistakes)
+
+
+@contextmanager
+def _collected(mistakes: list[Mistake]) -> Iterator[None]:
+    """Add the mistakes of a SpecError raised within to `mistakes`."""
+    try:
+        yield
+    except SpecError as error:
+        mistakes += error.mistakes
+
+
+def _of_scale(run: RunSpec, chunk_bytes: int) -> Iterator[Mistake]:
+    """Virtual time needs no scale, and would not show it; on the wall clock a chunk must keep a byte at least."""
+    if not run.is_real and run.scale != EVERYTHING:
+        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+    try:
+        run.scale.chunk_bytes(chunk_bytes)
+    except ScaleError as error:
+        yield Mistake("run.rate_scale", str(error))
+
+
+def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
+    """Whether a trace can be read and covers the collectives; raises ConditionsError."""
+    limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
+    if limit is not None and count > limit:
+        yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
+
+
+def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
+    embedding = [mode for mode in setting.run.modes if MODES[mode].reembeds]
+    largest = max(setting.fabric.gpus_per_site)
+    if embedding and largest > MAX_EXACT_GPUS:
+        text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
+        yield Mistake("fabric.gpus", f"{text} {MAX_EXACT_GPUS} at most")
+
+
+# --- configurations as JSON -----------------------------------------------------------------------------------------
+
+
+def plain_values(setting: Scenario) -> dict[str, Any]:
+    """The value of every key of a configuration as JSON can hold it: bit/s, bytes, seconds, text, lists."""
+    return {key: _stored(KEYS[key].kind, setting.value(key)) for key in KEYS}
+
+
+def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
+    """The configuration of these `plain_values`, not checked again; keys that an older run lacks have their defaults.
+
+    `swept` are the keys that tell it from other configurations of its sweep.
+    """
+    read = {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
+    return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
+
+
+def to_json(setting: Scenario) -> str:
+    """A checked configuration as text, to be handed to another process; `from_json` is the inverse."""
+    return json.dumps({"values": plain_values(setting), "swept": [key for key, _ in setting.at]})
+
+
+def from_json(text: str | bytes) -> Scenario:
+    """The configuration that `to_json` wrote."""
+    return configuration(**json.loads(text))
+
+
+def _stored(kind: Kind, value: Any) -> Any:
+    if kind.is_object and value is not None:
+        return kind.write(value)
+    return [_stored(kind, item) for item in value] if isinstance(value, tuple) else value
+
+
+def _restored(kind: Kind, stored: Any) -> Any:
+    if kind.is_object and stored is not None:
+        return kind.read(stored)
+    return tuple(_restored(kind, item) for item in stored) if isinstance(stored, list) else stored
+
+
+def described(scenario: Scenario) -> list[dict[str, Any]]:
+    """Every configuration as settings.json has it: what was swept, the value of every key, the fabric that its rows
+    refer to, and for each mode the WAN links that flows can share."""
+    return [
+        {
+            "setting": index,
+            "label": setting.label,
+            "swept": {key: _stored(KEYS[key].kind, value) for key, value in setting.at},
+            "columns": setting.columns,
+            "values": plain_values(setting),
+            "fabric": _described(build_fabric(setting.fabric)),
+            "shared_wan_links": {mode: list(setting.shared_wan_links(mode)) for mode in setting.run.modes},
+        }
+        for index, setting in enumerate(scenario.settings())
+    ]
+
+
+def _described(fabric: Fabric) -> dict[str, Any]:
+    kinds = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
+    routers = fabric.border_routers
     return {
-        "name": scenario.name,
-        "fabric.gpus": fabric.gpus_per_site,
-        "fabric.leaves": fabric.leaves,
-        "fabric.spines": fabric.spines,
-        "fabric.border_routers": fabric.border_routers,
-        "fabric.wan": fabric.wan,
-        "conditions.sampler": conditions.sampler,
-        "conditions.intra_rate": conditions.intra_rate_bps,
-        "conditions.wan_rate": conditions.wan_rate_bps,
-        "conditions.intra_delay": conditions.intra_delay_s,
-        "conditions.wan_delay": conditions.wan_delay_s,
-        "conditions.mean": conditions.mean,
-        "conditions.deviation": conditions.deviation,
-        "conditions.mean_stay": conditions.mean_stay,
-        "conditions.trace": conditions.trace,
-        "conditions.trace_step": conditions.trace_step_s,
-        "collective.kind": collective.kind,
-        "collective.chunk": collective.chunk_bytes,
-        "collective.count": collective.count,
-        "collective.reembed_every": collective.reembed_every,
-        "collective.emulated": collective.emulated,
-        "run.modes": scenario.run.modes,
-        "run.seed": scenario.run.seed,
-        "run.clock": scenario.run.clock,
-        "run.rate_scale": scenario.run.scale,
-        "transport.line_rate": scenario.transport.line_rate,
-        "transport.congestion_control": scenario.transport.congestion_control,
-        "transport.slow_start_after_idle": scenario.transport.slow_start_after_idle,
-        "fault": scenario.faults,
-    } | {f"sweep.{axis.key}": axis.values for axis in scenario.sweep}
+        "gpus": [{"rank": g.rank, "name": g.name, "site": g.site, "leaf": g.leaf} for g in fabric.gpus],
+        "border_routers": [{"name": name, "site": site} for name, site in zip(routers, fabric.br_sites, strict=True)],
+        "transit": [switch.name for switch in fabric.switches if switch.kind == "transit"],
+        "links": [{"index": ln.index, "src": ln.src, "dst": ln.dst, "kind": kinds[ln.kind]} for ln in fabric.links],
+        "paths": [
+            {"index": p.index, "links": list(p.links), "src_br": routers[p.src_br], "dst_br": routers[p.dst_br]}
+            for p in fabric.paths
+        ],
+    }

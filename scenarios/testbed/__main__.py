@@ -1,9 +1,9 @@
-"""What is run in the VM for a point: ``python -m scenarios.testbed.__main__ SCENARIO MODE COUNT [GROUND]``, as root.
+"""One point inside the VM, as root: ``python -m scenarios.testbed.__main__ CONFIGURATION MODE COUNT [GROUND]``.
 
-Runs the first collectives of a scenario without a sweep (the text of its TOML file) in one mode, in the VM or on the
-ground that is named, and prints lines of JSON as it goes: {"doing": WORDS} before whatever could take long, so that who
-waits knows for what; a `Row` for each collective as soon as it is over; {"fault": ACCOUNT} for each fault as soon as it
-is accounted for; and before the first and after the last of them what the machine is like (`witness`).
+Runs the first COUNT collectives of a configuration (the JSON of `scenario.to_json`) in one mode, in the VM or on the
+ground that is named, and prints lines of JSON: {"doing": WORDS} before each step that can take long; a `Row` for each
+collective as soon as it is over; {"fault": ACCOUNT} for each fault as soon as it is accounted for; and {"before": ...}
+and {"after": ...}, the state of the machine (`snapshot`).
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
-from scenarios.spec.load import load_scenario
+from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Ground
 from scenarios.testbed.recovery import Account, Trial
 from scenarios.testbed.testbed import Failure, Testbed
@@ -24,22 +24,21 @@ _TURNS = 3  # for the pumps that carry the output
 
 def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or with the mode "capacity" what can be carried; return an exit status."""
-    text, mode, count = arguments[:3]
+    setting, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
     ground = Ground.parse(arguments[3]) if arguments[3:] else VIRTUAL
     try:
-        with ground.files() as folder:
-            scenario = folder / "scenario.toml"
-            scenario.write_text(text)
-            setting = load_scenario(str(scenario))
-            with Testbed(setting, ground=replace(ground, folder=folder), tell=tell) as testbed:
-                if mode == CAPACITY:
-                    _say({"carried_bps": testbed.carried_bps()})
-                    return 0
-                _say({"before": testbed.seen()})
-                for found in Trial(testbed, MODES[mode]).run(count=int(count)):
-                    _say({"fault": _plain(found)} if isinstance(found, Account) else asdict(found))
-                _say({"after": testbed.seen()})
-                tell("the network's end")
+        with (
+            ground.files() as folder,
+            Testbed(setting, ground=replace(ground, folder=folder), tell=tell) as testbed,
+        ):
+            if mode == CAPACITY:
+                _say({"carried_bps": testbed.carried_bps()})
+                return 0
+            _say({"before": testbed.seen()})
+            for found in Trial(testbed, MODES[mode]).run(count=int(count)):
+                _say({"fault": _plain(found)} if isinstance(found, Account) else asdict(found))
+            _say({"after": testbed.seen()})
+            tell("the network's end")
     except Failure as error:
         print(error, file=sys.stderr)
         return 1

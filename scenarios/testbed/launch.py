@@ -1,4 +1,4 @@
-"""Starts a testbed where it belongs: in a VM, or as a process of this machine's where its own kernel carries it."""
+"""Starts a testbed in a VM, or as a process on this machine where its own kernel can run it."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def testbed(
 
 
 def environment() -> Mapping[str, str]:
-    """What the testbed's programs see: nothing of the caller's that could change what they do."""
+    """The environment of the testbed's programs: no variable of the caller's that could change results."""
     # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     own = {"PATH": path, "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
@@ -58,10 +58,10 @@ def environment() -> Mapping[str, str]:
 def _on_this_machine(
     command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
 ) -> int:
-    heeding = ["env", "--default-signal=TERM"]  # which who is ending ignores
-    dying_with_us = ["setpriv", "--pdeathsig", "TERM", "--"]  # it takes its network down then, which a kill would leave
+    default_signals = ["env", "--default-signal=TERM"]  # a run that is ending ignores SIGTERM, and children inherit it
+    end_with_parent = ["setpriv", "--pdeathsig", "TERM", "--"]  # its network is removed on SIGTERM, not on SIGKILL
     process = subprocess.Popen(
-        [*heeding, *dying_with_us, *command],
+        [*default_signals, *end_with_parent, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

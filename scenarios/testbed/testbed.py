@@ -20,7 +20,6 @@ from hosts.communicator import CollectiveError, Communicator
 from hosts.embedding.ring import rank_order
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.decide import Mode, choose_rings
-from scenarios.spec.document import ScenarioError
 from scenarios.spec.faults import Fault, known, slowed
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
@@ -29,6 +28,7 @@ from scenarios.testbed.row import Row
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.conditions.sampler import delays_s, sampler
+from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric, build_fabric
 from topologies.mininet_network import start
 from topologies.mininet_nodes import NetworkError
@@ -38,7 +38,7 @@ from topologies.shaping.tc import DropCounter, Shaper, TcError
 _READY_S = 60.0
 
 Floats = npt.NDArray[np.float64]
-Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, ScenarioError)
+Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
 
 
 class WrongDataError(CollectiveError):

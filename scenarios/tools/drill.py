@@ -10,6 +10,7 @@ from scenarios.engines.base import News, Slice, Struck
 from scenarios.engines.point import WRONG_DATA, EmulationError, Reader, Task, Words, memory_bytes
 from scenarios.engines.watchdog import Watchdog
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from scenarios.spec.scenario import to_json
 from scenarios.testbed import launch
 from scenarios.tools.outcomes import Outcome
 from topologies.fabric.fabric import Fabric, build_fabric
@@ -92,7 +93,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
-                [drill.text, drill.mode, str(_COLLECTIVES)],
+                [to_json(setting), drill.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(setting),
                 stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.heard),
                 stderr=words,

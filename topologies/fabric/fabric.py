@@ -7,7 +7,7 @@ are sampled, and the candidate paths over the WAN. `conditions` has the conditio
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count, pairwise, permutations
 
 import numpy as np
@@ -162,8 +162,9 @@ def even_split(gpus: int, *, sites: int = 2) -> tuple[int, ...]:
     return (gpus // sites,) * sites
 
 
+@lru_cache(maxsize=4)
 def build_fabric(spec: FabricSpec) -> Fabric:
-    """The fabric `spec` declares.
+    """The fabric `spec` declares; the last few are kept.
 
     Raises FabricError, with every mistake found: a count out of range, a WAN that `resolve_wan` refuses, too many
     candidate paths, interface names too long for Linux, and sites no ring can visit once each.

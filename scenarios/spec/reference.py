@@ -1,0 +1,49 @@
+"""The reference of every scenario key, in Markdown: ``python -m scenarios.spec.reference``."""
+
+import sys
+
+from scenarios.spec import faults
+from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_SETTINGS, SWEPT, Key
+from topologies.conditions.sampler import SAMPLERS
+
+
+def reference() -> str:
+    """A table of every key: what it means, its unit, what it allows and its default; and what a [[fault]] has."""
+    rows = [_row(key) for key in KEYS.values()]
+    faulty = [f"| `{name}` | {allowed} |" for name, allowed in faults.WORDS.items()]
+    fixed = ", ".join(f"`{key}`" for key in KEYS if key not in SWEPT)
+    return "\n".join(
+        [
+            "| key | meaning | unit | allowed | default |",
+            "| --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+            f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
+            f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes together span up to {MAX_SETTINGS:,} configurations.',
+            "",
+            "A `[[fault]]` has these keys; without `for` it stays until the end:",
+            "",
+            "| key | allowed |",
+            "| --- | --- |",
+            *faulty,
+            "",
+        ]
+    )
+
+
+def _row(key: Key) -> str:
+    only = "" if key.samplers == SAMPLERS else f" Only with {' and '.join(f'`{name}`' for name in key.samplers)}."
+    value = DEFAULTS.value(key.name)
+    written = {"name": "the file's name", "fault": "none"}.get(key.name, "none" if value is None else "")
+    default = written or f"`{_toml(key.kind.write(value))}`"
+    return f"| `{key.name}` | {key.meaning}{only} | {key.kind.unit} | {key.kind.allowed} | {default} |"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,68 @@
+"""The command line's options: what they ask for, in the scenario's own keys; that --help is there at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+from scenarios.experiment.options import asked
+from scenarios.spec import ScenarioError
+from tests.conftest import PROJECT
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ("--gpus 3+5", ["--set", "fabric.gpus=[3, 5]"]),
+        ("--gpus 3+5,8", ["--sweep", "fabric.gpus=[3, 5],8"]),
+        ("--chunk 8MB,16MB", ["--sweep", "collective.chunk=8 MB,16 MB"]),
+        ("--wan-delay 1ms", ["--set", "conditions.wan_delay=1 ms"]),
+        ("--seed 4", ["--set", "run.seed=4"]),
+        ("--seed 4,5", ["--sweep", "run.seed=4,5"]),
+        ("--modes wan,base", ["--set", 'run.modes=["wan", "base"]']),
+        ("--collectives 7", ["--set", "collective.count=7", "--set", "collective.emulated=7"]),
+        ("--clock wall --rate-scale 1/50", ["--set", "run.clock=wall", "--set", "run.rate_scale=1/50"]),
+        ("--cli", ["--set", "run.clock=wall", "--set", "run.rate_scale=1/1000"]),
+        ("--cli --rate-scale 1/50", ["--clock", "wall", "--rate-scale", "1/50"]),
+        ("fig5b --gpus 8", ["fig5b", "--set", "fabric.gpus=8"]),
+    ],
+)  # fmt: skip
+def test_an_option_is_a_key_of_the_scenario(options: str, keys: list[str]) -> None:
+    found, same = asked(options.split()), asked(keys)
+    assert found.scenario == same.scenario
+    assert found.scenario != asked([]).scenario
+    assert found.jobs == (1 if found.scenario.run.is_real else same.jobs)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--out a --resume b",
+        "--dask somewhere --jobs 2",
+        "--cli --json",
+        "--cli --dry-run",
+        "--cli --clock virtual",
+        "--clock wall --jobs 2",
+        "--collectives 10,20",
+        "--clock virtual,wall",
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments: str) -> None:
+    with pytest.raises(ScenarioError, match=r"^--"):
+        asked(arguments.split())
+
+
+@pytest.mark.parametrize("argument", ["--help", "--hepl"])
+def test_help_and_a_misspelled_option_wait_for_no_slow_import(argument: str) -> None:
+    code = f"""
+import sys
+sys.argv = ["run.py", "{argument}"]
+from scenarios.run import main
+try:
+    main()
+except SystemExit as error:
+    print(error.code, sorted({{"numpy", "pandas", "pyarrow", "rich", "matplotlib"}} & set(sys.modules)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == ("0 []" if argument == "--help" else "2 []")
+    assert "--engine" in ended.stdout or "did you mean --help?" in ended.stderr

@@ -1,0 +1,382 @@
+"""The scenario language: what is read, every mistake at the place where it was made, and that nothing is lost when a
+scenario is written as TOML, handed on as JSON, or stored with a run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import MAX_BYTES, Override, apart, assignment, axis, load_scenario, resolved, toml_or_text
+from scenarios.spec.reference import reference
+from scenarios.spec.scenario import (
+    KEYS,
+    MAX_SETTINGS,
+    SWEPT,
+    configuration,
+    described,
+    from_json,
+    to_json,
+    values_of,
+)
+from tests.conftest import PROJECT
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Load a scenario from the text of its file, with assignments as --set would make them."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(text, *assignments):
+        Path("my.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_scenario("my.toml", [assignment(a) for a in assignments])
+
+    return load
+
+
+def mistakes(load, text, *assignments):
+    with pytest.raises(ScenarioError) as refusal:
+        load(text, *assignments)
+    assert all("\n" not in line for line in refusal.value.mistakes)
+    return list(refusal.value.mistakes)
+
+
+# --- what is read, and written again --------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_the_defaults_which_the_paper_spells_out(load):
+    empty, paper = values_of(load("")), values_of(load_scenario("paper"))
+    assert empty.pop("name") == "my"
+    assert paper.pop("name") == "paper"
+    assert empty == paper
+
+
+def test_the_figures_are_the_papers():
+    for name, gpus, key, values in (
+        ("fig4a", 8, "collective.chunk", (8_000_000, 16_000_000, 32_000_000, 64_000_000)),
+        ("fig5a", 16, "collective.chunk", (8_000_000, 16_000_000, 32_000_000, 64_000_000)),
+        ("fig4b", 8, "conditions.wan_delay", (10e-6, 100e-6, 1e-3, 10e-3)),
+        ("fig5b", 16, "conditions.wan_delay", (10e-6, 100e-6, 1e-3, 10e-3)),
+    ):
+        scenario = load_scenario(name)
+        assert (scenario.gpus, scenario.collective.count) == (gpus, 100_000)
+        assert [setting.value(key) for setting in scenario.settings()] == list(values)
+    assert {s.collective.chunk_bytes for s in load_scenario("fig4b").settings()} == {64_000_000}
+    assert {s.conditions.wan_delay_s for s in load_scenario("fig5a").settings()} == {10e-6}
+
+
+WAN = 'wan = { routers = ["A"], links = [["s0b0", "A"], ["A", "s1b0"]] }'
+TEXTS = [
+    '[fabric]\ngpus = [3, 5]\nleaves = [1, 2]\nwan = "five-router"',
+    f"[fabric]\nborder_routers = 1\n{WAN}",
+    "[fabric]\ngpus = [2, 3, 4]",
+    '[conditions]\nsampler = "gaussian"\nmean = 0.4\ndeviation = 1',
+    '[conditions]\nsampler = "markov"\nmean_stay = 3',
+    '[conditions]\nintra_rate = "40 Gbit/s"\nwan_delay = "1.5 ms"',
+    '[sweep]\n"fabric.gpus" = [4, [2, 3], 8]\n"collective.chunk" = ["1 B", "1 MiB"]',
+    '[sweep]\ncollective.chunk = ["1 MB"]\nconditions.wan_delay = ["1 us", "2 us"]',
+    '[sweep]\n"fabric.wan" = ["mesh", "five-router"]\n"run.seed" = [1, 2]',
+    '[sweep]\nfault = [[], [{at = "collective 3", what = "agent 1 slow 2.5x", for = "1 collective"}]]',
+    '[conditions]\nmean = 0.25\n[sweep]\n"conditions.sampler" = ["uniform", "gaussian"]',
+    '[run]\nclock = "wall"\nrate_scale = "1/1000"\n[transport]\nline_rate = false',
+    'name = "a-b_c.d"\n[run]\nmodes = ["joint"]\nseed = 9223372036854775807',
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_scenario_survives_being_written_handed_on_and_stored(load, text):
+    scenario = load(text)
+    Path("again.toml").write_text(resolved(scenario))
+    assert load_scenario("again.toml") == scenario
+    stored = json.loads(json.dumps(described(scenario)))
+    for setting, kept in zip(scenario.settings(), stored, strict=True):
+        for again in (from_json(to_json(setting)), configuration(kept["values"], kept["swept"])):
+            assert (again, again.at, again.label) == (setting, setting.at, kept["label"])
+
+
+def test_a_stored_configuration_that_lacks_newer_keys_has_their_defaults():
+    (stored,) = described(load_scenario("paper", [assignment("run.seed=7")]))
+    older = {key: value for key, value in stored["values"].items() if not key.startswith(("transport.", "run.clock"))}
+    assert configuration(older) == load_scenario("paper", [assignment("run.seed=7")])
+
+
+def test_configurations_are_made_once_and_name_what_was_swept(load):
+    scenario = load('[sweep]\n"fabric.gpus" = [8, [3, 5]]\n"conditions.intra_delay" = ["1 us"]\n"run.seed" = [1, 2]')
+    first, *_, last = scenario.settings()
+    assert len(scenario.settings()) == 4 and scenario.settings()[0] is first
+    assert (first.label, last.label) == (
+        "8 GPUs, 8 MB, 10 us, intra delay 1 us, seed 1",
+        "3+5 GPUs, 8 MB, 10 us, intra delay 1 us, seed 2",
+    )
+    assert last.columns == {"conditions.intra_delay_s": 1e-6}
+    assert (last.fabric.gpus_per_site, last.run.seed, last.sweep) == ((3, 5), 2, ())
+
+
+def trace_text(links, times=(0, 5)):
+    return "time,link,rate\n" + "".join(f"{t},{link},40 Gbit/s\n" for t in times for link in links)
+
+
+LINKS = [link.name for link in build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1)).links]
+TRACE = """
+[fabric]
+gpus = 4
+border_routers = 1
+[conditions]
+trace = "t.csv"
+[collective]
+count = 6
+"""
+
+
+@pytest.mark.parametrize("samplers", ['conditions.sampler="trace"', 'sweep.conditions.sampler=["uniform", "trace"]'])
+def test_a_trace_is_relative_to_its_scenario_and_is_written_as_a_whole_path(load, tmp_path, samplers):
+    (tmp_path / "t.csv").write_text(trace_text(LINKS))
+    scenario = load(TRACE, samplers)
+    traces = {s.conditions.sampler: s.conditions.trace for s in scenario.settings()}
+    assert traces.pop("trace") == tmp_path / "t.csv" and not any(traces.values())
+    assert load(resolved(scenario)) == scenario
+    assert [from_json(to_json(setting)) for setting in scenario.settings()] == list(scenario.settings())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        ("", "t.csv"),
+        ("time,link\n", "t.csv"),
+        (trace_text(LINKS[1:]), "no rate at time 0"),
+        (b"time,link,rate\n\xff\xfe", "t.csv"),
+        (trace_text(LINKS) + "6,g0>g9,40 Gbit/s\n", "g0>g9"),
+        (trace_text(LINKS, times=(0, 3)), "my.toml: collective.count: 6 is too large: the trace covers 4"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, says):
+    if content is not None:
+        (tmp_path / "t.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert says in "\n".join(mistakes(load, TRACE, "conditions.sampler=trace"))
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("[fabrik]\ngpus = 8", "fabrik", "did you mean fabric?"),
+        ("gpus = 8", "gpus", "unknown"),
+        ("fabric = 8", "fabric", "fabric.gpus"),
+        ("[fabric]\ngpu = 8", "fabric.gpu", "unknown key of [fabric]"),
+        ("[run]\nmode = []", "run.mode", "did you mean modes?"),
+        ("[fabric]\ngpus = true", "fabric.gpus", "true is a boolean"),
+        ("[fabric]\ngpus = 8.0", "fabric.gpus", "8.0 is a float"),
+        ('[fabric]\ngpus = "8"', "fabric.gpus", '"8" is text'),
+        ("[fabric]\ngpus = []", "fabric.gpus", "0 sites"),
+        ("[fabric]\ngpus = [4, true]", "fabric.gpus", "true is a boolean"),
+        ("[fabric]\ngpus = 0", "fabric.gpus", "0 is too small"),
+        ("[fabric]\ngpus = -8", "fabric.gpus", "-8 is too small"),
+        ("[fabric]\ngpus = 7", "fabric.gpus", "7 GPUs do not divide over 2 sites"),
+        ("[fabric]\ngpus = [1, 7]", "fabric.gpus", "1 is too small: allowed is a whole number from 2"),
+        ("[fabric]\ngpus = [8]", "fabric.gpus", "a fabric has 2 to"),
+        ("[fabric]\ngpus = 1000000000", "fabric.gpus", "too large"),
+        ("[fabric]\ngpus = 0x" + "f" * 20_000, "fabric.gpus", "a number of 80000 bits is too large"),
+        ("[fabric]\ngpus = " + "9" * 20_000, None, "TOML"),
+        ("[fabric]\ngpus = [13, 4]", "fabric.gpus", "too many for ccl and joint"),
+        ("[fabric]\nleaves = 1000", "fabric.leaves", "1000 is too large"),
+        ("[fabric]\nleaves = [1, 2, 3]", "fabric.leaves", "3 numbers for 2 sites"),
+        ('[fabric]\nwan = "mash"', "fabric.wan", "did you mean mesh?"),
+        ("[fabric.wan]\nrouters = []", "fabric.wan", "links is missing"),
+        ('[fabric.wan]\nlinks = [["s0b0"]]', "fabric.wan", '[["s0b0"]]'),
+        ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is in pieces"),
+        ('[fabric.wan]\nlinks = [["s0b0", "s1b9"]]', "fabric.wan.links", "s1b9"),
+        ('[fabric.wan]\nrouters = ["A", "A"]\nlinks = [["s0b0", "A"]]', "fabric.wan.routers", "named twice"),
+        ("[fabric.wan]\nlinks = 3\nkind = 1", "fabric.wan", 'unknown key "kind"'),
+        ('[conditions]\nsampler = "unifrom"', "conditions.sampler", "did you mean uniform?"),
+        ('[conditions]\nwan_rate = "10-100 GB"', "conditions.wan_rate", "wrong unit for a rate"),
+        ('[conditions]\nwan_rate = ""', "conditions.wan_rate", "not a range"),
+        ("[conditions]\nwan_rate = inf", "conditions.wan_rate", "inf is a float"),
+        ('[conditions]\nwan_delay = "-1 us"', "conditions.wan_delay", "greater than zero"),
+        ("[conditions]\nwan_delay = 1979-05-27", "conditions.wan_delay", "a date or a time"),
+        ('[conditions]\nsampler = "gaussian"\nmean = nan', "conditions.mean", "not finite"),
+        ('[conditions]\nsampler = "gaussian"\nmean = -1', "conditions.mean", "-1"),
+        ('[conditions]\nsampler = "markov"\nmean_stay = 0.5', "conditions.mean_stay", "0.5"),
+        ("[conditions]\nmean = 0.5", "conditions.mean", "does nothing with the sampler uniform"),
+        ('[conditions]\nsampler = "trace"', "conditions.trace", "names no CSV file"),
+        ('[collective]\nkind = "allreduce"', "collective.kind", "allowed is allgather"),
+        ("[collective]\nchunk = 8", "collective.chunk", 'such as "8 MB"'),
+        ('[collective]\nchunk = "8 Mb"', "collective.chunk", "did you mean MB?"),
+        ("[collective]\ncount = 0", "collective.count", "0 is too small"),
+        ("[collective]\ncount = true", "collective.count", "true is a boolean"),
+        ("[run]\nseed = 1.5", "run.seed", "1.5 is a float"),
+        ("[run]\nmodes = []", "run.modes", "the list is empty"),
+        ('[run]\nmodes = "base"', "run.modes", '"base" is text'),
+        ('[run]\nmodes = ["base", "base"]', "run.modes", "twice"),
+        ('[run]\nmodes = ["base", 3]', "run.modes", "3 is an integer"),
+        ('[run]\nrate_scale = "1/10"', "run.rate_scale", "1/10 is for the wall clock"),
+        ('[run]\nclock = "wall"\nrate_scale = "2"', "run.rate_scale", '"2"'),
+        ("[transport]\nline_rate = 1", "transport.line_rate", "1 is an integer"),
+        ('name = "../etc"', "name", '"../etc"'),
+        ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes", "cannot be swept"),
+        ('[sweep]\n"collective.chunk" = []', "sweep.collective.chunk", "allowed is a list of 1 to"),
+        ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "sweep.collective.chunk", "twice"),
+        ('[sweep]\n"collective.chunk" = ["8 MB", 3]', "sweep.collective.chunk", "3 is an integer"),
+        ('[sweep]\n"fabric.gpus" = [8, 9]', "sweep.fabric.gpus", "9 GPUs do not divide"),
+        ('[sweep]\nfault = [[{at = "collective 3", what = "agent 9 killed"}]]', "sweep.fault[1].what", "agent 9"),
+        ('[collective]\nchunk = "8 MB"\n[sweep]\n"collective.chunk" = ["8 MB"]', "collective.chunk", "given twice"),
+        ("[fabric", None, "TOML"),
+        ("[fabric]\ngpus = 8\n[fabric]", None, "TOML"),
+        ("x = " + "[" * 5000, None, "nested too deeply"),
+        (b"\xff\xfe[fabric]", None, "UTF-8"),
+        ("#" * (MAX_BYTES + 1), None, "too large"),
+        ("a." * 2000 + "b = 1", "a", "unknown"),
+    ],
+)
+def test_a_mistake_names_its_place_and_what_is_allowed(load, text, place, says):
+    start = "my.toml: " if place is None else f"my.toml: {place}: "
+    assert any(line.startswith(start) and says in line for line in mistakes(load, text)), mistakes(load, text)
+
+
+def test_a_sweep_has_a_stated_limit(load):
+    sizes = ", ".join(f'"{n} MB"' for n in range(1, 51))
+    delays = ", ".join(f'"{n} us"' for n in range(1, 51))
+    (line,) = mistakes(load, f'[sweep]\n"collective.chunk" = [{sizes}]\n"conditions.wan_delay" = [{delays}]')
+    assert "2,500" in line and f"{MAX_SETTINGS:,}" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (
+            '[fabric]\ngpus = 7\nwan = "star"\n[conditions]\nwan_rate = "2-1 Gbit/s"\n[run]\nseed = "x"\nsede = 1\n',
+            ["run.sede", "fabric.gpus", "fabric.wan", "conditions.wan_rate", "run.seed"],
+        ),
+        (
+            '[fabric]\nwan = "five-router"\ngpus = [2, 2, 2]\n[conditions]\nsampler = "trace"\n'
+            '[run]\nrate_scale = "1/2"',
+            ["fabric.wan", "conditions.trace", "run.rate_scale"],
+        ),
+    ],
+)
+def test_every_mistake_of_a_file_is_told_at_once(load, text, places):
+    assert [line.split(": ")[1] for line in mistakes(load, text)] == places
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path, says in (
+        (tmp_path / "none.toml", "cannot be read"),
+        (tmp_path, "not a regular file"),
+        (tmp_path / "pipe.toml", "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
+        (tmp_path / ("n" * 300 + ".toml"), "cannot be read"),
+        (Path("a\x00b/c.toml"), "a\\x00b"),
+        (Path("papr"), "did you mean paper?"),
+    ):
+        with pytest.raises(ScenarioError) as refusal:
+            load_scenario(str(path))
+        assert says in str(refusal.value)
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_is_toml_or_else_text():
+    assert assignment("run.seed=3").value == 3
+    assert assignment("collective.chunk=8 MB").value == assignment('collective.chunk="8 MB"').value == "8 MB"
+    assert assignment(' run.modes = ["base"] ').value == ["base"]
+    assert assignment('sweep."collective.chunk"=["8 MB"]').key == "sweep.collective.chunk"
+    assert toml_or_text("1\nc = 2") == "1\nc = 2"
+    assert toml_or_text("[" * 10_000) == "[" * 10_000
+    for read in (assignment, axis):
+        with pytest.raises(ScenarioError, match=r"run\.seed:3"):
+            read("run.seed:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("run.seed=1,2", [1, 2]),
+        ("collective.chunk=8 MB, 16 MB", ["8 MB", "16 MB"]),
+        ("fabric.gpus=[3, 5],8", [[3, 5], 8]),
+        ("transport.line_rate=true,false", [True, False]),
+        ('conditions.trace="a,b.csv"', ["a,b.csv"]),
+        ("conditions.mean=", [""]),
+    ],
+)
+def test_the_values_of_a_sweep_are_apart_at_commas(text, values):
+    assert (axis(text).key, axis(text).value) == ("sweep." + text.partition("=")[0], values)
+
+
+def test_options_displace_what_the_file_says(load):
+    swept = '[sweep]\n"collective.chunk" = ["8 MB", "9 MB"]'
+    assert load(swept, "collective.chunk=1 MB").sweep == ()
+    assert load('[collective]\nchunk = "1 MB"', 'sweep.collective.chunk=["2 MB"]').sweep[0].values == (2_000_000,)
+    assert load("[run]\nseed = 4", "run.seed=5", "run.seed=6").run.seed == 6
+    gaussian = load(
+        '[conditions]\nsampler = "markov"\nmean_stay = 3', "conditions.mean=0.1", "conditions.sampler=gaussian"
+    )
+    assert (gaussian.conditions.sampler, gaussian.conditions.mean) == ("gaussian", 0.1)
+    (line,) = mistakes(load, "", "conditions.sampler=markov", "conditions.mean=0.1")
+    assert line.startswith("--set conditions.mean: ") and "only with gaussian" in line
+
+
+# --- the reference, and any input -----------------------------------------------------------------------------------
+
+
+def test_the_reference_has_every_key_with_what_it_allows_and_its_default():
+    ended = subprocess.run(
+        [sys.executable, "-m", "scenarios.spec.reference"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == reference()
+    cells = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
+    rows = {row[0].strip("|` "): row for row in cells if len(row) == 5}
+    assert list(rows) == list(KEYS)
+    for key, (_, meaning, _, allowed, default) in rows.items():
+        assert meaning.endswith(".") and allowed
+        if key not in ("name", "conditions.trace", "fault"):
+            assert KEYS[key].kind.read(toml_or_text(default.strip(" |`"))) == load_scenario("paper").value(key)
+
+
+SCALARS = (
+    st.just("1979-05-27T07:32:00Z")
+    | st.booleans()
+    | st.integers(-3, 30)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(
+        ["8 MB", "10 us", "20-200 Gbit/s", "mesh", "five-router", "uniform", "gaussian", "markov", "joint"]
+    )
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+KNOWN = st.sampled_from([*KEYS, *(f"sweep.{key}" for key in SWEPT)])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(overrides=st.dictionaries(KNOWN | st.text(max_size=20), VALUES, max_size=6))
+def test_any_values_are_a_scenario_that_can_be_written_and_handed_on_or_an_error(load, overrides):
+    try:
+        scenario = load_scenario("paper", [Override(key, value, "--option") for key, value in overrides.items()])
+    except ScenarioError as error:
+        assert error.mistakes and all(line and line.isprintable() for line in error.mistakes)
+    else:
+        assert load(resolved(scenario)) == scenario
+        for setting in scenario.settings():
+            assert from_json(to_json(setting)) == setting
+
+
+@given(text=st.text(max_size=40), key=KNOWN | st.text(max_size=20))
+def test_any_name_and_any_assignment_is_a_scenario_or_an_error(text, key):
+    for attempt in (lambda: load_scenario(text), lambda: load_scenario("paper", [assignment(f"{key}={text}")])):
+        try:
+            attempt()
+        except ScenarioError as error:
+            assert all(line.isprintable() for line in error.mistakes)
+    assert ",".join(apart(text)) == text
