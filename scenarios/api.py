@@ -22,7 +22,6 @@ from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import check_capacity
 from scenarios.engines.model import Model, as_reckoned
-from scenarios.spec.described import further
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario
 
@@ -81,7 +80,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
 
 def _table(engine: str, part: Slice, configuration: Scenario) -> pa.Table:
     """Some collectives of one point, with the columns of collectives.parquet."""
-    swept = further(configuration)
+    swept = configuration.columns
     columns = {
         "engine": engine,
         "setting": part.setting,

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     from hosts.collectives.kinds import ALGORITHMS, schedule
     from hosts.collectives.schedule import ScheduleError
-    from scenarios.spec.document import ScenarioError
+    from scenarios.spec import ScenarioError
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import UnitError, parse_size_bytes
 

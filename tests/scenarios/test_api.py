@@ -8,7 +8,7 @@ import pytest
 from analysis.results import ResultsError, load
 from scenarios.api import compare, run, scenario
 from scenarios.experiment.command import run as command
-from scenarios.spec.document import ScenarioError
+from scenarios.spec import ScenarioError
 
 SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120"]
 VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collective.count": 120}
