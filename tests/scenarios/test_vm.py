@@ -88,7 +88,7 @@ class Output(io.BytesIO):
 
 def test_two_vms_side_by_side_have_nothing_in_common(kernel_image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "CORE_MARK", f"longhaul-test-{os.getpid()}-core-")
-    script = "echo $1 | tee /tmp/mine; read go; echo $go; cat /tmp/mine; readlink /proc/[0-9]*/exe >/tmp/all; wc -l </tmp/all"
+    script = "echo $1 | tee /tmp/mine; read go; echo $go; cat /tmp/mine; readlink /proc/[0-9]*/exe | grep -c ."
     environment = {"PATH": os.environ["PATH"], "LONGHAUL_KERNEL": str(kernel_image)}
 
     def one(name: str, stdin: int, out: Output) -> int:
