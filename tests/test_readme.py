@@ -120,10 +120,13 @@ RULES: tuple[tuple[str, Callable[[str], str]], ...] = (
         elsewhere("topologies/test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller"),
     ),
     (r"sudo mn ", elsewhere("topologies/test_network.py::test_mn_pings_all_over_the_fabric_beside_the_controller")),
-    (r"vagrant ", elsewhere("test_bare.py::test_a_bare_machine_is_set_up_and_runs_the_command_as_written")),
+    (r"vagrant ", elsewhere("scenarios/test_bare.py::test_a_bare_machine_is_set_up_and_runs_the_command_as_written")),
     (rf"{PYTHON} scenarios/bench\.py$", lambda command: f"{command} --one 8 base"),
-    (r"ryu-manager ", elsewhere("test_ryu.py::test_ryu_manager_loads_the_app_by_the_name_of_its_module")),
-    (r"cd longhaul", elsewhere("test_bare.py::test_a_bare_machine_is_set_up_and_runs_the_command_as_written")),
+    (r"ryu-manager ", elsewhere("controller/test_ryu.py::test_ryu_manager_loads_the_app_by_the_name_of_its_module")),
+    (
+        r"cd longhaul",
+        elsewhere("scenarios/test_bare.py::test_a_bare_machine_is_set_up_and_runs_the_command_as_written"),
+    ),
 )
 
 

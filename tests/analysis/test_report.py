@@ -16,7 +16,7 @@ import pytest
 
 from analysis.report import __main__ as report
 from analysis.results.reader import Point, stored
-from tests import browser
+from tests.fakes import browser
 from tests.stored import append, write_run
 
 SIZES = [(1400, 900), (1200, 900), (390, 844)]

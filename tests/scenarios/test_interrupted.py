@@ -17,7 +17,7 @@ import pytest
 
 from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
-from tests.processes import descendants, living
+from tests.fakes.processes import descendants, living
 
 INSTANTS = int(os.environ.get("LONGHAUL_INSTANTS", "2"))
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]

@@ -17,7 +17,7 @@ import pexpect
 import pytest
 
 from tests.conftest import NOBODY, PROJECT, VM
-from tests.processes import descendants, living
+from tests.fakes.processes import descendants, living
 
 RUN = str(PROJECT / "scenarios" / "run.py")
 PROMPT = "mininet> "

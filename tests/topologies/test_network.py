@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import PROJECT, VM
+from tests.fakes.mn import CUSTOM, run_mn
 from tests.guest.network import CHUNK_BYTES, MANY
 from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
-from tests.mn import CUSTOM, run_mn
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.classes import Shaping
@@ -234,25 +234,18 @@ def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
     assert shaped["drops before"] == {}
     assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
     assert shaped["drops then"] == {}
-
-
-def test_packets_lost_for_want_of_a_decision_are_counted(shaped: Report) -> None:
+    # Packets that Open vSwitch had no time to decide on:
     assert shaped["undecided"]["lost"] > 0
     assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
 
 
 def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
-    assert shaped["twice"] == "port s0l0-eth1 has the queueing discipline htb already"
-    assert shaped["refused"].startswith("tc does not take `qdisc add dev s0l0-eth1 root handle 1: htb ")
+    assert "s0l0-eth1" in shaped["twice"] and "htb" in shaped["twice"]
+    assert "`qdisc add dev s0l0-eth1 root handle 1: htb " in shaped["refused"]
     assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
-    assert re.fullmatch(r"class 1:1 of port s0l0-eth2 should have \d+ bit/s and is not there", shaped["port gone"])
-    assert shaped["no such port"] == "there is no port s0l0-eth2 to shape"
-    said = r"class 1:1 of interface \d+ does not take \d+ bit/s: No such device"
-    assert re.fullmatch(said, shaped["change without port"])
-
-
-def test_closing_takes_the_shaping_away(shaped: Report) -> None:
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}
+    assert "class 1:1 of port s0l0-eth2 " in shaped["port gone"] and "s0l0-eth2" in shaped["no such port"]
+    assert shaped["change without port"].endswith(": No such device")
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing takes it away
 
 
 def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
@@ -262,11 +255,8 @@ def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
     shown = re.findall(r"^class htb 1:(\w+) .* rate (\d+)Mbit ", many["tc"], re.M)
     shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
     assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
+    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # of 2,500 lines the last
     assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # what the kernel itself says
-
-
-def test_a_line_that_tc_refuses_is_told_wherever_it_is(report: Report) -> None:
-    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in report["many"]["refused"]
 
 
 # --- Mininet's own command ------------------------------------------------------------------------------------------
