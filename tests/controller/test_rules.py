@@ -172,20 +172,6 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
 # --- The order of messages -------------------------------------------------------------------------------------------
 
 
-def test_two_routes_that_pass_two_routers_in_opposite_order_do_not_loop() -> None:
-    fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
-    there, back = names["s0b0>R0>R1>R2>R4>R3>s1b0"], names["s0b0>R0>R4>R2>R3>s1b0"]
-    ways = Ways(fabric)
-    network = with_standing_rules(ways)
-    first = rules.change(ways, (), {(0, 4): there}, generation=1)
-    second = rules.change(ways, first.routes, {(0, 4): back}, generation=2)
-    taken = []
-    for message in (*messages(first), *messages(second)):
-        network.apply(message)
-        taken.append(wan_of(fabric, network.walk(network.sent(0, 4))))
-    assert list(dict.fromkeys(taken)) == ["s0b0>R0>R4>R3>s1b0", fabric.paths[there].name, fabric.paths[back].name]
-
-
 def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
     """From T the standing rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
@@ -247,24 +233,6 @@ def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() ->
         (changed,) = (route for route in routes if route.src == 3)
         seen.append({message.rule.match.eth_dst for message in rules.installs(ways, changed)} - {None})
     assert seen == [{tag(1)}, {tag(2)}, {tag(1)}, {tag(2)}, {tag(1)}]
-
-
-def test_what_stays_the_same_is_left_alone() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    wanted = {(3, 4): fabric.paths_between[0, 1][2].index, (7, 0): fabric.paths_between[1, 0][0].index}
-    first = rules.change(ways, (), wanted, generation=1)
-    assert len(first.routes) == 1  # the fixed path is where the pair is anyhow
-    again = rules.change(ways, first.routes, wanted, generation=2)
-    assert (again.stages, again.routes) == ((), first.routes)
-
-
-def test_a_greeting_is_for_the_switch_that_connects_alone() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    wanted = {(3, 4): fabric.paths_between[0, 1][3].index, (7, 0): fabric.paths_between[1, 0][2].index}
-    routes = rules.change(ways, (), wanted, generation=1).routes
-    for switch in fabric.switches:
-        told = [message.switch for stage in rules.greeting(ways, switch.name, routes) for message in stage]
-        assert set(told) == {switch.name}
 
 
 def test_whoever_can_be_reached_can_also_acknowledge() -> None:
