@@ -36,7 +36,7 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     # Routes change under a stream of datagrams, and each time to the one path that the conditions make the best.
     assert len(found["changes"]) == 30 and len({asked for asked, _ in found["changes"]}) > 3
     assert all(paths[0] == asked for asked, paths in found["changes"])
-    assert found["live"]["sent"] > 5000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
+    assert found["live"]["sent"] > 3000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
     # After the reply, every packet is on the path and on no other.
     assert len(found["routed"]) >= 4
     for path, carried in found["routed"].items():

@@ -46,7 +46,7 @@ def messages(change: rules.Change) -> list[Message]:
     return [message for stage in change.stages for message in stage]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
 def test_standing_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
     network = with_standing_rules(Ways(fabric))
@@ -79,7 +79,7 @@ def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
         network.walk(network.sent(0, 4))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
@@ -117,7 +117,7 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
         network.walk(packet)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) -> None:
     """Packets wait anywhere on their way while whole generations come and go under them."""

@@ -28,7 +28,7 @@ EDGE = [{"1": [20e9, delay_s]} for delay_s in (10e-6, 1e-3, 10e-3)]  # rate in b
 DRAW = np.random.default_rng(1)
 EDGES = [
     {str(rank): [float(DRAW.uniform(10e9, 40e9)), float(DRAW.choice([1e-6, 10e-6, 1e-3]))] for rank in OTHER_RING}
-    for _ in range(3)
+    for _ in range(2)
 ]
 FLIPS: list[list[int]] = [[], [0, 1, 0], [7, 7, 299_999], [5, 3, 262_144], []]  # rank, step, byte
 FLIPPED_RING = [0, 2, 1, 3, 7, 6, 5, 4]
@@ -38,9 +38,9 @@ slow_links = {"edges": EDGES, "ring": OTHER_RING, "chunk_bytes": SIZES[0], "coun
 one_slow_link = {"ring": RANK_ORDER, "chunk_bytes": SIZES[0]}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "slow links": ("times", slow_links),
-    "one slow link, 8000000": ("times", one_slow_link | {"edges": EDGE, "count": 2}),
+    "one slow link, 8000000": ("times", one_slow_link | {"edges": EDGE, "count": 1}),
     "one slow link, 64000000": ("times", one_slow_link | {"edges": EDGE[1:2], "chunk_bytes": SIZES[1], "count": 1}),
-    "slow start": ("times", one_slow_link | {"edges": EDGE[2:], "count": 4, "transport": {"line_rate": False}}),
+    "slow start": ("times", one_slow_link | {"edges": EDGE[2:], "count": 3, "transport": {"line_rate": False}}),
     "damage": ("damage", {"chunk_bytes": 300_000, "ring": FLIPPED_RING, "flips": FLIPS}),
     "odd": ("damage", {"gpus": [3, 5], "chunk_bytes": 1, "ring": [0, 7, 1, 6, 2, 5, 3, 4], "flips": [[], []]}),
     "rings": ("rings", {"rings": RINGS}),

@@ -1,10 +1,8 @@
 """Ctrl-C at any moment: back at the shell soon, status 130, nothing left, and the run can be gone on with.
 
-`LONGHAUL_INSTANTS=50 python -m pytest tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long
-each took.
+`python -m pytest -m slow tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long each took.
 """
 
-import os
 import random
 import signal
 import subprocess
@@ -19,7 +17,6 @@ from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
 from tests.fakes.processes import descendants, living
 
-INSTANTS = int(os.environ.get("LONGHAUL_INSTANTS", "2"))
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
@@ -41,10 +38,11 @@ def interrupted(folder: Path, after_s: float) -> tuple[int, float, str]:
     return run.returncode, took, said.decode()
 
 
-def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("instants", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path, instants: int) -> None:
     chance = random.Random(20260101)
     unfinished = []
-    for number in range(INSTANTS):
+    for number in range(instants):
         after_s = chance.uniform(0, _LONGEST_S)
         folder = tmp_path / str(number)
         status, took_s, said = interrupted(folder, after_s)
