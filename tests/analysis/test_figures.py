@@ -315,17 +315,6 @@ def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of
     assert "measured" not in svg
 
 
-def test_conditions_drawn_again_are_held_against_what_is_stored(tmp_path, modelled):
-    """A seed that is not the one of the rows gives other times: then there is no timeline, and no fabric."""
-    shutil.copytree(modelled, tmp_path / "run", ignore=shutil.ignore_patterns("figures"))
-    path = tmp_path / "run" / "settings.json"
-    settings = json.loads(path.read_text())
-    settings[0]["values"]["run.seed"] = 99
-    path.write_text(json.dumps(settings))
-    draw(tmp_path / "run")
-    assert not list((tmp_path / "run" / "figures").glob("*timeline*"))
-
-
 @pytest.mark.parametrize("kind", ["both", "modelled"])
 def test_the_trace_is_in_the_trace_event_format(kind, request):
     folder = request.getfixturevalue(kind)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flows import Message, Remove, Stage, tag
+from controller.forwarding.flows import Message, Stage, tag
 from controller.routing.paths import Ways, acknowledgements
 from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_standing_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -210,17 +210,6 @@ def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None
     ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
     assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
-
-
-def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_changes_last() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    other = fabric.paths_between[0, 1][3]
-    before = rules.change(ways, (), {(3, 4): fabric.paths_between[0, 1][1].index}, generation=1)
-    laid, switched, cleared = rules.change(ways, before.routes, {(3, 4): other.index}, generation=2).stages
-    assert [message.switch for message in laid] == ["s1l0", "s1p0", "s1b1", "s0b1", "s0p1"]
-    assert [message.switch for message in switched] == ["s0l1"]
-    assert all(isinstance(message, Remove) for message in cleared)
-    assert [message.switch for message in cleared] == ["s0p1", "s0b0", "s1b1", "s1p0", "s1l0"]
 
 
 def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() -> None:

@@ -340,8 +340,6 @@ def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
     ("arguments", "named"),
     [
         (("--cli", "--json"), "--json"),
-        (("--cli", "--rate-scale", "2/3"), "2/3"),
-        (("--cli", "--gpus", "7"), "--gpus"),
         (("--rate-scale", "1/1000"), "1/1000"),
     ],
 )

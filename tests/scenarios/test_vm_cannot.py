@@ -63,6 +63,7 @@ def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
         ("--memory 1MB -- true", None, 2, "1 MB"),
         ("--results /etc/x -- true", None, 3, "/etc/x"),
         ("--results / -- true", None, 2, "results folder"),
+        ("--results /proc/x -- true", None, 2, "results folder"),
         ("--", None, 2, "usage:"),
         ("--clock sundial -- true", None, 2, "usage:"),
         ("--memory 2apples -- true", None, 2, "usage:"),

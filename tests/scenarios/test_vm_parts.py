@@ -12,25 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.vm import CannotRunError, VMError, VMUsageError, boot, build, kernel, resources
+from scenarios.vm import VMError, boot, build, kernel, resources
 from scenarios.vm.errors import death
 from tests.conftest import PROJECT
 
-CHANNELS = boot.Channels(kernel=(3, 4), stdout=(5, 6), stderr=(7, 8), control=(9, 10))
 NASTY = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
-
-
-def arguments(**changed: object) -> set[str]:
-    wanted = {"clock": "virtual", "memory_bytes": 3 * 2**30, "init": "/a b/init", "folder": "/proc/"}
-    return set(boot.kernel_command_line(**(wanted | {"channels": CHANNELS} | changed)))  # type: ignore[arg-type]
-
-
-def test_the_kernels_arguments() -> None:
-    assert arguments() - arguments(clock="wall") == {"time-travel=inf-cpu"}
-    assert {"ro", "mem=3072M"} <= arguments() and "rw" not in arguments()
-    with pytest.raises(VMUsageError, match="quotes"):
-        arguments(init='/a"b/init')
 
 
 @given(
@@ -70,30 +57,6 @@ def test_the_environment_inside_leaves_the_hosts_session_behind() -> None:
     assert not inside.keys() & {"DISPLAY", "SSH_AUTH_SOCK", "TMPDIR"}
     assert inside["PYTHONHASHSEED"] == "0"
     assert boot.guest_environment({"PYTHONHASHSEED": "7"})["PYTHONHASHSEED"] == "7"
-
-
-def test_folders_that_the_vm_hides_or_the_system_needs_are_refused(tmp_path: Path) -> None:
-    for hidden in ("/run/x", "/proc", "/dev/shm/a", "/sys/class"):
-        with pytest.raises(VMUsageError, match="hidden in the VM"):
-            boot.check_directory(hidden, results=None)
-        boot.check_directory(hidden, results=hidden)
-    boot.check_directory("/runway", results=None)
-    for folder in ("/", "/proc/x", "/sys", "/dev"):
-        with pytest.raises(VMUsageError, match="cannot be the results folder"):
-            resources.results_folder(folder)
-    with pytest.raises(CannotRunError, match=r"a/b cannot be made: No such file"):
-        resources.results_folder(tmp_path / "a" / "b")
-    assert resources.results_folder(tmp_path / "a") == str(tmp_path / "a")
-
-
-def test_memory_that_cannot_be_had_is_refused_with_a_readable_number() -> None:
-    with pytest.raises(VMUsageError, match="256 MiB or more"):
-        resources.check_memory(2**20)
-    with pytest.raises(CannotRunError, match=r"1152921\.[0-9]+ TB") as caught:
-        resources.memory_folder(2**60, {})
-    assert caught.value.status == 3
-    sizes = {1_866_612_736: "1.8 GB", 3 * 2**30: "3.2 GB", 268_435_456: "268 MB", 999: "999 B"}
-    assert {size: resources.about(size) for size in sizes} == sizes
 
 
 HOLD = "import sys\nfrom scenarios.vm import resources\nresources.CORE_MARK = sys.argv[1]\n"

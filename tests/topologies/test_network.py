@@ -4,7 +4,6 @@ tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and
 fabric.
 """
 
-import ast
 import json
 import re
 import shutil
@@ -15,13 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mininet.link
-import mininet.node
 import numpy as np
 import pytest
 
-from tests.conftest import PROJECT, VM
-from tests.fakes.mn import CUSTOM, run_mn
+from tests.conftest import VM
+from tests.fakes.mn import run_mn
 from tests.guest.network import CHUNK_BYTES, MANY
 from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -276,27 +273,3 @@ def test_mn_beside_the_app_loaded_by_the_name_of_its_module(vm: VM) -> None:
     controller = f'env OSKEN_HUB_TYPE=native {sys.executable} -c "{script}"'
     ended = run_mn(vm, controller, "gpus=2+3,leaves=1,spines=1,border_routers=1", look="g4")
     assert "*** Results: 0% dropped (20/20 received)" in ended
-
-
-def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mn = shutil.which("mn")
-    assert mn is not None
-    tree = ast.parse(Path(mn).read_text())
-    theirs = {
-        name.asname or name.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom | ast.Import)
-        for name in node.names
-    }
-    theirs |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    theirs |= {
-        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
-    }
-    customs: dict[str, Any] = {}
-    monkeypatch.chdir(tmp_path)  # the file must find its package from anywhere
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != PROJECT])
-    exec(compile(CUSTOM.read_text(), str(CUSTOM), "exec"), customs, customs)
-    same = {"sys": sys, "Link": mininet.link.Link, "Host": mininet.node.Host}  # what both import is the same thing
-    clashes = {name: customs[name] for name in customs.keys() & theirs}
-    assert all(same.get(name) is value for name, value in clashes.items()), sorted(clashes)
-    assert list(customs["topos"]) == ["longhaul"]
