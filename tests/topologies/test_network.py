@@ -126,11 +126,7 @@ def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(repor
     assert set(report["topology"]["told"]["again"]) == {switch.name for switch in UNEQUAL.switches}
     before, after = report["topology"]["before"], report["topology"]["after"]
     assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
-
-    def ours(processes: list[str]) -> list[str]:
-        return [name for name in processes if not name.startswith("kworker")]
-
-    assert ours(after["processes"]) == ours(before["processes"])
+    assert after["processes"] == before["processes"]
 
 
 def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
