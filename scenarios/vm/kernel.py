@@ -62,7 +62,8 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raise CannotRunError unless a file is a User-Mode Linux kernel with every option that the VM needs."""
+    """Raise CannotRunError unless a file is a User-Mode Linux kernel with every option that the VM needs, and with
+    room for this CPU's registers."""
     try:
         shown = subprocess.run([path, "--showconfig"], capture_output=True, text=True, timeout=30, check=False)
         found = options(shown.stdout) if shown.returncode == 0 else {}
@@ -70,24 +71,17 @@ def check(path: Path) -> None:
         found = {}
     if found.get("CONFIG_UML") != "y":
         raise CannotRunError(
-            f"{path} is no User-Mode Linux kernel that runs here", remedy=f"remove it and run `{SETUP}`"
+            f"{path} is not a User-Mode Linux kernel that runs here", remedy=f"remove it and run `{SETUP}`"
         )
     if lacking := missing(options(FRAGMENT.read_text()), found):
         raise CannotRunError(
             f"the kernel {path} was built without {_listed(lacking)}, which the VM needs",
             remedy=f"remove it and run `{SETUP}`",
         )
-    check_registers(resources.register_bytes(), held_bytes=int(found[_HELD]), kernel=path)
-
-
-def check_registers(state_bytes: int, *, held_bytes: int, kernel: Path) -> None:
-    """Raise CannotRunError where a process's registers take more than a kernel has room for.
-
-    The VM's kernel fetches and sets all of them at once, so it would panic at its first process.
-    """
-    if state_bytes > held_bytes:
+    state_bytes, held_bytes = resources.register_bytes(), int(found[_HELD])
+    if state_bytes > held_bytes:  # the VM's kernel fetches and sets all of them at once: it would panic at init
         raise CannotRunError(
-            f"this CPU's registers take up to {state_bytes:,} bytes a process, and the kernel {kernel} has room for "
+            f"this CPU's registers take up to {state_bytes:,} bytes a process, and the kernel {path} has room for "
             f"{held_bytes:,}",
             remedy=f"raise {_HELD} in {FRAGMENT} and run `{SETUP}`",
         )
@@ -110,7 +104,7 @@ def options(text: str) -> dict[str, str]:
         elif match := _UNSET.fullmatch(line.strip()):
             found[match[1]] = "n"
         elif line.strip() and not line.lstrip().startswith("#"):
-            raise ValueError(f"line {number} is no kernel option: {line.strip()!r}; allowed is CONFIG_NAME=VALUE")
+            raise ValueError(f"line {number} is not a kernel option: {line.strip()!r}; allowed is CONFIG_NAME=VALUE")
     return found
 
 

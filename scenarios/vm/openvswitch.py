@@ -105,9 +105,7 @@ def _run(*command: str) -> None:
         raise VMError(f"{command[0]} is not installed: run `bash scenarios/setup.sh`") from None
     if ended.returncode != 0:
         words = (ended.stderr or ended.stdout).strip().splitlines()
-        raise VMError(
-            f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'it said nothing'}"
-        )
+        raise VMError(f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'no output'}")
 
 
 @contextmanager
