@@ -27,7 +27,8 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     fabric = build_fabric(FABRICS[name])
     ways = Ways(fabric)
     for switch in fabric.switches:
-        assert found["standing"][switch.name] == sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
+        wanted = sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
+        assert found["standing"][switch.name] == wanted
     assert found["pairs_lost"] == []
     there, back = fabric.paths_between[0, 1], fabric.paths_between[1, 0]
     answers = links_of(back[0].name)
