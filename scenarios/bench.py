@@ -8,19 +8,19 @@ its last: without the tables, the figures and the report that a run ends with. O
 of the code rather than of the machine.
 """
 
+import _signal  # the part of `signal` that takes no time to import
+
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback until the supervisor takes over
+
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from scenarios.engines.base import News
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
@@ -34,22 +34,40 @@ DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 5
 _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 
 
+def ends_s(
+    engine: str, given: Mapping[str, object], jobs: int = 1, clock: Callable[[], float] = time.monotonic
+) -> list[float]:
+    """Seconds from the start of a run of paper.toml with these keys until each of its slices has come.
+
+    Raises RuntimeError if a point fails.
+    """
+    from scenarios.engines.base import Failed, Slice
+    from scenarios.engines.emulation import Emulation
+    from scenarios.engines.model import Model
+    from scenarios.spec.load import Override, load_scenario
+
+    settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
+    began, ends = clock(), []
+    for item in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(settings):
+        if isinstance(item, Failed):
+            raise RuntimeError(f"there is nothing to compare, as a point has failed: {item.why}")
+        if isinstance(item, Slice):
+            ends.append(clock() - began)
+    return ends
+
+
 def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     """AllGathers a second on this core, and this process's peak memory in bytes, in one mode at one size.
 
     Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
     that other work on the machine matters little. Imports and caches are warm when the clock starts.
     """
-    from scenarios.engines.model import Model
-    from scenarios.spec.load import Override, load_scenario
+    import resource
+
+    given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.chunk": "64 MB"}
 
     def seconds(count: int) -> float:
-        given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.count": count, "collective.chunk": "64 MB"}
-        scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-        began = time.process_time()
-        for _ in Model(jobs=1).run(scenario.settings()):
-            pass
-        return time.process_time() - began
+        return ends_s("model", {**given, "collective.count": count}, clock=time.process_time)[-1]
 
     seconds(10)
     while (took := seconds(collectives)) < _LEAST_SECONDS:
@@ -57,37 +75,18 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     return collectives / took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
-def _in_a_process(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
-    # Peak memory is a process's own, so that one point must not measure another's.
-    command = [sys.executable, str(Path(__file__)), "--one", str(gpus), mode, "--collectives", str(collectives)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    rate, peak = done.stdout.split()
-    return float(rate), float(peak)
-
-
-def emulated(gpus: int, chunk: str, collectives: int) -> tuple[float, list[float]]:
-    """Seconds of wall time from the start of the VM to the end of the first AllGather, and for each one after it.
-
-    Raises RuntimeError where the point fails.
-    """
-    from scenarios.engines.base import Slice
-    from scenarios.engines.emulation import Emulation
-    from scenarios.spec.load import Override, load_scenario
-
-    given = {"fabric.gpus": gpus, "run.modes": ["joint"], "collective.count": collectives, "collective.chunk": chunk}
-    scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-    began = time.monotonic()
-    news = Emulation(jobs=1).run(scenario.settings())
-    ends = [time.monotonic() - began for item in news if isinstance(_whole(item), Slice)]
-    return ends[0], [after - before for before, after in pairwise(ends)]
-
-
-def _whole(item: "News") -> "News":
-    from scenarios.engines.base import Failed
-
-    if isinstance(item, Failed):
-        raise RuntimeError(f"there is nothing to compare, as a point has failed: {item.why}")
-    return item
+def _bench_model(collectives: int) -> None:
+    print(f"{'mode':<6}{'GPUs':>5}{'AllGathers/s/core':>19}{'times':>9}{'peak memory':>14}{'times':>8}")
+    for mode in MODES:
+        first = None
+        for gpus in SIZES:  # in a process each, as peak memory is a process's own
+            command = [sys.executable, __file__, "--one", str(gpus), mode, "--collectives", str(collectives)]
+            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            rate, peak = map(float, found)
+            first = first or (rate, peak)
+            growth = f"{rate / first[0]:>9.3f}{peak / 1e6:>11.0f} MB{peak / first[1]:>8.2f}"
+            print(f"{mode:<6}{gpus:>5}{rate:>19,.0f}{growth}", flush=True)
+    print("\ntimes: of the same mode at 8 GPUs; peak memory is one process's, numpy and the command's modules included")
 
 
 def copying_s(gpus: int, chunk_bytes: int) -> float:
@@ -106,54 +105,24 @@ def _bench_emulation(collectives: int) -> None:
 
     print(f"{'GPUs':>5}{'chunk':>8}{'boot to first':>15}{'per AllGather':>15}{'worst':>9}{'copying':>10}{'times':>7}")
     for gpus, chunk in EMULATED:
-        first, rest = emulated(gpus, chunk, collectives)
+        given = {"fabric.gpus": gpus, "collective.chunk": chunk, "collective.count": collectives}
+        ends = ends_s("emulation", {**given, "run.modes": ["joint"]})
+        rest = [after - before for before, after in pairwise(ends)]
         copying, typical = copying_s(gpus, parse_size_bytes(chunk)), statistics.median(rest)
-        times = f"{first:>13.1f} s{typical:>13.2f} s{max(rest):>7.2f} s{copying:>8.2f} s{typical / copying:>7.1f}"
+        times = f"{ends[0]:>13.1f} s{typical:>13.2f} s{max(rest):>7.2f} s{copying:>8.2f} s{typical / copying:>7.1f}"
         print(f"{gpus:>5}{chunk:>8}{times}", flush=True)
     print("\nwall time; copying: the bytes of one AllGather copied twice on this machine; times: of that")
 
 
-def swept_s(engine: str, jobs: int, collectives: int) -> float:
-    """Seconds of wall time that so many workers take for a sweep: 8 GPUs, four modes, two seeds.
-
-    Raises RuntimeError where a point fails.
-    """
-    from scenarios.engines.emulation import Emulation
-    from scenarios.engines.model import Model
-    from scenarios.experiment import progress
-    from scenarios.spec.load import Override, load_scenario
-
-    given = {"collective.count": collectives, "sweep.run.seed": SEEDS}
-    settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
-    one = Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)
-    began = time.monotonic()
-    for item in progress.shown(one.run(settings), engine, settings):
-        _whole(item)
-    return time.monotonic() - began
-
-
 def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
-    points = len(MODES) * len(SEEDS)
-    print(f"{engine}, {points} points of {collectives:,} collectives")
+    print(f"{engine}, {len(MODES) * len(SEEDS)} points of {collectives:,} collectives")
     print(f"{'turn':>5}{'1 worker':>12}{f'{jobs} workers':>12}{'times faster':>14}", flush=True)
-    ratios = []
+    ratios, given = [], {"collective.count": collectives, "sweep.run.seed": SEEDS}
     for turn in range(1, TURNS + 1):
-        alone, together = (swept_s(engine, workers, collectives) for workers in (1, jobs))
+        alone, together = (ends_s(engine, given, workers)[-1] for workers in (1, jobs))
         ratios.append(alone / together)
         print(f"{turn:>5}{alone:>10.1f} s{together:>10.1f} s{ratios[-1]:>14.2f}", flush=True)
     print(f"\nmedian: {statistics.median(ratios):.2f} times faster; wall time from the first point to the last")
-
-
-def _told(bench: Callable[[], None]) -> int:
-    """Measure, or say why not; returns the exit status."""
-    from scenarios.vm import VMError
-
-    try:
-        bench()
-    except (VMError, RuntimeError) as error:
-        print(f"bench.py: {error}", file=sys.stderr)
-        return error.status if isinstance(error, VMError) else 1
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,28 +138,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, metavar="N", help="measure a sweep, with one worker and with N in turns")
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.collectives is None:
-        options.collectives = DEFAULTS[options.engine, options.jobs is not None]
-    if not 2 <= options.collectives <= MAX_COLLECTIVES:
-        parser.error(f"--collectives: {options.collectives} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
-    if options.jobs is not None:
-        if not 2 <= options.jobs <= MAX_JOBS:
-            parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
-        return _told(lambda: _bench_jobs(options.engine, options.jobs, options.collectives))
-    if options.engine == "emulation":
-        return _told(lambda: _bench_emulation(options.collectives))
-    if options.one:
-        print(*measured(int(options.one[0]), options.one[1], options.collectives))
-        return 0
-    print(f"{'mode':<6}{'GPUs':>5}{'AllGathers/s/core':>19}{'times':>9}{'peak memory':>14}{'times':>8}")
-    for mode in MODES:
-        first: tuple[float, float] | None = None
-        for gpus in SIZES:
-            rate, peak = _in_a_process(gpus, mode, options.collectives)
-            first = first or (rate, peak)
-            growth = f"{rate / first[0]:>9.3f}{peak / 1e6:>11.0f} MB{peak / first[1]:>8.2f}"
-            print(f"{mode:<6}{gpus:>5}{rate:>19,.0f}{growth}", flush=True)
-    print("\ntimes: of the same mode at 8 GPUs; peak memory is one process's, numpy and the command's modules included")
+    count = options.collectives
+    if count is None:
+        count = DEFAULTS[options.engine, options.jobs is not None]
+    if not 2 <= count <= MAX_COLLECTIVES:
+        parser.error(f"--collectives: {count} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
+    if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
+        parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
+    from scenarios.vm import VMError
+
+    try:
+        if options.jobs is not None:
+            _bench_jobs(options.engine, options.jobs, count)
+        elif options.engine == "emulation":
+            _bench_emulation(count)
+        elif options.one:
+            print(*measured(int(options.one[0]), options.one[1], count))
+        else:
+            _bench_model(count)
+    except (VMError, RuntimeError) as error:
+        print(f"bench.py: {error}", file=sys.stderr)
+        return error.status if isinstance(error, VMError) else 1
     return 0
 
 

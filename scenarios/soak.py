@@ -4,19 +4,29 @@
 Runs N collectives (2,000) of 8 GPUs with small chunks in mode joint and compares the last hundred with the hundred
 after the first: the memory of every process, and the time of a collective, by the wall and in processor time of the VM.
 A machine's own pace changes meanwhile, so after every hundred a yardstick is timed, the same round trips over a pipe
-in the same VM, and what may not grow is the processor time of a collective in yardsticks. Exit status 1 where anything
+in the same VM, and what may not grow is the processor time of a collective in yardsticks. Exit status 1 if anything
 has grown by more than a tenth.
 """
 
+import _signal  # the part of `signal` that takes no time to import
+
+if __name__ == "__main__":
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback until the supervisor takes over
+
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,81 +35,64 @@ _WINDOW = 100
 _MOST, _LEAST = 1_000_000, 4 * _WINDOW
 _ROUND_TRIPS = 20_000
 """The yardstick: a second or two of system calls and changes of process, which is what a collective costs most of."""
-_SMALL_KB = 1024  # what is smaller than this may grow by a page or two
+_SMALL_BYTES = 1e6  # what is smaller than this may grow by a page or two
 _MEMORY_BYTES = 3 * 2**29
-_KINDS = (
-    ("ovs-vswitchd", "switches"),
-    ("ovsdb-server", "switches' database"),
-    ("controller", "controller"),
-    ("hosts.agent.launcher", "agents"),
-    ("scenarios.soak", "testbed"),
-)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a VM has cost by an instant, in seconds."""
-
-    wall_s: float
-    processor_s: float
-
-    def __sub__(self, before: "Cost") -> "Cost":
-        return Cost(self.wall_s - before.wall_s, self.processor_s - before.processor_s)
+_KINDS = {
+    "ovs-vswitchd": "switches",
+    "ovsdb-server": "switches' database",
+    "controller": "controller",
+    "hosts.agent.launcher": "agents",
+    "scenarios.soak": "testbed",
+}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A VM after so many collectives: the memory of its kinds of processes; its cost before and after a yardstick."""
+    """The VM after so many collectives: bytes in use by kind of process, and [wall, processor] seconds that it had
+    taken before and after the yardstick."""
 
     done: int
-    memory_kb: Mapping[str, int]
-    before: Cost
-    after: Cost
+    memory: Mapping[str, int]
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
 
 
 class _Samples:
-    """Takes in what the VM says: that a yardstick begins, and then, when it is over, what memory there is in use."""
+    """Reads the VM's output: a line before each yardstick, and one after it, with the memory in use."""
 
     def __init__(self) -> None:
         self.found: list[Sample] = []
         self._unread = b""
-        self._before = Cost(0, 0)
+        self._before = np.zeros(2)
 
     def write(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             said = json.loads(line)
-            cost = Cost(time.monotonic(), _processor_s(os.getpid()))
-            if "memory_kb" not in said:
+            cost = np.array([time.monotonic(), _processor_s()])
+            if not said:
                 self._before = cost
                 continue
-            self.found.append(Sample(said["done"], said["memory_kb"], self._before, cost))
-            memory = ", ".join(f"{name} {kb / 1024:.0f} MB" for name, kb in said["memory_kb"].items())
+            self.found.append(Sample(said["done"], said["memory"], self._before, cost))
+            memory = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in said["memory"].items())
             print(f"{said['done']:,} collectives: {memory}", file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """There is nothing to flush."""
 
 
-def _processor_s(pid: int) -> float:
-    """What all processes below one have cost so far, those that have ended and been waited for included."""
-    found, parents = {}, {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(process.name)] = int(fields[1])
-        found[int(process.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    below = {pid}
-    while fresh := {child for child, parent in parents.items() if parent in below} - below:
-        below |= fresh
-    return sum(found[child] for child in below - {pid} if child in found)
+def _processor_s() -> float:
+    """Processor time of all processes below this one, including those that have ended and were waited for."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # its own and its children's, in user and in system mode
+    return total
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A line of the table: a number after the first hundred and at the end; `counts` where it may not grow."""
+    """A line of the table: a number after the first hundred and at the end; `counts` if it must not grow."""
 
     name: str
     first: float
@@ -119,32 +112,29 @@ class Growth:
 
 
 def growths(samples: Sequence[Sample]) -> list[Growth]:
-    """What a run has grown by, of samples that are a hundred collectives apart, the first before any: four at least."""
+    """The growth of memory and times, of four or more samples a hundred collectives apart, the first before any."""
     begin, end = samples[1], samples[-1]
     memory = [
-        Growth(f"memory: {name}", kb / 1024, end.memory_kb[name] / 1024, "MB")
-        for name, kb in begin.memory_kb.items()
-        if kb > _SMALL_KB
+        Growth(f"memory: {name}", size / 1e6, end.memory[name] / 1e6, "MB")
+        for name, size in begin.memory.items()
+        if size > _SMALL_BYTES
     ]
-    first, last = (_costs(*pair) for pair in ((begin, samples[2]), (samples[-2], end)))
-    units = {
-        "wall time of a collective": "s",
-        "processor time of a collective": "s",
-        "processor time in yardsticks": "yd",
-    }
-    times = [Growth(name, first[name], last[name], unit, unit == "yd") for name, unit in units.items()]
-    return memory + times
+    (wall, processor, yardsticks), (wall_end, processor_end, yardsticks_end) = (
+        _per_collective(*pair) for pair in ((begin, samples[2]), (samples[-2], end))
+    )
+    return [
+        *memory,
+        Growth("wall time of a collective", wall, wall_end, "s", counts=False),
+        Growth("processor time of a collective", processor, processor_end, "s", counts=False),
+        Growth("processor time in yardsticks", yardsticks, yardsticks_end, "yd"),
+    ]
 
 
-def _costs(one: Sample, other: Sample) -> dict[str, float]:
-    """What a collective between two samples has cost."""
-    cost = other.before - one.after
-    yardstick_s = ((one.after - one.before).processor_s + (other.after - other.before).processor_s) / 2
-    return {
-        "wall time of a collective": cost.wall_s / _WINDOW,
-        "processor time of a collective": cost.processor_s / _WINDOW,
-        "processor time in yardsticks": cost.processor_s / _WINDOW / yardstick_s,
-    }
+def _per_collective(one: Sample, other: Sample) -> tuple[float, float, float]:
+    """Wall time, processor time and processor time in yardsticks of a collective between two samples."""
+    wall_s, processor_s = (other.before - one.after) / _WINDOW
+    yardstick_s = ((one.after - one.before)[1] + (other.after - other.before)[1]) / 2
+    return wall_s, processor_s, processor_s / yardstick_s
 
 
 def soak(collectives: int) -> int:
@@ -175,27 +165,27 @@ def soak(collectives: int) -> int:
 
 
 def inside(text: str, collectives: int) -> int:
-    """The VM's side: run them, and say every hundred what memory each kind of process has."""
+    """The VM's side: run the collectives, with a sample before the first and after each hundred."""
     from scenarios.policies.decide import MODES
     from scenarios.spec.scenario import from_json
     from scenarios.testbed.testbed import Failure, Testbed
 
     try:
         with Testbed(from_json(text)) as testbed:
-            _say(0)
+            _sample(0)
             for row in testbed.run(MODES["joint"], count=collectives):
                 if (row.collective + 1) % _WINDOW == 0:
-                    _say(row.collective + 1)
+                    _sample(row.collective + 1)
     except Failure as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def _say(done: int) -> None:
+def _sample(done: int) -> None:
     print("{}", flush=True)
     _yardstick()
-    print(json.dumps({"done": done, "memory_kb": _memory_kb()}), flush=True)
+    print(json.dumps({"done": done, "memory": _memory()}), flush=True)
 
 
 def _yardstick() -> None:
@@ -207,20 +197,15 @@ def _yardstick() -> None:
             echo.stdout.read(1)
 
 
-def _memory_kb() -> dict[str, int]:
-    """The resident memory of each kind of process, and what the kernel has taken for itself."""
-    found = dict.fromkeys((name for _, name in _KINDS), 0)
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            status = (process / "status").read_text()
-        except OSError:
-            continue
-        kind = next((name for word, name in _KINDS if any(word in part for part in command[:4])), None)
-        if kind is not None and "VmRSS:" in status:
-            found[kind] += int(status.split("VmRSS:")[1].split()[0])
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return found | {"kernel": int(fields["Slab"].split()[0])}
+def _memory() -> dict[str, int]:
+    """Bytes of resident memory of each kind of process, and of the kernel's own data structures."""
+    found = Counter(dict.fromkeys(_KINDS.values(), 0))
+    for process in psutil.process_iter(["cmdline", "memory_info"]):
+        command, memory = process.info["cmdline"] or [], process.info["memory_info"]
+        kind = next((name for word, name in _KINDS.items() if any(word in part for part in command[:4])), None)
+        if kind is not None and memory is not None:
+            found[kind] += memory.rss
+    return {**found, "kernel": psutil.virtual_memory().slab}
 
 
 def main() -> int:

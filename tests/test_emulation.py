@@ -18,7 +18,7 @@ from scenarios.engines.emulation import emulated
 from scenarios.engines.point import memory_bytes
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
-from tests.processes import descendants, living
+from tests.fakes.processes import descendants, living
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 TESTBED = str(PROJECT / "tests" / "guest" / "testbed.py")

@@ -19,7 +19,7 @@ from scenarios.experiment.progress import Progress
 from scenarios.experiment.statistics import results_of
 from scenarios.spec.load import Override, axis, load_scenario, resolved
 from tests.conftest import PROJECT
-from tests.processes import descendants
+from tests.fakes.processes import descendants
 from tests.test_results import some_rows
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]

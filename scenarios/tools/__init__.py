@@ -1,1 +1,1 @@
-"""What is beside experiments: the doctor, and the parts of the fault campaign."""
+"""Tools beside experiments: the doctor and the fault campaign."""

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
 
 from scenarios.vm.errors import VMUsageError
@@ -128,11 +129,7 @@ def request(
 
 def check_directory(directory: str, *, results: str | None) -> None:
     """Raise VMUsageError when a working directory of the host cannot be seen inside the VM."""
-    inside_results = results is not None and _within(directory, results)
-    hidden = next((folder for folder in HIDDEN if _within(directory, folder)), None)
-    if hidden is not None and not inside_results:
+    path = PurePath(directory)
+    hidden = next((folder for folder in HIDDEN if path.is_relative_to(folder)), None)
+    if hidden is not None and (results is None or not path.is_relative_to(results)):
         raise VMUsageError(f"the working directory {directory} is hidden in the VM, which has its own {hidden}")
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -62,7 +62,8 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raise CannotRunError unless a file is a User-Mode Linux kernel with every option that the VM needs."""
+    """Raise CannotRunError unless a file is a User-Mode Linux kernel with every option that the VM needs, and with
+    room for this CPU's registers."""
     try:
         shown = subprocess.run([path, "--showconfig"], capture_output=True, text=True, timeout=30, check=False)
         found = options(shown.stdout) if shown.returncode == 0 else {}
@@ -77,17 +78,10 @@ def check(path: Path) -> None:
             f"the kernel {path} was built without {_listed(lacking)}, which the VM needs",
             remedy=f"remove it and run `{SETUP}`",
         )
-    check_registers(resources.register_bytes(), held_bytes=int(found[_HELD]), kernel=path)
-
-
-def check_registers(state_bytes: int, *, held_bytes: int, kernel: Path) -> None:
-    """Raise CannotRunError where a process's registers take more than a kernel has room for.
-
-    The VM's kernel fetches and sets all of them at once, so it would panic at its first process.
-    """
-    if state_bytes > held_bytes:
+    state_bytes, held_bytes = resources.register_bytes(), int(found[_HELD])
+    if state_bytes > held_bytes:  # the VM's kernel fetches and sets all of them at once: it would panic at init
         raise CannotRunError(
-            f"this CPU's registers take up to {state_bytes:,} bytes a process, and the kernel {kernel} has room for "
+            f"this CPU's registers take up to {state_bytes:,} bytes a process, and the kernel {path} has room for "
             f"{held_bytes:,}",
             remedy=f"raise {_HELD} in {FRAGMENT} and run `{SETUP}`",
         )

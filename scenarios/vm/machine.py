@@ -175,7 +175,8 @@ class Machine:
             while data := line.receive():
                 self._take(line, data, sinks)
         if self.status is None:
-            status, log = self._reap(), self.log.decode(errors="replace")
+            assert self._process is not None
+            status, log = self._process.wait(), self.log.decode(errors="replace")
             kept = None if self._stopped else _kept(log)
             raise death(log, status=status, ready=self.ready, kept=kept)
         return self.status
@@ -227,10 +228,6 @@ class Machine:
                 self.status = int(value)
             elif word == "error":
                 raise VMError(f"the VM did not come up: {value}")
-
-    def _reap(self) -> int:
-        assert self._process is not None
-        return self._process.wait()
 
 
 def _kept(log: str) -> Path | None:

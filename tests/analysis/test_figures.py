@@ -12,16 +12,13 @@ import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures import faults
-from analysis.figures.__main__ import draw, with_progress
-from analysis.figures.cdf import shares
+from analysis.figures.__main__ import draw
 from analysis.figures.collective import Move, lanes
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.points import Configuration, groups_of
@@ -89,13 +86,10 @@ def test_means_compare_the_engines_on_the_same_collectives_only(both):
         ("model", 12),
     }
     assert len(drawn) == 3 * 2 * len(MODES)
+    points = stored.groupby(["engine", "mode", "chunk_bytes"])
     for row in drawn:
-        here = stored[
-            (stored.engine == row["engine"])
-            & (stored["mode"] == row["mode"])
-            & (stored.chunk_bytes == int(row["chunk_bytes"]))
-            & (stored.collective < int(row["collectives"]))
-        ]
+        key = row["engine"], row["mode"], int(row["chunk_bytes"])
+        here = points.get_group(key)[lambda rows: rows.collective < int(row["collectives"])]  # noqa: B023
         assert len(here) == int(row["collectives"])
         assert float(row["total_s"]) == pytest.approx(here.completion_s.sum(), rel=1e-12)
         assert float(row["mean_s"]) == pytest.approx(here.completion_s.mean(), rel=1e-12)
@@ -109,13 +103,6 @@ def test_means_compare_the_engines_on_the_same_collectives_only(both):
         )
 
 
-def test_where_both_engines_have_as_many_collectives_there_is_one_panel(tmp_path):
-    draw(write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=10, emulated=10))
-    drawn = data(tmp_path / "run", "paper")
-    assert {(row["engine"], row["collectives"]) for row in drawn} == {("model", "10"), ("emulation", "10")}
-    assert len(drawn) == 2 * len(MODES)
-
-
 def test_a_distribution_holds_every_measured_time_and_the_ends_of_the_modelled(both):
     drawn, stored = data(both, "paper-cdf"), rows_of(both)
     for (engine, mode, chunk), here in stored.groupby(["engine", "mode", "chunk_bytes"]):
@@ -127,18 +114,11 @@ def test_a_distribution_holds_every_measured_time_and_the_ends_of_the_modelled(b
         times = np.sort(here.completion_s)
         assert curve == sorted(curve)
         assert curve[-1] == (times[-1], 1)
+        assert len(curve) < 1000
         for time_s, share in curve:
             assert (times <= time_s).mean() == pytest.approx(share, abs=1 / len(times))
         if engine == "emulation":
             assert [time_s for time_s, _ in curve] == times.tolist()
-
-
-def test_shares_of_a_short_series_are_exact_and_of_a_long_one_its_quantiles():
-    times, share = shares(np.array([3.0, 1.0, 2.0]))
-    assert (times.tolist(), share.tolist()) == ([1, 2, 3], [1 / 3, 2 / 3, 1])
-    times, share = shares(np.arange(1, 100_001) / 100_000)
-    assert times == pytest.approx(share)
-    assert len(times) < 1000
 
 
 def test_the_fidelity_figure_holds_every_measured_collective(both):
@@ -228,8 +208,7 @@ def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_p
     assert "no collective 800" in ended.stderr
 
 
-@pytest.mark.parametrize("module", ["figures", "report"])
-@pytest.mark.parametrize("after_s", [0, 0.2, 0.5])
+@pytest.mark.parametrize(("module", "after_s"), [("figures", 0.3), ("report", 0)])
 def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
     command = [sys.executable, "-m", f"analysis.{module}", str(both)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
@@ -243,36 +222,6 @@ def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
         _, said = drawing.communicate(timeout=60)
     assert drawing.returncode == 130
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize(
-    ("times_s", "ticks"),
-    [([3e-4, 5e-2], ["100 µs", "1 ms", "10 ms", "100 ms"]), ([0.002, 0.003], ["1 ms", "10 ms"]), ([0.0, 1.0], ["1 s"])],
-)
-def test_times_since_a_fault_are_written_out(times_s, ticks):
-    """No markup of another program, also where they lie within one power of ten or nothing took any time."""
-    row = {
-        "engine": "emulation",
-        "setting": 0,
-        "mode": "base",
-        "fault": 0,
-        "at_collective": 1,
-        "what": "agent 3 killed",
-    }
-    row |= {"detected_s": times_s[0], "recovered_s": times_s[1], "outcome": "recovered"}
-    drawn = faults.picture("x", SimpleNamespace(faults=pd.DataFrame([row | {"collectives_lost": 1, "bytes_again": 0}])))
-    words = [node.text for node in ET.fromstring(drawn.svg).iter() if node.tag.endswith("}text")]
-    assert set(ticks) <= set(words)
-    assert not [word for word in words if "$" in word or "math" in word]
-
-
-def test_drawing_that_takes_long_says_so_up_to_its_end(capsys):
-    clock = iter(range(0, 1000, 3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.figures.__main__.time.monotonic", lambda: next(clock))
-        assert list(with_progress([lambda: "a", lambda: "b"], "report")) == ["a", "b"]
-    assert capsys.readouterr().err.splitlines()[-1] == "report: 2 of 2 drawn"
-    assert list(with_progress([lambda: "a"], "report")) == ["a"] and capsys.readouterr().err == ""
 
 
 def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
@@ -366,39 +315,23 @@ def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of
     assert "measured" not in svg
 
 
-def test_conditions_drawn_again_are_held_against_what_is_stored(tmp_path, modelled):
-    """A seed that is not the one of the rows gives other times: then there is no timeline, and no fabric."""
-    shutil.copytree(modelled, tmp_path / "run", ignore=shutil.ignore_patterns("figures"))
-    path = tmp_path / "run" / "settings.json"
-    settings = json.loads(path.read_text())
-    settings[0]["values"]["run.seed"] = 99
-    path.write_text(json.dumps(settings))
-    draw(tmp_path / "run")
-    assert not list((tmp_path / "run" / "figures").glob("*timeline*"))
-
-
 @pytest.mark.parametrize("kind", ["both", "modelled"])
 def test_the_trace_is_in_the_trace_event_format(kind, request):
     folder = request.getfixturevalue(kind)
     trace = json.loads((folder / "figures" / "paper-timeline.json").read_text())
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert trace["displayTimeUnit"] in ("ms", "ns")
     named, spans = set(), defaultdict(list)
     for event in trace["traceEvents"]:
-        assert event["ph"] in ("X", "M")
-        assert all(isinstance(event[key], int) for key in ("pid", "tid"))
-        assert isinstance(event["name"], str)
-        assert isinstance(event["args"], dict)
+        thread = event["pid"], event["tid"]
+        assert all(isinstance(number, int) for number in thread) and isinstance(event["args"], dict)
         if event["ph"] == "M":
-            what = {"process_name": str, "thread_name": str, "process_sort_index": int, "thread_sort_index": int}
-            key = "name" if event["name"].endswith("name") else "sort_index"
-            assert isinstance(event["args"][key], what[event["name"]])
-            named.add((event["pid"], event["tid"]))
+            is_name = event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name" if is_name else "sort_index"], str if is_name else int)
+            named.add(thread)
         else:
-            assert isinstance(event["cat"], str)
-            assert event["ts"] >= 0
-            assert event["dur"] > 0
-            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+            assert event["ph"] == "X" and isinstance(event["cat"], str)
+            assert event["ts"] >= 0 and event["dur"] > 0
+            spans[thread].append((event["ts"], event["ts"] + event["dur"]))
     assert set(spans) <= named
     for events in spans.values():  # a viewer drops, or draws wrongly, what overlaps in a thread
         assert all(one[1] <= other[0] + 1e-6 for one, other in itertools.pairwise(sorted(events)))

@@ -29,15 +29,6 @@ def grouped(random: np.random.Generator, count: int, block: int = 10) -> np.ndar
     return 1.0 + shared + random.gamma(2.0, 0.5, count)
 
 
-def test_the_values_are_those_of_arithmetic() -> None:
-    times = series([1.0, 2.0, 6.0])
-    summary = summarise(times)
-    assert summary.collectives == 3
-    assert summary.mean_s.value == pytest.approx(3.0)
-    assert summary.total_s.value == pytest.approx(9.0)
-    assert gain(times, series(times.completion_s / 4)).value == pytest.approx(0.75)
-
-
 def test_the_interval_of_independent_times_is_the_textbooks() -> None:
     """Mean and deviation over the root of the number, times Student's t for 99 degrees of freedom: 1.98422."""
     times = np.random.default_rng(4).normal(10.0, 1.0, 100)
@@ -45,6 +36,8 @@ def test_the_interval_of_independent_times_is_the_textbooks() -> None:
     found = summarise(series(times))
     assert (found.mean_s.low, found.mean_s.high) == pytest.approx((times.mean() - half, times.mean() + half))
     assert found.total_s.high == pytest.approx(100 * found.mean_s.high)
+    assert (found.collectives, found.mean_s.value) == (100, pytest.approx(times.mean()))
+    assert gain(series(times), series(times / 4)).value == pytest.approx(0.75)
 
 
 def test_collectives_that_share_a_ring_are_not_counted_as_independent() -> None:
@@ -58,6 +51,7 @@ def test_shared_luck_cancels_out_of_a_gain() -> None:
     base = series(grouped(random, 4000), 10)
     paired = gain(base, series(0.7 * base.completion_s, 10))
     assert (paired.low, paired.high) == pytest.approx((0.3, 0.3))
+    assert (gain(base, base).low, gain(base, base).high) == (0, 0)
     unpaired = gain(base, series(0.7 * grouped(random, 4000), 10))
     assert unpaired.high - unpaired.low > 0.005
 
@@ -80,12 +74,6 @@ def test_collectives_are_paired_by_their_number() -> None:
     alike = Series(there, base[there], 10)
     assert gain(series(base, 10), of_mode) == gain(alike, of_mode)
     assert gain(series(base[:500], 10), series(mode[500:], 10, first=500)) is None
-
-
-def test_the_gain_of_the_baseline_over_itself_is_none() -> None:
-    base = series(grouped(np.random.default_rng(2), 100), 10)
-    found = gain(base, base)
-    assert (found.value, found.low, found.high) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("count", "block"), [(1, 1), (LEAST_COLLECTIVES - 1, 1), (400, 100), (10, 10)])
@@ -198,21 +186,10 @@ def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
 @pytest.mark.parametrize(
     "text",
     [
-        'run.modes=["base", "joint"]',
-        "fabric.gpus=[4, 4, 4]",
-        "fabric.gpus=[4, 4, 4, 4]",
-        "fabric.gpus=[3, 5]",
-        "fabric.gpus=12",
-        "fabric.wan=five-router",
-        'fabric.wan={ links = [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b0", "s1b1"], ["s0b1", "s1b0"]] }',
-        "fabric.border_routers=3",
-        "conditions.sampler=markov",
-        "conditions.intra_rate=20-100 Gbit/s",
-        "conditions.wan_rate=40 Gbit/s",
-        "conditions.intra_delay=1 us",
-        "conditions.wan_delay=1 us",
-        "collective.chunk=1 MB",
-        "collective.reembed_every=5",
+        *['run.modes=["base", "joint"]', "fabric.gpus=[4, 4, 4]", "fabric.gpus=[3, 5]", "fabric.gpus=12"],
+        *["fabric.wan=five-router", "fabric.border_routers=3", "conditions.sampler=markov", "collective.chunk=1 MB"],
+        *[f"conditions.{key}" for key in ("intra_rate=20-100 Gbit/s", "wan_rate=40 Gbit/s", "intra_delay=1 us")],
+        *["conditions.wan_delay=1 us", "collective.reembed_every=5"],
         'fault=[{ at = "collective 2", what = "agent 3 killed" }]',
     ],
 )

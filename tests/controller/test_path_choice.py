@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from controller.routing.path_choice import NoPathError, Router
-from scenarios.engines.prediction import Expectations
-from scenarios.spec.load import Override, load_scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
 from topologies.fabric.failures import around, dead_links
@@ -137,12 +135,3 @@ def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
     delays[LINK["s0b0>s1b0"]] = 1.0
     fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))
     assert fixed.path[0] == FABRIC.paths_between[0, 1][0].index
-
-
-@pytest.mark.parametrize("mode", ["base", "wan"])
-def test_a_gpu_that_is_cut_off_has_no_plan_and_no_time(mode):
-    fault = {"at": "collective 1", "what": "link g1-s0l0 down"}
-    expected = Expectations(load_scenario("paper", [Override("fault", [fault], "")]), mode)
-    assert 0 < expected.of(0).predicted_s < 1
-    with pytest.raises(NoPathError, match="no way leads from rank 0 to rank 1"):
-        expected.of(1, [0])

@@ -27,7 +27,8 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     fabric = build_fabric(FABRICS[name])
     ways = Ways(fabric)
     for switch in fabric.switches:
-        assert found["standing"][switch.name] == sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
+        wanted = sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
+        assert found["standing"][switch.name] == wanted
     assert found["pairs_lost"] == []
     there, back = fabric.paths_between[0, 1], fabric.paths_between[1, 0]
     answers = links_of(back[0].name)
@@ -36,7 +37,7 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     # Routes change under a stream of datagrams, and each time to the one path that the conditions make the best.
     assert len(found["changes"]) == 30 and len({asked for asked, _ in found["changes"]}) > 3
     assert all(paths[0] == asked for asked, paths in found["changes"])
-    assert found["live"]["sent"] > 5000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
+    assert found["live"]["sent"] > 3000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
     # After the reply, every packet is on the path and on no other.
     assert len(found["routed"]) >= 4
     for path, carried in found["routed"].items():

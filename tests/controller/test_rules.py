@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flows import Message, Remove, Stage, tag
+from controller.forwarding.flows import Message, Stage, tag
 from controller.routing.paths import Ways, acknowledgements
 from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_standing_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -46,7 +46,7 @@ def messages(change: rules.Change) -> list[Message]:
     return [message for stage in change.stages for message in stage]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
 def test_standing_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
     network = with_standing_rules(Ways(fabric))
@@ -79,7 +79,7 @@ def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
         network.walk(network.sent(0, 4))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
@@ -117,7 +117,7 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
         network.walk(packet)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) -> None:
     """Packets wait anywhere on their way while whole generations come and go under them."""
@@ -172,20 +172,6 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
 # --- The order of messages -------------------------------------------------------------------------------------------
 
 
-def test_two_routes_that_pass_two_routers_in_opposite_order_do_not_loop() -> None:
-    fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
-    there, back = names["s0b0>R0>R1>R2>R4>R3>s1b0"], names["s0b0>R0>R4>R2>R3>s1b0"]
-    ways = Ways(fabric)
-    network = with_standing_rules(ways)
-    first = rules.change(ways, (), {(0, 4): there}, generation=1)
-    second = rules.change(ways, first.routes, {(0, 4): back}, generation=2)
-    taken = []
-    for message in (*messages(first), *messages(second)):
-        network.apply(message)
-        taken.append(wan_of(fabric, network.walk(network.sent(0, 4))))
-    assert list(dict.fromkeys(taken)) == ["s0b0>R0>R4>R3>s1b0", fabric.paths[there].name, fabric.paths[back].name]
-
-
 def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
     """From T the standing rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
@@ -226,17 +212,6 @@ def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
 
 
-def test_rules_are_laid_from_the_destination_backwards_and_the_first_leaf_changes_last() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    other = fabric.paths_between[0, 1][3]
-    before = rules.change(ways, (), {(3, 4): fabric.paths_between[0, 1][1].index}, generation=1)
-    laid, switched, cleared = rules.change(ways, before.routes, {(3, 4): other.index}, generation=2).stages
-    assert [message.switch for message in laid] == ["s1l0", "s1p0", "s1b1", "s0b1", "s0p1"]
-    assert [message.switch for message in switched] == ["s0l1"]
-    assert all(isinstance(message, Remove) for message in cleared)
-    assert [message.switch for message in cleared] == ["s0p1", "s0b0", "s1b1", "s1p0", "s1l0"]
-
-
 def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() -> None:
     """Switches cache a decision for each tag that they have seen, and keep it."""
     fabric, ways, seen = MESH, Ways(MESH), []
@@ -247,24 +222,6 @@ def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() ->
         (changed,) = (route for route in routes if route.src == 3)
         seen.append({message.rule.match.eth_dst for message in rules.installs(ways, changed)} - {None})
     assert seen == [{tag(1)}, {tag(2)}, {tag(1)}, {tag(2)}, {tag(1)}]
-
-
-def test_what_stays_the_same_is_left_alone() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    wanted = {(3, 4): fabric.paths_between[0, 1][2].index, (7, 0): fabric.paths_between[1, 0][0].index}
-    first = rules.change(ways, (), wanted, generation=1)
-    assert len(first.routes) == 1  # the fixed path is where the pair is anyhow
-    again = rules.change(ways, first.routes, wanted, generation=2)
-    assert (again.stages, again.routes) == ((), first.routes)
-
-
-def test_a_greeting_is_for_the_switch_that_connects_alone() -> None:
-    fabric, ways = MESH, Ways(MESH)
-    wanted = {(3, 4): fabric.paths_between[0, 1][3].index, (7, 0): fabric.paths_between[1, 0][2].index}
-    routes = rules.change(ways, (), wanted, generation=1).routes
-    for switch in fabric.switches:
-        told = [message.switch for stage in rules.greeting(ways, switch.name, routes) for message in stage]
-        assert set(told) == {switch.name}
 
 
 def test_whoever_can_be_reached_can_also_acknowledge() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PROJECT, VM
 from tests.controller.test_real_switches import check_life
-from tests.mn import run_mn
+from tests.fakes.mn import run_mn
 
 pytestmark = pytest.mark.ryu
 

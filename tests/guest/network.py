@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from scenarios.vm import openvswitch
 from topologies import mininet_network
@@ -50,8 +51,8 @@ def seen() -> dict[str, Any]:
     return {
         "bridges": sh("ovs-vsctl list-br").split(),
         "interfaces": sorted(link["ifname"] for link in json.loads(sh("ip -j link"))),
-        "processes": sorted(
-            (folder / "comm").read_text().strip() for folder in Path("/proc").iterdir() if folder.name.isdigit()
+        "processes": sorted(  # not the kernel's threads, which come and go
+            one.info["name"] for one in psutil.process_iter(["name", "cmdline"]) if one.info["cmdline"]
         ),
     }
 

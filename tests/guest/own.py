@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from scenarios.vm import openvswitch
 from tests.conftest import PROJECT
 
@@ -25,7 +27,7 @@ def sh(line: str) -> str:
 
 def state() -> dict[str, object]:
     """What an experiment might leave or change, on this machine."""
-    lines = [(process / "cmdline").read_bytes().decode() for process in Path("/proc").glob("[0-9]*")]
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     return {
         "bridges": sh("ovs-vsctl list-br"),
         "cables": sh("ip -br link show type veth"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
+import psutil
 
 from scenarios.vm import openvswitch
 
@@ -36,9 +37,7 @@ def state() -> dict[str, Any]:
         "sysctls": [Path("/proc/sys", name).read_text() for name in SYSCTLS],
         "files": sorted(str(path) for path in Path("/run").rglob("*") if path.parts[2] != "openvswitch"),
         "processes": sorted(
-            (folder / "cmdline").read_text().replace("\0", " ").strip()
-            for folder in Path("/proc").iterdir()
-            if folder.name.isdigit() and (folder / "cmdline").read_text()
+            " ".join(one.info["cmdline"]) for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"]
         ),
     }
 

@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+
+import psutil
 
 from scenarios.policies.decide import MODES
 from scenarios.spec.load import load_scenario
@@ -60,9 +61,9 @@ def kill(testbed: Testbed, mode: str, victim: str) -> None:
         if victim == "switch":
             subprocess.run(["ovs-vsctl", "del-br", "s0b0"], check=True)
             continue
-        name = {"controller": b"-m\0controller", "agent": b"hosts.agent.launcher"}[victim]
-        found = [p for p in Path("/proc").glob("[0-9]*") if name in (p / "cmdline").read_bytes()]
-        os.kill(max(int(process.name) for process in found), signal.SIGKILL)
+        name = {"controller": "controller", "agent": "hosts.agent.launcher"}[victim]
+        found = [one.pid for one in psutil.process_iter(["cmdline"]) if name in (one.info["cmdline"] or [])]
+        os.kill(max(found), signal.SIGKILL)
 
 
 def main(scenario: str, mode: str, action: str) -> None:

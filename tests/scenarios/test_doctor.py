@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.testbed import capabilities
-from scenarios.testbed.capabilities import Lack
-from scenarios.tools.doctor import CANNOT, table
+from scenarios.tools.doctor import CANNOT
 from tests.conftest import PROJECT, panicking
 
 RUN = str(PROJECT / "scenarios" / "run.py")
@@ -54,22 +52,6 @@ def test_a_kernel_that_does_not_boot_is_what_is_missing_beside_what_mends_it(
         assert "panic" not in mend.replace("panic.log", "").replace(str(tmp_path), "")
     if words:
         assert words in (tmp_path / "longhaul" / "panic.log").read_text()
-
-
-def test_what_is_missing_stands_line_by_line_beside_what_mends_it() -> None:
-    text = table({"this": [], "that": [Lack("a wheel", "turn"), Lack("an axle", "bend")]})
-    assert [line.split() for line in text.splitlines()[1:]] == [
-        ["this", "yes"],
-        ["that", "no", "a", "wheel", "turn"],
-        ["an", "axle", "bend"],
-    ]
-
-
-def test_programs_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in capabilities.PROGRAMS[2:]:
-        (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setattr(capabilities, "_PATH", str(tmp_path))
-    assert capabilities.lacking() == [Lack("the programs ip, tc", MENDS)]
 
 
 def test_the_systems_python_needs_the_projects_environment_and_goes_on_in_it(tmp_path: Path) -> None:

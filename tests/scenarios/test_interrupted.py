@@ -1,10 +1,8 @@
 """Ctrl-C at any moment: back at the shell soon, status 130, nothing left, and the run can be gone on with.
 
-`LONGHAUL_INSTANTS=50 python -m pytest tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long
-each took.
+`python -m pytest -m slow tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long each took.
 """
 
-import os
 import random
 import signal
 import subprocess
@@ -17,9 +15,8 @@ import pytest
 
 from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
-from tests.processes import descendants, living
+from tests.fakes.processes import descendants, living
 
-INSTANTS = int(os.environ.get("LONGHAUL_INSTANTS", "2"))
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
@@ -27,9 +24,12 @@ _BACK_S = 5.0  # two seconds on a machine without other work
 _STARTED_S = 0.3  # before that Python itself may not listen yet, and a signal kills it: a shell says 130 then too
 
 
-def interrupted(folder: Path, after_s: float) -> tuple[int, float, str]:
-    """Run, interrupt after so long, and return the exit status, how long it took to end, and what was said."""
+def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, float, str]:
+    """Run, interrupt so long after the start, or after there is a run folder, if `begun`; return the exit status, how
+    long it took to end, and the error output."""
     with subprocess.Popen([*RUN, *SMALL, "--out", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        while begun and not list(folder.parent.glob(f"{folder.name}*/{PROVENANCE}")) and run.poll() is None:
+            time.sleep(0.01)
         time.sleep(after_s)
         below = descendants(run.pid)
         began = time.monotonic()
@@ -41,18 +41,20 @@ def interrupted(folder: Path, after_s: float) -> tuple[int, float, str]:
     return run.returncode, took, said.decode()
 
 
-def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("instants", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path, instants: int) -> None:
     chance = random.Random(20260101)
     unfinished = []
-    for number in range(INSTANTS):
-        after_s = chance.uniform(0, _LONGEST_S)
-        folder = tmp_path / str(number)
-        status, took_s, said = interrupted(folder, after_s)
+    for number in range(instants):
+        begun = number % 2 == 1
+        after_s = chance.uniform(0, 1 if number == 1 else _LONGEST_S)
+        folder = tmp_path / f"run-{number}"
+        status, took_s, said = interrupted(folder, after_s, begun=begun)
         print(f"after {after_s:5.2f} s: status {status}, back in {took_s:.2f} s")
         assert took_s < _BACK_S
         if status == 0:
             continue
-        assert status == 130 or (status == -signal.SIGINT and after_s < _STARTED_S), said
+        assert status == 130 or (status == -signal.SIGINT and after_s < _STARTED_S and not begun), said
         assert "Traceback" not in said
         if (folder / PROVENANCE).exists():
             load(folder)

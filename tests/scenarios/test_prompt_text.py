@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from controller.forwarding.flows import ROUTES_COOKIE, STANDING_COOKIE, tag
 from controller.routing.path_choice import Router
-from scenarios.policies.decide import MODES, choose_rings, decide
+from scenarios.policies.decide import MODES, decide
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
-from scenarios.prompt.session import history_file
 from scenarios.prompt.state import State, edges
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -61,16 +60,12 @@ def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rat
     [
         ("resample", None),
         ("resample 7", 7),
-        ("rate s0b0>s1b0 40 Gbit/s", (LINK["s0b0>s1b0"], 40_000_000_000)),
-        ('rate g0>g1 "40Gbit/s"', (LINK["g0>g1"], 40_000_000_000)),
+        ('rate s0b0>s1b0 "40Gbit/s"', (LINK["s0b0>s1b0"], 40_000_000_000)),
         ("delay s0b0>s1b0 5 ms", (LINK["s0b0>s1b0"], 0.005)),
-        ("ring", None),
         ("ring best", "best"),
-        ("ring 0 1 2 3 4 5 6 7", tuple(range(8))),
-        ("ring g7,g6,g5,g4,g3,g2,g1,g0", tuple(range(7, -1, -1))),
+        ("ring g7,g6,g5,g4 3 2 1 0", tuple(range(7, -1, -1))),
         ("mode joint", "joint"),
         ("allgather 64 MB", (64_000_000, 1)),
-        ("allgather 64MB 3", (64_000_000, 3)),
         ('allgather "8 MiB" 10', (8 << 20, 10)),
         ("flows s0l0", "s0l0"),
         ("switch s0b1 start", ("s0b1", True)),
@@ -78,7 +73,6 @@ def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rat
         ("capture stop", None),
         ("iperf", (0, 7, 5)),
         ("iperf g0 4 2", (0, 4, 2)),
-        ("link s0b0 s1b0 down", ("s0b0", "s1b0", False)),
         ("link s0l0 g0 up", ("s0l0", "g0", True)),
     ],
 )
@@ -92,7 +86,6 @@ def test_a_line_is_read_as_values(line: str, value: object) -> None:
         ("wan please", "please"),
         ("resample -1", "-1"),
         ("resample 1 2", "[SEED]"),
-        ("rate", "LINK RATE"),
         ("rate s0b0>s1b1x 1 Gbit/s", "did you mean s0b0>s1b1?"),
         ("rate s0b0>s1b0 40 gbps", "did you mean Gbit/s?"),
         ("delay s0b0>s1b0 soon", "soon"),
@@ -101,18 +94,14 @@ def test_a_line_is_read_as_values(line: str, value: object) -> None:
         ("ring 0 0 1 2 3 4 5 6", "g0"),
         ("ring 0 1 2 3 4 5 6 9", "g0 to g7"),
         ("mode bse", "base, ccl, wan, joint (did you mean base?)"),
-        ("allgather", "SIZE [COUNT]"),
         ("allgather 8", '"8"'),
         ("allgather 8 MB 0", '"0"'),
-        ("allgather 8 MB -3", '"-3"'),
         ("flows g0", "g0"),
         ("switch s0b1 stopp", "stop"),
         ("capture s0b0>s1b0 /etc/passwd", "/etc/passwd"),
-        ("capture s0b0>s1b0 .hidden", ".hidden"),
         ("iperf g0 g0", "g0"),
         ("iperf g0 s0l0", "s0l0"),
         ("link g0 g1 down", "s0l0"),
-        ("link g0 s9l9 up", "s9l9"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_word_or_what_is_allowed(line: str, named: str) -> None:
@@ -121,18 +110,17 @@ def test_a_mistake_is_one_sentence_with_the_word_or_what_is_allowed(line: str, n
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_a_ring_must_go_along_the_wan() -> None:
+    with pytest.raises(PromptError, match="g1 to g4"):
+        arguments.ring(ROUND, "0 1 4 5 2 3 6 7")
+
+
 @given(st.sampled_from(sorted(READERS)), st.text())
 def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
     try:
         READERS[verb](line)
     except PromptError as error:
         assert str(error) and "\n" not in str(error)
-
-
-def test_a_ring_must_go_along_the_wan() -> None:
-    with pytest.raises(PromptError, match="g1 to g4"):
-        arguments.ring(ROUND, "0 1 4 5 2 3 6 7")
-    assert arguments.ring(ROUND, "0 1 2 3 4 5 6 7") == tuple(range(8))
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -178,16 +166,6 @@ def test_failed_links_are_shown_and_never_in_use() -> None:
     assert "from g3 to g4" in everything and "from g7 to g0" in everything and "in use" not in everything
 
 
-def test_the_best_ring_goes_around_failed_cables() -> None:
-    # The first two of three leaves share no spine any more: g1 > g2 has no way, but every other leaf has.
-    fabric = build_fabric(FabricSpec(leaves=3))
-    now = state(fabric=fabric, dead=frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")}))
-    assert "s0l0 - s0p0" in text.unreachable(fabric, edges(range(8)), now.dead)
-    router = Router(fabric, now.delays_s)
-    (ring,) = choose_rings(router, now.rates_bps[None], chunk_bytes=64_000_000, reroutes=False)
-    assert text.unreachable(fabric, edges([int(rank) for rank in ring]), now.dead) == ""
-
-
 @pytest.mark.parametrize(
     ("dead", "pairs", "named"),
     [
@@ -207,12 +185,8 @@ def test_unreachable_gpus_are_named_with_the_cables(
     reason = text.unreachable(FABRIC, pairs, frozenset(dead))
     assert all(word in reason for word in named) and "\n" not in reason
     assert text.unreachable(FABRIC, [(5, 6)], frozenset(dead)) == ""
-
-
-def test_sites_without_a_path_cannot_reach_each_other_whatever_is_up() -> None:
-    assert text.unreachable(ROUND, [(0, 2), (7, 0)], NONE) == ""
-    reason = text.unreachable(ROUND, [(0, 4)], NONE)
-    assert "g0" in reason and "g4" in reason
+    apart = text.unreachable(ROUND, [(0, 4)], NONE)  # no path joins these sites, whatever is up
+    assert "g0" in apart and "g4" in apart and text.unreachable(ROUND, [(0, 2), (7, 0)], NONE) == ""
 
 
 DUMP = f"""NXST_FLOW reply (xid=0x4):
@@ -251,44 +225,17 @@ def test_a_capture_of_several_ports_is_in_order_of_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        (["mode"], ["base", "ccl", "wan", "joint"]),
-        (["rate", "s0b0>s1b0"], []),
-        (["switch", "s0b0"], ["start", "stop"]),
-        (["ring", "g0", "g2"], ["g1", "g3", "g4", "g5", "g6", "g7"]),
-        (["link", "g5"], ["s1l0"]),
-        (["link", "g5", "s1l0"], ["up"]),
-        (["link", "g4", "s1l0"], ["down"]),
-        (["g0", "ping"], [f"g{rank}" for rank in range(8)]),
-        (["nonsense"], []),
+        ("mode", "base ccl wan joint"),
+        ("rate s0b0>s1b0", ""),
+        ("switch s0b0", "start stop"),
+        ("ring g0 g2", "g1 g3 g4 g5 g6 g7"),
+        ("link g5", "s1l0"),
+        ("link g5 s1l0", "up"),
+        ("link g4 s1l0", "down"),
+        ("g0 ping", "g0 g1 g2 g3 g4 g5 g6 g7"),
+        ("nonsense", ""),
     ],
 )
-def test_tab_offers_what_can_come_next(typed: list[str], offered: list[str]) -> None:
-    assert list(arguments.completions(FABRIC, typed, frozenset({cable("g5", "s1l0")}))) == offered
-
-
-def test_quantities_have_four_digits_and_a_unit() -> None:
-    assert text.rate(43_214_567_890) == "43.21 Gbit/s" and text.rate(950) == "950 bit/s"
-    assert text.size(449_204_000) == "449.2 MB" and text.size(12) == "12 B" and text.size(0) == "0 B"
-    assert text.duration(0.0123456) == "12.35 ms" and text.duration(36.5) == "36.500 s"
-    assert text.delay(11.4e-6) == "11.4 us" and text.delay(0.0) == "0"
-    assert text.gpus((0, 2, 4, 5, 6, 9, 10)) == "g0, g2, g4 to g6, g9, g10"
-
-
-def test_the_scale_is_in_every_output_with_rates() -> None:
-    scale, now = RateScale(500), state()
-    outputs = (
-        text.wan(now, last_bytes={LINK["s0b0>s1b0"]: 1000}, all_bytes={}, scale=scale),
-        text.paths(now, range(8), chunk_bytes=8_000_000, scale=scale),
-        text.rated("g0>g1", 50_000_000_000, scale, down=True),
-        text.iperf(src=0, dst=1, carried_bps=99e6, slowest="g0>g1", rate_bps=5e10, scale=scale),
-        text.banner(FABRIC, scale, where="here", folder="there"),
-    )
-    assert all("1/500" in each for each in outputs)
-    assert "500 kB" in outputs[0] and "100 Mbit/s" in outputs[2] and "down" in outputs[2]
-    assert "(99.0 %)" in outputs[3] and "49.5 Gbit/s" in outputs[3]
-    assert text.scale_note(RateScale(1)) == []
-
-
-def test_a_history_is_the_users() -> None:
-    assert str(history_file({"HOME": "/home/a"})) == "/home/a/.local/state/longhaul/history"
-    assert str(history_file({"HOME": "/home/a", "XDG_STATE_HOME": "/b"})) == "/b/longhaul/history"
+def test_tab_offers_what_can_come_next(typed: str, offered: str) -> None:
+    found = arguments.completions(FABRIC, typed.split(), frozenset({cable("g5", "s1l0")}))
+    assert list(found) == offered.split()

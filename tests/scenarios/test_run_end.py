@@ -12,7 +12,7 @@ import pytest
 
 from analysis.results.reader import load
 from tests.conftest import PROJECT, panicking
-from tests.processes import descendants, living
+from tests.fakes.processes import descendants, living
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 

@@ -4,7 +4,6 @@ tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and
 fabric.
 """
 
-import ast
 import json
 import re
 import shutil
@@ -15,15 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mininet.link
-import mininet.node
 import numpy as np
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
+from tests.fakes.mn import run_mn
 from tests.guest.network import CHUNK_BYTES, MANY
 from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
-from tests.mn import CUSTOM, run_mn
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.classes import Shaping
@@ -129,11 +126,7 @@ def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(repor
     assert set(report["topology"]["told"]["again"]) == {switch.name for switch in UNEQUAL.switches}
     before, after = report["topology"]["before"], report["topology"]["after"]
     assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
-
-    def ours(processes: list[str]) -> list[str]:
-        return [name for name in processes if not name.startswith("kworker")]
-
-    assert ours(after["processes"]) == ours(before["processes"])
+    assert after["processes"] == before["processes"]
 
 
 def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
@@ -234,25 +227,18 @@ def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
     assert shaped["drops before"] == {}
     assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
     assert shaped["drops then"] == {}
-
-
-def test_packets_lost_for_want_of_a_decision_are_counted(shaped: Report) -> None:
+    # Packets that Open vSwitch had no time to decide on:
     assert shaped["undecided"]["lost"] > 0
     assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
 
 
 def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
-    assert shaped["twice"] == "port s0l0-eth1 has the queueing discipline htb already"
-    assert shaped["refused"].startswith("tc does not take `qdisc add dev s0l0-eth1 root handle 1: htb ")
+    assert "s0l0-eth1" in shaped["twice"] and "htb" in shaped["twice"]
+    assert "`qdisc add dev s0l0-eth1 root handle 1: htb " in shaped["refused"]
     assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
-    assert re.fullmatch(r"class 1:1 of port s0l0-eth2 should have \d+ bit/s and is not there", shaped["port gone"])
-    assert shaped["no such port"] == "there is no port s0l0-eth2 to shape"
-    said = r"class 1:1 of interface \d+ does not take \d+ bit/s: No such device"
-    assert re.fullmatch(said, shaped["change without port"])
-
-
-def test_closing_takes_the_shaping_away(shaped: Report) -> None:
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}
+    assert "class 1:1 of port s0l0-eth2 " in shaped["port gone"] and "s0l0-eth2" in shaped["no such port"]
+    assert shaped["change without port"].endswith(": No such device")
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing takes it away
 
 
 def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
@@ -262,11 +248,8 @@ def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
     shown = re.findall(r"^class htb 1:(\w+) .* rate (\d+)Mbit ", many["tc"], re.M)
     shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
     assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
+    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # of 2,500 lines the last
     assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # what the kernel itself says
-
-
-def test_a_line_that_tc_refuses_is_told_wherever_it_is(report: Report) -> None:
-    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in report["many"]["refused"]
 
 
 # --- Mininet's own command ------------------------------------------------------------------------------------------
@@ -286,27 +269,3 @@ def test_mn_beside_the_app_loaded_by_the_name_of_its_module(vm: VM) -> None:
     controller = f'env OSKEN_HUB_TYPE=native {sys.executable} -c "{script}"'
     ended = run_mn(vm, controller, "gpus=2+3,leaves=1,spines=1,border_routers=1", look="g4")
     assert "*** Results: 0% dropped (20/20 received)" in ended
-
-
-def test_the_custom_file_gives_mn_no_variable_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mn = shutil.which("mn")
-    assert mn is not None
-    tree = ast.parse(Path(mn).read_text())
-    theirs = {
-        name.asname or name.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom | ast.Import)
-        for name in node.names
-    }
-    theirs |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    theirs |= {
-        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
-    }
-    customs: dict[str, Any] = {}
-    monkeypatch.chdir(tmp_path)  # the file must find its package from anywhere
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != PROJECT])
-    exec(compile(CUSTOM.read_text(), str(CUSTOM), "exec"), customs, customs)
-    same = {"sys": sys, "Link": mininet.link.Link, "Host": mininet.node.Host}  # what both import is the same thing
-    clashes = {name: customs[name] for name in customs.keys() & theirs}
-    assert all(same.get(name) is value for name, value in clashes.items()), sorted(clashes)
-    assert list(customs["topos"]) == ["longhaul"]

@@ -1,0 +1,245 @@
+"""Random faults in random scenarios, and the outcome of each.
+
+Each scenario is small, has one or two faults of any kind at any time, and runs in a VM of its own. A table of outcomes
+ends the campaign. Exit status 0 if every fault was recovered from, ridden out or ended in one sentence; 1 if anything
+hung, delivered wrong bytes, made another choice than the plan, lost its VM, or left something behind; 3 if this machine
+cannot run the VM.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from scenarios import vm
+from scenarios.engines.base import News, Slice, Struck
+from scenarios.engines.point import WRONG_DATA, EmulationError, Reader, Task, Words, memory_bytes
+from scenarios.engines.watchdog import Watchdog
+from scenarios.spec.faults import KINDS
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from scenarios.spec.scenario import to_json
+from scenarios.testbed import launch
+from topologies.fabric.fabric import Fabric, build_fabric
+
+GOOD = ("recovered", "ridden out", "aborted")
+BAD = ("hung", "wrong data", "left something", "VM lost")
+MAX_COUNT, MAX_JOBS, MAX_PATIENCE_S = 100_000, 64, 86_400
+_COLLECTIVES = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of one fault: one of GOOD and BAD, a sentence if there is one, and how many collectives were lost."""
+
+    what: str
+    outcome: str
+    sentence: str = ""
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drill:
+    """One scenario of a campaign: its TOML text, its mode, and its faults as the scenario states them."""
+
+    text: str
+    mode: str
+    whats: tuple[str, ...]
+
+
+def sizes_of(count: int, seed: int) -> list[int]:
+    """The number of faults of each scenario of a campaign with `count` faults in all."""
+    chance = random.Random(seed)  # noqa: S311 - the same faults for the same seed are the point
+    sizes: list[int] = []
+    while sum(sizes) < count:
+        sizes.append(min(chance.choice([1, 1, 2]), count - sum(sizes)))
+    return sizes
+
+
+def drawn(number: int, seed: int, faults: int) -> Drill:
+    """The scenario of this number in the campaign of this seed, with so many faults; the same each time."""
+    chance = random.Random(f"{seed} {number}")  # noqa: S311 - as above
+    given: dict[str, object] = {
+        "name": f"campaign-{seed}-{number}",
+        "fabric.gpus": chance.choice([4, 6, 8, [2, 3], [3, 5]]),
+        "fabric.leaves": chance.choice([1, 2, 2]),
+        "fabric.spines": chance.choice([1, 2, 3]),
+        "fabric.border_routers": chance.choice([1, 2, 2]),
+        "fabric.wan": chance.choice(["mesh", "mesh", "five-router"]),
+        "conditions.wan_delay": chance.choice(["10 us", "100 us", "1 ms"]),
+        "collective.chunk": chance.choice(["10 kB", "100 kB", "500 kB"]),
+        "collective.count": _COLLECTIVES,
+        "collective.emulated": _COLLECTIVES,
+        "collective.reembed_every": 3,
+        "run.modes": [chance.choice(["base", "wan", "ccl", "joint"])],
+        "run.seed": chance.randrange(1000),
+    }
+    overrides = [Override(key, value, key) for key, value in given.items()]
+    fabric = build_fabric(load_scenario("paper", overrides).fabric)
+    tables = [_fault(chance, fabric) for _ in range(faults)]
+    scenario = load_scenario("paper", [*overrides, Override("fault", tables, "fault")])
+    (mode,) = scenario.run.modes
+    return Drill(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
+
+
+def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
+    kind = chance.choice(["link", "link", "loss", "switch", "controller", "killed", "slow"])
+    cables = [f"{c.a}-{c.b}" for c in fabric.cables]
+    wan = [f"{c.a}-{c.b}" for c in fabric.cables if "g" not in c.a and "p" not in c.a + c.b]
+    rank, cable = chance.randrange(len(fabric.gpus)), chance.choice([*wan * 3, *cables])
+    what = {
+        "link": f"link {cable} down",
+        "loss": f"link {cable} loss {chance.choice([1, 5, 20])} %",
+        "switch": f"switch {chance.choice(fabric.switches).name} down",
+        "controller": "controller killed",
+        "killed": f"agent {rank} killed",
+        "slow": f"agent {rank} slow {chance.choice([2, 10])}x",
+    }[kind]
+    at = f"collective {chance.randrange(1, _COLLECTIVES)}"
+    if chance.random() < 0.6:
+        at = f"{chance.choice([1, 20, 50, 100, 200, 400, 1000])} us into {at}"
+    table = {"at": at, "what": what}
+    if kind != "killed" and chance.random() < 0.8:
+        table["for"] = f"{chance.randint(1, 3)} collectives"
+    return table
+
+
+def run(drill: Drill, patience_s: float) -> list[Outcome]:
+    """Run one scenario in a VM: an outcome for each of its faults, and for each process that died undeclared.
+
+    A VM without output for `patience_s` seconds has hung. Raises vm.CannotRunError if this machine cannot run it.
+    """
+    setting, words, news = scenario_of(drill.text), Words(), list[News]()
+    with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
+        try:
+            status = launch.testbed(
+                [to_json(setting), drill.mode, str(_COLLECTIVES)],
+                memory_bytes=memory_bytes(setting),
+                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.heard),
+                stderr=words,
+                on_start=watchdog.guard,
+            )
+        except EmulationError as error:  # a ring or a path is not the plan's
+            trouble: tuple[str, str] | None = ("wrong data", str(error))
+        except vm.CannotRunError:
+            raise
+        except vm.VMError as error:
+            trouble = ("VM lost", str(error))
+        else:
+            trouble = _trouble(status, words, sum(isinstance(item, Slice) for item in news))
+    if watchdog.stuck is not None:
+        trouble = ("hung", watchdog.sentence())
+    if trouble is not None:
+        outcome, sentence = trouble
+        return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in drill.whats]
+    accounts = [item.account for item in news if isinstance(item, Struck)]
+    return _outcomes(drill, accounts, words.last() if status else "")
+
+
+def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
+    """The bad outcome of a testbed that ended with `status` after `done` collectives, and a sentence; or None."""
+    if WRONG_DATA in words.last() or "Traceback" in words.text():
+        return "wrong data", words.last()
+    if status == 0 and done != _COLLECTIVES:
+        return "hung", f"{done} of {_COLLECTIVES} collectives were completed"
+    if status != 0 and not words.last():
+        return "hung", "it failed without an error message"
+    return None
+
+
+def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
+    """An outcome for each fault of the scenario, and for each process that died undeclared.
+
+    A fault that was not injected is aborted if the run ended with `sentence`, and ridden out otherwise.
+    """
+    declared = {account["fault"]: account for account in accounts}
+    found = []
+    for index, what in enumerate(drill.whats):
+        default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
+        account = declared.get(index, default)
+        outcome = account["outcome"].partition(":")[0]
+        words = sentence if outcome == "aborted" else ""
+        found.append(Outcome(what=what, outcome=outcome, sentence=words, lost=account["collectives_lost"]))
+    for account in accounts:
+        if account["fault"] < 0:
+            what, outcome = account["what"], account["outcome"].partition(":")[0]
+            lost = account["collectives_lost"]
+            found.append(Outcome(what=f"not declared: {what}", outcome=outcome, sentence=what, lost=lost))
+    return found
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """How often each kind of fault had each outcome, and how many collectives it cost, as a Markdown table."""
+    found = {outcome.outcome for outcome in outcomes}
+    shown = [*GOOD, *(name for name in BAD if name in ("hung", "wrong data") or name in found)]
+    lines = ["| fault | " + " | ".join([*shown, "collectives lost"]) + " |", "| --- " * (len(shown) + 2) + "|"]
+    kinds = [_kind(outcome.what) for outcome in outcomes]
+    for kind in [*sorted(set(kinds)), "all"]:
+        those = [one for one, its in zip(outcomes, kinds, strict=True) if kind in (its, "all")]
+        counted = Counter(one.outcome for one in those)
+        numbers = [*(counted[name] for name in shown), sum(one.lost for one in those)]
+        lines.append("| " + " | ".join([kind, *map(str, numbers)]) + " |")
+    return "\n".join(lines)
+
+
+def _kind(what: str) -> str:
+    return next((kind for kind in KINDS if all(word in what.split() for word in kind.split())), "not declared")
+
+
+def campaign(scenarios: Sequence[Drill], jobs: int, patience_s: float) -> list[Outcome]:
+    """Run the scenarios, `jobs` at a time, with a line on stderr for each outcome."""
+    outcomes: list[Outcome] = []
+    began, fds = time.monotonic(), psutil.Process().num_fds()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            running = {pool.submit(run, drill, patience_s): number for number, drill in enumerate(scenarios)}
+            for done, future in enumerate(as_completed(running), start=1):
+                for one in future.result():
+                    outcomes.append(one)
+                    words = f"{one.what}: {one.outcome}" + (f": {one.sentence}" if one.sentence else "")
+                    print(f"[{done}/{len(scenarios)}] scenario {running[future]}, {words}", file=sys.stderr)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    print(f"{len(scenarios)} scenarios in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    left = [f"process {child.pid}" for child in psutil.Process().children()]
+    left += ["a file descriptor"] * (psutil.Process().num_fds() - fds)
+    if left:
+        print(f"left at the end: {', '.join(left)}", file=sys.stderr)
+        outcomes.append(Outcome(what="the end", outcome="left something", sentence=", ".join(left)))
+    return outcomes
+
+
+def main() -> int:
+    """Run the campaign of sys.argv and print its table; return an exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20, metavar="N", help="how many faults (default 20)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of everything random (default 1)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="VMs at a time")
+    parser.add_argument("--show", type=int, metavar="K", help="print scenario K of the campaign, and run nothing")
+    parser.add_argument("--patience", type=float, default=180.0, metavar="S", help="seconds of silence that are a hang")
+    options = parser.parse_args()
+    for name, most in (("count", MAX_COUNT), ("jobs", MAX_JOBS), ("patience", MAX_PATIENCE_S)):
+        if not 1 <= (value := getattr(options, name)) <= most:
+            parser.error(f"--{name}: {value} is not allowed: allowed is 1 to {most:,}")
+    sizes = sizes_of(options.count, options.seed)
+    if options.show is not None:
+        if not 0 <= options.show < len(sizes):
+            parser.error(f"--show: {options.show} is not a scenario of it: allowed is 0 to {len(sizes) - 1}")
+        print(drawn(options.show, options.seed, sizes[options.show]).text, end="")
+        return 0
+    try:
+        scenarios = [drawn(number, options.seed, size) for number, size in enumerate(sizes)]
+        outcomes = campaign(scenarios, options.jobs, options.patience)
+    except vm.CannotRunError as error:
+        print(f"campaign.py: {error}", file=sys.stderr)
+        return 3
+    print(table(outcomes))
+    return 0 if all(outcome.outcome in GOOD for outcome in outcomes) else 1

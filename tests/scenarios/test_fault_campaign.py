@@ -1,0 +1,132 @@
+"""Campaigns of random faults: the same for the same seed, every ending under its name, and a small one in VMs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scenarios import vm
+from scenarios.engines.prediction import Expectations
+from scenarios.spec.faults import KINDS
+from scenarios.spec.load import scenario_of
+from scenarios.testbed import launch
+from scenarios.tools import fault_campaign
+from scenarios.tools.fault_campaign import Outcome, drawn, run, sizes_of
+from tests.conftest import PROJECT
+
+CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
+DRILL = drawn(0, 1, 1)  # one fault: "controller killed", in mode joint
+WELL = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
+        "collectives_lost": 2, "bytes_again": 0, "outcome": "recovered"}  # fmt: skip
+
+
+def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> None:
+    sizes = sizes_of(60, 7)
+    assert sum(sizes) == 60 and set(sizes) == {1, 2}
+    found = [drawn(number, 7, size) for number, size in enumerate(sizes)]
+    assert found == [drawn(number, 7, size) for number, size in enumerate(sizes)]
+    assert [drill.text for drill in found] != [drawn(number, 8, size).text for number, size in enumerate(sizes)]
+    assert [len(drill.whats) for drill in found] == sizes
+    words = {word for drill in found for what in drill.whats for word in what.split()}
+    assert {word for kind in KINDS for word in kind.split()} <= words
+    assert {drill.mode for drill in found} == {"base", "wan", "ccl", "joint"}
+
+
+def rows(count=6, change=lambda row: row, account=WELL):
+    """The VM's output for `count` collectives that went as planned, the last one changed, and a fault's account."""
+    setting = scenario_of(DRILL.text)
+    expected, n = Expectations(setting, DRILL.mode), setting.gpus
+    for k in range(count):
+        found = expected.of(k)
+        row = {"collective": k, "completion_s": found.predicted_s, "drops": 0, "reembedded": False, "rerouted": True,
+               "ring": found.ring.tolist(), "path": found.path.tolist(), "start_ns": [0] * n,
+               "arrived_ns": [[10 * step for step in range(1, n)]] * n}  # fmt: skip
+        yield change(row) if k == count - 1 else row
+    if account is not None:
+        yield {"fault": account}
+
+
+WRONG = "collective 2 delivered wrong data: GPU 1, step 1: byte 0 is wrong"
+UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words", "ended"),
+    [
+        (rows(), 0, "", [("recovered", "", 2)]),
+        (rows(account=None), 0, "", [("ridden out", "", 0)]),
+        (rows(3, account=None), 1, "why it ended", [("aborted", "why it ended", 0)]),
+        (rows(3, account=WELL | {"outcome": "aborted: why"}), 1, "why", [("aborted", "why", 2)]),
+        (rows(5), 0, "", [("hung", None, 0)]),
+        (rows(5), 1, "", [("hung", None, 0)]),
+        (rows(3), 1, WRONG, [("wrong data", WRONG, 0)]),
+        (rows(), 0, "Traceback (most recent call last)", [("wrong data", None, 0)]),
+        ([*rows(), {"fault": UNDECLARED}], 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
+        ([], vm.VMError("the VM died"), "", [("VM lost", "the VM died", 0)]),
+        (rows(2, change=lambda row: row | {"ring": row["ring"][::-1]}), 0, "", [("wrong data", None, 0)]),
+        (rows(2, change=lambda row: row | {"path": row["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
+    ],
+)
+def test_every_ending_has_its_name(monkeypatch, said, status, words, ended):
+    def testbed(_arguments, *, stdout, stderr, **_):
+        for line in said:
+            stdout.write(json.dumps(line).encode() + b"\n")
+        stderr.write(words.encode() + b"\n" * bool(words))
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    monkeypatch.setattr(launch, "testbed", testbed)
+    found = run(DRILL, patience_s=60)
+    assert [one.what for one in found][:1] == list(DRILL.whats)
+    assert [(one.outcome, one.lost) for one in found] == [(outcome, lost) for outcome, _, lost in ended]
+    for one, (_, sentence, _) in zip(found, ended, strict=True):
+        assert one.sentence == sentence if sentence is not None else one.sentence
+
+
+def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run([*CAMPAIGN, *arguments], env=os.environ | environment, capture_output=True, text=True,
+                          check=False, timeout=500)  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_a_scenario_of_a_campaign_can_be_shown() -> None:
+    assert campaign("--show", "3", "--seed", "5", status=0).stdout == drawn(3, 5, sizes_of(20, 5)[3]).text
+    assert "--show: 99 " in campaign("--show", "99", status=2).stderr
+
+
+def test_a_small_campaign_ends_well() -> None:
+    total = campaign("--count", "3", "--seed", "11", status=0).stdout.splitlines()[-1]
+    recovered, ridden_out, aborted, hung, wrong, _ = map(int, total.strip("| ").split(" | ")[1:])
+    assert recovered + ridden_out + aborted >= 3 and hung == wrong == 0
+    assert recovered >= 1  # which an aborted run would not have
+
+
+def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_well() -> None:
+    done = campaign("--count", "3", status=3, LONGHAUL_KERNEL="/nonexistent")
+    assert done.stdout == "" and done.stderr.startswith("campaign.py: ") and "/nonexistent" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("outcome", "leaves", "status"), [("hung", False, 1), ("recovered", True, 1), ("aborted", False, 0)]
+)
+def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, capsys, outcome, leaves, status):
+    left = []
+
+    def drill(*_):
+        if leaves:
+            left.append(subprocess.Popen(["sleep", "60"]))
+        return [Outcome(what="agent 1 killed", outcome=outcome)]
+
+    monkeypatch.setattr(fault_campaign, "run", drill)
+    monkeypatch.setattr(sys, "argv", ["campaign.py", "--count", "1"])
+    assert fault_campaign.main() == status
+    heading, _, *_, total = capsys.readouterr().out.splitlines()
+    found = dict(zip(heading.split(" | "), total.split(" | "), strict=True))
+    assert found[outcome] == "1" and ("left something" in found) == leaves
+    for process in left:
+        process.kill()
+        process.wait()
