@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from scenarios import campaign
+from scenarios.engines import point
 from scenarios.testbed import launch
 from scenarios.tools import drill
 from scenarios.tools.drill import drawn
@@ -29,8 +30,7 @@ def lines(count=6, change=lambda row: row, account=WELL):
                "ring": found.ring.tolist(), "path": found.path.tolist(), "start_ns": [0] * n,
                "arrived_ns": [[10 * step for step in range(1, n)]] * n}  # fmt: skip
         yield change(row) if k == count - 1 else row
-    if account is not None:
-        yield {"fault": account}
+    yield {"event": {"event": "ended", "outcomes": [] if account is None else [account]}}
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def ending(monkeypatch):
             return status
 
         monkeypatch.setattr(launch, "testbed", testbed)
+        monkeypatch.setattr(point, "fault_outcomes", lambda events: events[-1]["outcomes"])
         return [(o.what, o.outcome, o.sentence, o.lost) for o in drill.run(DRILL, patience_s=60)]
 
     return put
@@ -67,7 +68,7 @@ def test_every_ending_has_its_name(ending):
     assert ending(lines(3), status=1, words=said.encode()) == [(what, "wrong data", said, 0)]
     assert ending(lines(), words=b"Traceback (most recent call last)\n")[0][1] == "wrong data"
     undeclared = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
-    assert ending([*lines(), {"fault": undeclared}])[1:] == [
+    assert ending(lines(account=undeclared))[1:] == [
         ("not declared: the process of GPU 2 died", "recovered", "the process of GPU 2 died", 2)
     ]
 

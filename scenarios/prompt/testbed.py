@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, edges
-from scenarios.testbed.row import Row
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.testbed import Failure, Testbed
 from scenarios.vm.openvswitch import awake
-from topologies.conditions.sampler import sampler
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
 from topologies.shaping.classes import TELLING, htb_classes
@@ -83,7 +83,7 @@ class InteractiveTestbed:
         """Draw the next conditions, or the first of another seed; return which they are."""
         seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
         try:
-            rates_bps = sampler(self.fabric, self.testbed.setting.conditions, seed=seed).rates_bps(drawn, 1)[0]
+            rates_bps = conditions_of(self.testbed.setting, seed=seed).shaped_bps(drawn, ())
         except SpecError as error:
             raise PromptError(str(error)) from None
         self._change(rates_bps)
@@ -122,16 +122,15 @@ class InteractiveTestbed:
         self._arrange(self.mode, order, self.chunk_bytes)
         self._since = 1  # a mode that re-embeds keeps it until its next time
 
-    def allgather(self, chunk_bytes: int) -> tuple[Row, float]:
+    def allgather(self, chunk_bytes: int) -> tuple[CollectiveRecord, float]:
         """Run one AllGather as the mode has it; return its record and the model's prediction, s.
 
         If it ends early, by KeyboardInterrupt too, so do the agents. Raises PromptError at once where the ring has an
         edge without a way.
         """
         reembeds = self.mode.reembeds_at(self._since, self.reembed_every)
-        self._arrange(
-            self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=self.mode.reroutes or reembeds
-        )
+        routes = self.mode.routes_at(self._since, self.reembed_every)
+        self._arrange(self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=routes)
         with self._risking():
             # Of the chunk that is carried, should it not divide by the scale.
             carried = self.scale.chunk_bytes(chunk_bytes) * self.scale.divisor
@@ -237,7 +236,7 @@ class InteractiveTestbed:
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.chosen_ring(state.rates_bps, best=order == "best", reroutes=mode.reroutes)
+            return self.testbed.choose_ring(replace(mode, reembeds=order == "best"), state.rates_bps)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 

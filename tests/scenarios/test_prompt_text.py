@@ -184,7 +184,7 @@ def test_the_best_ring_goes_around_failed_cables() -> None:
     now = state(fabric=fabric, dead=frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")}))
     assert "s0l0 - s0p0" in text.unreachable(fabric, edges(range(8)), now.dead)
     router = Router(fabric, now.delays_s)
-    (ring,) = choose_rings(router, now.rates_bps[None], chunk_bytes=64_000_000, reroutes=False)
+    (ring,) = choose_rings(router, now.rates_bps[None], mode=MODES["ccl"], chunk_bytes=64_000_000)
     assert text.unreachable(fabric, edges([int(rank) for rank in ring]), now.dead) == ""
 
 

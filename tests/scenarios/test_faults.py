@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.results.reader import open_run
+from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import Expectations, damaged
+from scenarios.engines.prediction import Expectations
 from scenarios.engines.watchdog import Watchdog
+from scenarios.policies.conditions import conditions_of
 from scenarios.spec import faults
 from scenarios.spec.document import ScenarioError
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario, resolved
 from tests.conftest import PROJECT
-from tests.test_model import times
-from topologies.conditions.sampler import sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
@@ -133,8 +133,7 @@ def test_what_is_down_has_no_rate_and_what_is_slow_a_part_of_it() -> None:
 def test_the_model_avoids_what_is_down_and_returns_to_it() -> None:
     setting = load_scenario("paper", [Override("fault", [DOWN], "fault")])
     plain = load_scenario("paper")
-    conditions = sampler(FABRIC, setting.conditions, seed=setting.run.seed)
-    seen = damaged(conditions, FABRIC, setting.faults)
+    seen = conditions_of(setting)
     link = next(link.index for link in FABRIC.links if link.name == "s0b0>s1b0")
     assert [k for k in range(10) if seen.rates_bps(k, 1)[0, link] == 0] == [2, 3, 4]
     for mode in ("base", "joint"):
@@ -149,6 +148,29 @@ def test_the_model_avoids_what_is_down_and_returns_to_it() -> None:
                 assert found.path.tolist() == healthy.of(k).path.tolist()
             if told:
                 assert found.predicted_s >= 0.999 * healthy.of(k).predicted_s or mode == "base"
+
+
+@pytest.mark.parametrize("mode", ["base", "joint"])
+def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str) -> None:
+    given = {"fault": [DOWN], "run.modes": [mode], "collective.count": 20}
+    chosen = [Override(key, value, "test") for key, value in given.items()]
+    link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
+
+    def rows(overrides: list[Override], batch: int) -> list[tuple[float, list[int]]]:
+        """The time and the paths of each collective."""
+        news = [part for part in Model(batch=batch).run([load_scenario("paper", overrides)]) if isinstance(part, Slice)]
+        parts = sorted((part.rows for part in news), key=lambda part: part.start)
+        return [row for part in parts for row in zip(part.completion_s.tolist(), part.paths.tolist(), strict=True)]
+
+    whole = rows(chosen, 20)
+    used = [
+        k for k, (_, paths) in enumerate(whole) if link & {m for p in paths if p >= 0 for m in FABRIC.paths[p].links}
+    ]
+    assert not {2, 3, 4} & set(used) and used
+    assert whole == rows(chosen, 1)
+    if mode == "base":
+        healthy = rows(chosen[1:], 20)
+        assert [k for k in range(20) if whole[k][0] != healthy[k][0]] == [2, 3, 4]
 
 
 # --- the watch ------------------------------------------------------------------------------------------------------
@@ -256,22 +278,3 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
-
-
-@pytest.mark.parametrize("mode", ["base", "joint"])
-def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode):
-    given = {"fault": [DOWN], "run.modes": [mode], "collective.count": 20}
-    chosen = [Override(key, value, "test") for key, value in given.items()]
-    setting = load_scenario("paper", chosen)
-    link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
-    rows = [part.rows for part in Model(batch=20).run([setting])]
-    used = [
-        k for part in rows for k, paths in enumerate(part.paths, part.start)
-        if any(link & set(FABRIC.paths[path].links) for path in paths if path >= 0)
-    ]  # fmt: skip
-    assert not {2, 3, 4} & set(used) and used
-    assert (times([setting], Model(batch=20))[0, mode] == times([setting], Model(batch=1))[0, mode]).all()
-    healthy = times([load_scenario("paper", chosen[1:])], Model())[0, mode]
-    same = times([setting], Model(batch=20))[0, mode] == healthy
-    if mode == "base":
-        assert [k for k in range(20) if not same[k]] == [2, 3, 4]
