@@ -18,12 +18,13 @@ from analysis.results.rows import Rows, packed, unpacked
 from scenarios.engines.base import Failed, Have, News, Slice, nothing
 from scenarios.engines.framing import bundled, unbundled
 from scenarios.engines.pool import Lost, Over, over_tasks
+from scenarios.engines.prediction import damaged
 from scenarios.experiment.progress import label
-from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, decide
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import Sampler
+from topologies.conditions.sampler import ConditionsSpec, Sampler, delays_s, sampler
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping.rate_scale import EVERYTHING
 
 BATCH = 5000
@@ -102,14 +103,15 @@ def reckoned(task: bytes) -> bytes:
     """The rows of one batch in every mode, all under the same conditions, which are drawn once."""
     said = json.loads(task)
     setting, start, stop = _scenario(said["scenario"]), said["start"], said["stop"]
-    drawn = _conditions(said["scenario"])
-    conditions = _Remembering(drawn)
+    fabric = _fabric(setting.fabric)
+    drawn = _sampler(setting.fabric, setting.conditions, setting.run.seed)
+    conditions = _Remembering(damaged(drawn, fabric, setting.faults))
     found = {}
     for mode in said["modes"]:
         decisions = decide(
-            drawn.fabric,
+            fabric,
             conditions,
-            delays_s=drawn.delays_s,
+            delays_s=delays_s(fabric, setting.conditions),
             mode=MODES[mode],
             chunk_bytes=setting.collective.chunk_bytes,
             reembed_every=setting.collective.reembed_every,
@@ -133,11 +135,6 @@ def _scenario(text: str) -> Scenario:
     return scenario_of(text)
 
 
-@lru_cache(maxsize=4)
-def _conditions(text: str) -> Conditions:
-    return conditions_of(_scenario(text))
-
-
 class _Remembering:
     """A sampler that remembers the last conditions it was asked for, as every mode asks for the same."""
 
@@ -156,3 +153,13 @@ class _Remembering:
             self._rates_bps.setflags(write=False)
             self._asked = (start, count)
         return self._rates_bps
+
+
+@lru_cache(maxsize=4)
+def _fabric(spec: FabricSpec) -> Fabric:
+    return build_fabric(spec)
+
+
+@lru_cache(maxsize=4)
+def _sampler(fabric: FabricSpec, conditions: ConditionsSpec, seed: int) -> Sampler:
+    return sampler(_fabric(fabric), conditions, seed=seed)

@@ -13,8 +13,15 @@ import numpy.typing as npt
 from analysis.model.alpha_beta import completion_s
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
-from scenarios.spec.faults import Fault
+from scenarios.spec.faults import Fault, active
 from scenarios.spec.scenario import Scenario
+from topologies.conditions.sampler import Sampler, delays_s
+from topologies.fabric.fabric import Fabric
+
+
+def damaged(source: Sampler, fabric: Fabric, faults: Sequence[Fault]) -> Sampler:
+    """Conditions with the faults of a scenario, as they are in force where no collective is lost."""
+    return Conditions(fabric, source, lambda collective: active(faults, collective))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
     return decide(
         conditions.fabric,
         conditions,
-        delays_s=conditions.delays_s,
+        delays_s=delays_s(conditions.fabric, setting.conditions),
         mode=MODES[mode],
         chunk_bytes=setting.collective.chunk_bytes,
         reembed_every=setting.collective.reembed_every,

@@ -23,10 +23,11 @@ from scenarios.experiment.resume import trace_sha256
 from scenarios.experiment.statistics import SettingResult
 from scenarios.experiment.store import Store
 from scenarios.experiment.summary import summary_csv
-from scenarios.policies.conditions import conditions_of
 from scenarios.spec.described import described
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
+from topologies.conditions.sampler import delays_s, sampler
+from topologies.fabric.fabric import build_fabric
 
 _CONDITIONS_AT_A_TIME = 1000
 
@@ -170,8 +171,10 @@ class RunFolder:
 
 def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
     for index, setting in enumerate(settings):
-        conditions = conditions_of(setting)
+        fabric = build_fabric(setting.fabric)
+        drawn = sampler(fabric, setting.conditions, seed=setting.run.seed)
+        delays = delays_s(fabric, setting.conditions)
         count = setting.collective.count
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
-            rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
-            yield schema.conditions_table(index, start, rates, conditions.delays_s)
+            rates = drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
+            yield schema.conditions_table(index, start, rates, delays)

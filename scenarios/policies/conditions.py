@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from scenarios.spec.faults import Fault, active, known, slowed
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import Sampler, delays_s, sampler
+from topologies.conditions.sampler import Sampler, sampler
 from topologies.fabric.fabric import Fabric, build_fabric
 
 Floats = npt.NDArray[np.float64]
@@ -16,14 +16,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Conditions:
-    """Rates and delays [links] of every link; as a `Sampler`, of the rates that the planner knows.
+    """The rates of every link with faults; as a `Sampler`, those that the planner knows.
 
     `drawn` are the conditions without faults; `in_force` gives the faults in force for a collective.
     """
 
     fabric: Fabric
     drawn: Sampler
-    delays_s: Floats
     in_force: Callable[[int], Collection[Fault]]
 
     @property
@@ -59,9 +58,5 @@ def conditions_of(
     ConditionsError for a trace that cannot be read or has holes.
     """
     fabric = build_fabric(setting.fabric)
-    return Conditions(
-        fabric=fabric,
-        drawn=sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed),
-        delays_s=delays_s(fabric, setting.conditions),
-        in_force=in_force or (lambda number: active(setting.faults, number)),
-    )
+    drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
+    return Conditions(fabric, drawn, in_force or (lambda number: active(setting.faults, number)))

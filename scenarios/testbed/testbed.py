@@ -26,16 +26,18 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
 from scenarios.testbed.platform import VIRTUAL, Ground, put_back
-from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.record import CollectiveRecord, Reconfiguration
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
-from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.conditions.sampler import delays_s
+from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import start
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
+_UNCHANGED = Reconfiguration()
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, ScenarioError)
@@ -59,9 +61,9 @@ class Testbed:
         self, setting: Scenario, *, ground: Ground = VIRTUAL, tell: Callable[[str], object] = lambda _: None
     ) -> None:
         self.setting, self.ground, self._tell = setting, ground, tell
-        self.fabric: Fabric = build_fabric(setting.fabric)
         self._conditions = conditions_of(setting)
-        self.delays_s: Floats = self._conditions.delays_s
+        self.fabric: Fabric = self._conditions.fabric
+        self.delays_s: Floats = delays_s(self.fabric, setting.conditions)
         self._router = Router(self.fabric, self.delays_s)
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.ring: tuple[int, ...] = ()
@@ -149,7 +151,14 @@ class Testbed:
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        rates_bps = self._conditions.known_bps(number, self._faults(in_force))
+        change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
+        self._tell(f"collective {number}: the AllGather")
+        return self.measure(
+            number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
+        )
+
+    def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
+        """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
         every = self.setting.collective.reembed_every
         reembeds = mode.reembeds_at(number, every)
         self._tell(f"collective {number}: the ring")
@@ -158,44 +167,33 @@ class Testbed:
         if embeds:
             try:
                 self.ring = self.choose_ring(mode, rates_bps)
-            except ValueError as error:  # so much is down that there is none
+            except ValueError as error:  # too much is down
                 raise CollectiveError(f"no ring can be chosen: {error}") from None
         self.join()
         routes = self.controller.alive() and (reroute or number == 0 or mode.routes_at(number, every))
-        messages = 0
         if routes:
             self._tell(f"collective {number}: the controller's paths")
-            messages = self.route(mode, rates_bps)
+        messages = self.route(mode, rates_bps) if routes else 0
+        if not embeds and not routes:
+            return _UNCHANGED
         took_ns = time.monotonic_ns() - begun_ns
-        self._tell(f"collective {number}: the AllGather")
-        return self.measure(
-            number,
-            reembedded=reembeds,
-            rerouted=mode.reroutes and routes,
-            reconfigured=(took_ns, messages) if embeds or routes else None,
-            attempt=attempt,
-            faults=in_force,
-            on_start=on_start,
-            undisturbed=undisturbed,
-        )
+        return Reconfiguration(reembeds, mode.reroutes and routes, took_ns, messages)
 
     def measure(
         self,
         number: int,
         *,
-        reembedded: bool = False,
-        rerouted: bool = False,
-        reconfigured: tuple[int, int] | None = None,
+        change: Reconfiguration = _UNCHANGED,
         attempt: int = 1,
         faults: Sequence[int] = (),
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
     ) -> CollectiveRecord:
-        """Run an AllGather of this number along the ring and the paths that are in force.
+        """Run an AllGather of this number along the ring and the paths that are in force, after that change to them.
 
-        `reconfigured`: the ns and the OpenFlow messages that the change to them took. `on_start` is called with the
-        collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, `undisturbed` after its end for the record's
-        field. Raises CollectiveError where it fails, WrongDataError where it delivers wrong data.
+        `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, `undisturbed`
+        after its end for the record's field. Raises CollectiveError where it fails, WrongDataError where it delivers
+        wrong data.
         """
         path = self._path()
         self._timer_overrun()
@@ -207,15 +205,14 @@ class Testbed:
                 f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
             )
         zero_ns = min(result.start_ns)
-        took_ns, messages = reconfigured or (None, None)
         return CollectiveRecord(
             collective=number,
             ring=self.ring,
             path=path,
-            reembedded=reembedded,
-            rerouted=rerouted,
-            reconfigure_ns=took_ns,
-            reconfigure_messages=messages,
+            reembedded=change.reembedded,
+            rerouted=change.rerouted,
+            reconfigure_ns=change.took_ns,
+            reconfigure_messages=change.messages,
             start_ns=tuple(at - zero_ns for at in result.start_ns),
             arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
             drops=self.drops(),
@@ -281,13 +278,11 @@ class Testbed:
 
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
-        found: Mapping[str, Any] = self._controller.status()
-        return found
+        return self._controller.status()
 
     def outages(self) -> list[dict[str, Any]]:
         """The last changes of what has failed (`controller.routing.link_state.Outage`); raises ControllerError."""
-        found: list[dict[str, Any]] = self.status()["outages"]
-        return found
+        return list(self.status()["outages"])
 
     def shape(self, number: int, in_force: Sequence[int]) -> None:
         """Shape the links for a collective with these faults, by index; it may be under way."""
