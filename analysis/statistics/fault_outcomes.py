@@ -40,6 +40,7 @@ class _Fault:
     injected_ns: int
     cables: frozenset[str] = field(default=frozenset())
     active: bool = True
+    failing: bool = False  # a collective failed because of it and has not been completed
     detected_ns: int | None = None
     recovered_ns: int | None = None
     collectives_lost: int = 0
@@ -83,6 +84,7 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
             faults[-1].retransmitted_bytes += event["retransmitted_bytes"]
         elif kind == "completed":
             for fault in faults:
+                fault.failing = False
                 if fault.collectives_lost:
                     fault.recover(at_ns, detected_ns=fault.injected_ns)
         elif kind == "ended":
@@ -117,7 +119,7 @@ def _fail(faults: list[_Fault], event: Event) -> None:
     if fault.kind in _AGENTS:
         fault.detect(event["at_ns"])
     if fault.kind in _CUTS:
-        fault.recovered_ns = None  # other paths, if there were any, did not help
+        fault.recovered_ns, fault.failing = None, True  # other paths, if there were any, did not help
     fault.collectives_lost += event["lost"]
     fault.retransmitted_bytes += event["retransmitted_bytes"]
 
@@ -164,6 +166,8 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
     if not died:
         return
     fault.detected_ns = died[0]["seen_ns"]
+    if fault.failing:
+        return
     back = [one for one in since if fault.cables & set(one["back"]) and one["seen_ns"] >= fault.detected_ns]
     rerouted = [one for one in died if not back or one["seen_ns"] < back[0]["seen_ns"]]
     helped = rerouted and rerouted[-1]["done_ns"] and not fault.collectives_lost

@@ -53,8 +53,8 @@ class Expectations:
 
 
 def planned(setting: Scenario, mode: str) -> Decisions:
-    """The plan of all collectives of a point, with its faults as they are in force where no collective is lost."""
-    return decided(setting, mode, conditions_of(setting), start=0, count=setting.collective.count)
+    """The plan of all collectives of a point, its faults aside."""
+    return decided(setting, mode, conditions_of(setting, lambda _: ()), start=0, count=setting.collective.count)
 
 
 def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:

@@ -148,7 +148,7 @@ class Recovery:
         if not any(fault.kind in _CUTS for fault in self._faults) or not self._testbed.controller.alive():
             return
         try:
-            found = self._testbed.outages()
+            found = self._testbed.status()["outages"]
         except ControllerError:  # it is dying; the next repair restarts it
             return
         fields = ("died", "back", "seen_ns", "done_ns")

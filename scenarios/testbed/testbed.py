@@ -280,10 +280,6 @@ class Testbed:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
 
-    def outages(self) -> list[dict[str, Any]]:
-        """The last changes of what has failed (`controller.routing.link_state.Outage`); raises ControllerError."""
-        return list(self.status()["outages"])
-
     def shape(self, number: int, in_force: Sequence[int]) -> None:
         """Shape the links for a collective with these faults, by index; it may be under way."""
         self.change(self._conditions.shaped_bps(number, self._faults(in_force)))

@@ -127,5 +127,8 @@ def test_what_is_not_recovered_from_when_a_run_ends_by_an_error_is_aborted() -> 
     found = fault_outcomes([injected("agent killed"), restarted("agents", 5), *lost, event("ended", why="it failed")])
     assert [row["outcome"] for row in found] == ["recovered", "aborted: it failed"]
     assert found[1]["collectives_lost"] == 2 and found[1]["recovered_s"] is None
+    detour = outages((10, 30, LEAF[:1], ()))
+    cut = [injected("link down", cables=LEAF[:1]), failed(50), detour, event("ended", why="it failed")]
+    assert [(row["outcome"], row["detected_s"]) for row in fault_outcomes(cut)] == [("aborted: it failed", 10e-9)]
     (slow,) = fault_outcomes([injected("agent slow"), event("ended", why="")])
     assert (slow["outcome"], slow["detected_s"]) == ("ridden out", None)

@@ -47,8 +47,9 @@ class Scripted:
     def retransmitted_bytes(self) -> int:
         return 0
 
-    def outages(self) -> list[Any]:
-        return [{"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": [], "moved": [[0, 4, 0, 1]]}]
+    def status(self) -> dict[str, Any]:
+        outage = {"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": [], "moved": [[0, 4, 0, 1]]}
+        return {"outages": [outage]}
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self.calls.append(name)
