@@ -270,7 +270,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
 
 def _kind(cookie: int) -> str | None:
     if cookie == STANDING_COOKIE:
-        return "standing"
+        return "default"
     return f"route {cookie & ~ROUTES_MASK}" if cookie & ROUTES_MASK == ROUTES_COOKIE else None
 
 
