@@ -10,11 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from controller.process import PORT
-from scenarios.spec.faults import Fault, dead_cables
+from scenarios.spec.faults import Fault
 from scenarios.testbed.testbed import Testbed
 from topologies.mininet_nodes import run_program
 
@@ -35,10 +35,11 @@ class FaultInjector:
         self._age: dict[int, int] = {}  # how many attempts each fault that was injected has lasted
         self._over: set[int] = set()
         self._timers: list[_Timer] = []
-        self._cables = [  # that each fault takes down
-            sorted("-".join(sorted(ends)) for ends in dead_cables([fault], testbed.fabric)) for fault in self._faults
-        ]
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
+        # One interface takes a cable "a-b" down, as its other end notices: the first end's by name that is a switch.
+        ports = sorted(self._ports.items(), reverse=True)
+        self._interfaces = {"-".join(sorted(ends)): interface for ends, interface in ports}
+        self._cables = [self._taken_down(fault) for fault in self._faults]
 
     def in_force(self) -> tuple[int, ...]:
         """The faults that were injected and are not over."""
@@ -58,7 +59,7 @@ class FaultInjector:
         for index in over:
             self._over.add(index)
             self._record("over", fault=index)
-            self._end(self._faults[index])
+            self._end(index)
         due = self._due(collective, within=False)
         for index in due:
             self._inject(index)
@@ -98,7 +99,7 @@ class FaultInjector:
         self._age[index] = 0
         if fault.kind.endswith("killed") and fault.lasts is None:  # the process started in its place is not affected
             self._over.add(index)
-        self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=self._cables[index])
+        self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":
             self._testbed.controller.kill()
         elif fault.kind == "agent killed":
@@ -107,52 +108,42 @@ class FaultInjector:
             self._testbed.shape(fault.collective, self.in_force())
         elif fault.kind == "link loss":
             self._lose(fault, fault.amount)
-        elif fault.kind == "link down":
-            _links([self._cable(*fault.ends)], "down")
         else:
-            _links(self._around(fault.target), "down")
+            self._links(self._cables[index], "down")
+        if fault.kind == "switch down":
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])
 
-    def _end(self, fault: Fault) -> None:
+    def _end(self, index: int) -> None:
         """Undo a fault, as far as no other in force does the same."""
+        fault = self._faults[index]
         if fault.kind == "link loss":
-            self._lose(fault, max((f.amount for f in self._active() if self._same(f, fault)), default=0.0))
-        elif fault.kind == "link down":
-            _links([self._cable(*fault.ends)], "up", self._kept_down())
-        elif fault.kind == "switch down" and fault.target not in self.down():
+            same = (other for other in self._active() if other.kind == "link loss")
+            self._lose(fault, max((other.amount for other in same if {*other.ends} == {*fault.ends}), default=0.0))
+        if fault.kind == "switch down" and fault.target not in self.down():
             set_controller = f"set-controller {fault.target} tcp:127.0.0.1:{PORT}"
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
-            _links(self._around(fault.target), "up", self._kept_down())
+        kept_down = {cable for other in self.in_force() for cable in self._cables[other]}
+        self._links([cable for cable in self._cables[index] if cable not in kept_down], "up")
 
-    def _same(self, one: Fault, other: Fault) -> bool:
-        return one.kind == other.kind and set(one.ends) == set(other.ends)
+    def _taken_down(self, fault: Fault) -> list[str]:
+        """The cables that a fault takes down, in the order of a switch's ports."""
+        if fault.kind == "switch down":
+            return ["-".join(sorted(ends)) for ends in self._ports if ends[0] == fault.target]
+        return ["-".join(sorted(fault.ends))] if fault.kind == "link down" else []
 
-    def _kept_down(self) -> set[str]:
-        """The interfaces that faults in force keep down."""
-        found = {self._cable(*fault.ends) for fault in self._active() if fault.kind == "link down"}
-        return found.union(*(self._around(switch) for switch in self.down()))
-
-    def _cable(self, a: str, b: str) -> str:
-        """The interface that takes a cable down: one end is enough, as the other one notices."""
-        ends = sorted((a, b), key=lambda end: (end, end))
-        return next(self._ports[pair] for pair in (tuple(ends), tuple(reversed(ends))) if pair in self._ports)
-
-    def _around(self, switch: str) -> list[str]:
-        """The interfaces that take all cables of a switch down."""
-        return [self._cable(switch, peer) for name, peer in self._ports if name == switch]
+    def _links(self, cables: Sequence[str], state: str) -> None:
+        """Take cables "down" or "up"."""
+        if cables:
+            lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
+            run_program(["ip", "-batch", "-"], lines)
 
     def _lose(self, fault: Fault, share: float) -> None:
         """Have both directions of a cable lose this share, 0 to 1, of the packets that switches send over it."""
         for pair in (fault.ends, fault.ends[::-1]):
             if pair in self._ports:
                 self._testbed.lose(self._ports[pair], share)
-
-
-def _links(interfaces: Sequence[str], state: str, but: Collection[str] = ()) -> None:
-    lines = "".join(f"link set dev {interface} {state}\n" for interface in interfaces if interface not in but)
-    run_program(["ip", "-batch", "-"], lines)
 
 
 class _Timer:
