@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """What became of a fault: a row of `analysis.statistics.fault_outcomes`."""
+    """What became of a fault (`trial.Account`, but for None where a number never was)."""
 
     setting: int
     mode: str

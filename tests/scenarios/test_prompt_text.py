@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.forwarding.flows import ROUTES_COOKIE, STANDING_COOKIE, tag
 from controller.routing.path_choice import Router
-from scenarios.policies.decide import MODES, choose_rings, decide
+from scenarios.policies.decide import MODES, decide
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
@@ -176,16 +176,6 @@ def test_failed_links_are_shown_and_never_in_use() -> None:
     assert all("g3>s0b1" in line for line in there if line.startswith("s0b1"))
     everything = text.paths(state(rate_bps=0.0), range(8), chunk_bytes=8_000_000, scale=RateScale())
     assert "from g3 to g4" in everything and "from g7 to g0" in everything and "in use" not in everything
-
-
-def test_the_best_ring_goes_around_failed_cables() -> None:
-    # The first two of three leaves share no spine any more: g1 > g2 has no way, but every other leaf has.
-    fabric = build_fabric(FabricSpec(leaves=3))
-    now = state(fabric=fabric, dead=frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")}))
-    assert "s0l0 - s0p0" in text.unreachable(fabric, edges(range(8)), now.dead)
-    router = Router(fabric, now.delays_s)
-    (ring,) = choose_rings(router, now.rates_bps[None], mode=MODES["ccl"], chunk_bytes=64_000_000)
-    assert text.unreachable(fabric, edges([int(rank) for rank in ring]), now.dead) == ""
 
 
 @pytest.mark.parametrize(
