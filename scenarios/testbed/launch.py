@@ -1,4 +1,4 @@
-"""Starts the testbed's program in a VM, or as a process on this machine's own kernel."""
+"""Starts a testbed where it belongs: in a VM, or as a process of this machine's where its own kernel carries it."""
 
 import os
 import subprocess
