@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from analysis.figures.points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
+from analysis.model.alpha_beta import transfer_times_s
 from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
@@ -163,16 +164,9 @@ def _edges(
     """The edges of a ring of ranks, each over the WAN path of that index, or within a site (-1)."""
     edges = []
     for (src, dst), index in zip(pairwise([*ring, ring[0]]), paths, strict=True):
-        path = fabric.paths[index] if index >= 0 else None
-        if path is None:
-            links = [fabric.intra_index[src, dst]]
-        else:
-            links = [fabric.to_br_index[src, path.src_br], *path.links, fabric.from_br_index[path.dst_br, dst]]
-        if min(links) < 0:
-            raise ValueError(f"no path {index} leads from rank {src} to rank {dst}")
-        taken = tuple(map(int, links))
-        rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
-        edges.append(Edge(src=src, dst=dst, links=taken, crosses=path is not None, rate_bps=rate_bps, delay_s=delay_s))
+        links = fabric.edge_links(src, dst, index)
+        rate_bps, delay_s = float(rates_bps[[*links]].min()), float(delays_s[[*links]].sum())
+        edges.append(Edge(src=src, dst=dst, links=links, crosses=index >= 0, rate_bps=rate_bps, delay_s=delay_s))
     return tuple(edges)
 
 
@@ -204,18 +198,16 @@ def measured_moves(edges: Sequence[Edge], transfers: Any) -> tuple[Move, ...]:
 
 
 def predicted_moves(edges: Sequence[Edge], *, chunk_bytes: int) -> tuple[Move, ...]:
-    """When every chunk leaves and arrives as the timing model (`analysis.model.alpha_beta`) has it, step by step."""
+    """When every chunk leaves and arrives by the timing model, step by step."""
     n = len(edges)
-    sent, arrived = [0.0] * n, [0.0] * n
+    alpha_s = np.array([edge.delay_s for edge in edges])
+    beta_s = 8 * chunk_bytes / np.array([edge.rate_bps for edge in edges])
+    leaves_s, arrives_s = (times.tolist() for times in transfer_times_s(alpha_s, beta_s))
     moves = []
     for step in range(1, n):
-        before = list(arrived)
         for index, edge in enumerate(edges):
-            start_s = max(before[index - 1], sent[index])
-            sent[index] = start_s + 8 * chunk_bytes / edge.rate_bps
-            arrived[index] = sent[index] + edge.delay_s
-            chunk = edges[(index - step + 1) % n].src
-            times = {"start_s": start_s, "leaves_s": start_s, "end_s": arrived[index]}
+            chunk, start_s = edges[(index - step + 1) % n].src, leaves_s[step - 1][index]
+            times = {"start_s": start_s, "leaves_s": start_s, "end_s": arrives_s[step - 1][index]}
             moves.append(Move(step=step, src=edge.src, dst=edge.dst, chunk=chunk, **times))
     return tuple(moves)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.results.rows import Rows, joined, packed, unpacked
+from analysis.statistics.fault_outcomes import fault_outcomes
 from hosts.collectives.ring import timed
 from scenarios import vm
 from scenarios.engines.base import Doing, News, Seen, Slice, Struck
@@ -18,6 +19,7 @@ from scenarios.engines.watchdog import Watchdog, patience_s
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Ground
+from scenarios.testbed.record import Event
 
 # What a VM takes, as measured with 8 to 256 GPUs: 120 MB for the system, Open vSwitch and the controller, 2.3 MB a GPU
 # (its host and its agent), 20 kB for each pair of GPUs of a site (its link's class and its share of every table).
@@ -173,6 +175,7 @@ class Reader:
     ) -> None:
         self._task, self._put, self._heard = task, put, heard
         self._expected = Expectations(task.setting, task.mode)
+        self._events: list[Event] = []
         self._unread = b""
         self.done = 0
 
@@ -183,8 +186,8 @@ class Reader:
             self._heard(said.get("doing"))
             if "collective" in said:
                 self._take(said)
-            elif "fault" in said:
-                self._put(Struck(setting=self._task.place, mode=self._task.mode, account=said["fault"]))
+            elif "event" in said:
+                self._note(said["event"])
             elif "doing" in said:
                 self._put(Doing(setting=self._task.place, mode=self._task.mode, doing=said["doing"]))
             else:
@@ -193,6 +196,13 @@ class Reader:
 
     def flush(self) -> None:
         """There is nothing to flush: a line is passed on when it is whole."""
+
+    def _note(self, event: Event) -> None:
+        """Keep an event, and at the last one pass on what came of every fault."""
+        self._events.append(event)
+        if event["event"] == "ended":
+            for account in fault_outcomes(self._events):
+                self._put(Struck(setting=self._task.place, mode=self._task.mode, account=account))
 
     def _take(self, row: dict[str, Any]) -> None:
         k, faults = row["collective"], row.get("faults", ())

@@ -1,6 +1,8 @@
-"""The plan: which ring and which WAN paths every collective uses, in each mode, decided from its conditions alone.
+"""The decisions: which ring and which WAN paths every collective uses, in each mode, from its conditions alone.
 
-The one place where the hosts' ring choice and the controller's path choice meet.
+Planned in batches by `decide`. The testbed and the prompt take their rings from the same `choose_rings` at the same
+times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the controller, which compares them by the same
+`Router`.
 """
 
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ _RINGS_AT_A_TIME = 512  # rings chosen at a time: their cost matrices stay a few
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """What is chosen anew: the WAN paths for every collective, the ring for every so many."""
+    """What a mode chooses anew, and when: the WAN paths for every collective, the ring for every so many."""
 
     name: str
     reroutes: bool
@@ -33,6 +35,10 @@ class Mode:
     def reembeds_at(self, number: Any, every: int) -> Any:
         """Whether the ring is chosen anew before the collective of this number: a bool, or an array for an array."""
         return self.reembeds & (number % every == 0)
+
+    def routes_at(self, number: Any, every: int) -> Any:
+        """Whether its paths are installed, chosen or fixed: a new ring may cross the WAN between other GPUs."""
+        return self.reroutes | self.reembeds_at(number, every)
 
 
 MODES = {
@@ -85,16 +91,13 @@ def decide(
     router = Router(fabric, delays_s)
     rates_bps = conditions.rates_bps(start, count)
     collective = np.arange(start, start + count)
+    basis_bps, basis = rates_bps, np.arange(count)  # conditions that rings are chosen under; which is each collective's
     if mode.reembeds:
         lead = -start % reembed_every  # rows before the first ring chosen here; they use the ring chosen before
-        basis_bps = rates_bps[lead::reembed_every]
+        basis_bps, basis = rates_bps[lead::reembed_every], collective // reembed_every - start // reembed_every
         if lead:
             basis_bps = np.concatenate([conditions.rates_bps(start - start % reembed_every, 1), basis_bps])
-        chosen = choose_rings(router, basis_bps, chunk_bytes=chunk_bytes, reroutes=mode.reroutes)
-        ring = chosen[collective // reembed_every - start // reembed_every]
-    else:
-        fixed = rank_order(fabric.gpus_per_site, fabric.site_cycle)
-        ring = np.broadcast_to(fixed, (count, fixed.size))
+    ring = choose_rings(router, basis_bps, mode=mode, chunk_bytes=chunk_bytes)[basis]
     path, alpha_s, rate_bps = _edges(router, ring, rates_bps, chunk_bytes=chunk_bytes, reroutes=mode.reroutes)
     return Decisions(
         ring=ring,
@@ -106,18 +109,21 @@ def decide(
     )
 
 
-def choose_rings(router: Router, rates_bps: Floats, *, chunk_bytes: int, reroutes: bool) -> Rings:
-    """The best ring under each of these conditions [K, links]: [K, n].
+def choose_rings(router: Router, rates_bps: Floats, *, mode: Mode, chunk_bytes: int) -> Rings:
+    """The ring of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
-    For the best routes where the mode re-routes, for the fixed ones otherwise.
+    The best one for the best paths where the mode re-routes, and for the fixed ones otherwise; in rank order where the
+    mode does not re-embed. Raises ValueError where there is no ring, or a site has more GPUs than the choice takes.
     """
     fabric, delays_s = router.fabric, router.delays_s
+    if not mode.reembeds:
+        return np.tile(rank_order(fabric.gpus_per_site, fabric.site_cycle), (len(rates_bps), 1))
     rings = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     inside = fabric.intra_index >= 0
     link = fabric.intra_index[inside]
     for start in range(0, len(rates_bps), _RINGS_AT_A_TIME):
         batch = rates_bps[start : start + _RINGS_AT_A_TIME]
-        cost_s, delay_s = router.crossings(batch, chunk_bytes=chunk_bytes, fixed=not reroutes)
+        cost_s, delay_s = router.crossings(batch, chunk_bytes=chunk_bytes, fixed=not mode.reroutes)
         with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
             cost_s[:, inside] = delays_s[link] + 8 * chunk_bytes / batch[:, link]
         delay_s[:, inside] = delays_s[link]

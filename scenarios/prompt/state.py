@@ -1,5 +1,5 @@
-"""The network at hand and what the model says of it: which WAN paths are in force, what they carry, and for how long
-a ring's AllGather takes. Pure.
+"""The state of the network at the prompt: which WAN paths are in force, their rates and delays, and the model's
+prediction for a ring under them. Pure.
 
 Rates and chunks are the scenario's, before the rate scale.
 """
@@ -80,14 +80,9 @@ class State:
     def way(self, src: int, dst: int, path: int | None = None) -> Way:
         """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
         path = self.path(src, dst) if path is None else path
-        if path < 0:
-            links = [int(self.fabric.intra_index[src, dst])]
-        else:
-            over = self.fabric.paths[path]
-            up, down = self.fabric.to_br_index[src, over.src_br], self.fabric.from_br_index[over.dst_br, dst]
-            links = [int(up), *over.links, int(down)]
-        delay_s, rate_bps = float(self.delays_s[links].sum()), float(self.rates_bps[links].min())
-        return Way(links=tuple(links), delay_s=delay_s, rate_bps=rate_bps)
+        links = self.fabric.edge_links(src, dst, path)
+        delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
+        return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
     def predicted_s(self, ring: Sequence[int], *, chunk_bytes: float) -> float:
         """The model's time of an AllGather along a ring all of whose ways are up, s."""

@@ -1,4 +1,4 @@
-"""The testbed at the prompt: its conditions, mode, ring, paths and collectives, changed one step at a time by hand."""
+"""The testbed at the prompt: its conditions, mode, ring, paths and collectives, changed by one command at a time."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, edges
-from scenarios.testbed.row import Row
+from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.testbed import Failure, Testbed
 from scenarios.vm.openvswitch import awake
-from topologies.conditions.sampler import sampler
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
 from topologies.shaping.classes import TELLING, htb_classes
@@ -83,7 +83,7 @@ class InteractiveTestbed:
         """Draw the next conditions, or the first of another seed; return which they are."""
         seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
         try:
-            rates_bps = sampler(self.fabric, self.testbed.setting.conditions, seed=seed).rates_bps(drawn, 1)[0]
+            rates_bps = conditions_of(self.testbed.setting, seed=seed).shaped_bps(drawn, ())
         except SpecError as error:
             raise PromptError(str(error)) from None
         self._change(rates_bps)
@@ -122,16 +122,15 @@ class InteractiveTestbed:
         self._arrange(self.mode, order, self.chunk_bytes)
         self._since = 1  # a mode that re-embeds keeps it until its next time
 
-    def allgather(self, chunk_bytes: int) -> tuple[Row, float]:
-        """Run one AllGather as the mode has it; return its record and the model's prediction, s.
+    def allgather(self, chunk_bytes: int) -> tuple[CollectiveRecord, float]:
+        """Run one AllGather in the mode that is in force; return its record and the model's prediction, s.
 
         If it ends early, by KeyboardInterrupt too, so do the agents. Raises PromptError at once where the ring has an
-        edge without a way.
+        edge without a path.
         """
         reembeds = self.mode.reembeds_at(self._since, self.reembed_every)
-        self._arrange(
-            self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=self.mode.reroutes or reembeds
-        )
+        routes = self.mode.routes_at(self._since, self.reembed_every)
+        self._arrange(self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=routes)
         with self._risking():
             # Of the chunk that is carried, should it not divide by the scale.
             carried = self.scale.chunk_bytes(chunk_bytes) * self.scale.divisor
@@ -187,7 +186,7 @@ class InteractiveTestbed:
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Let classes save up, for the time of the context, the bursts that late timers would cost a single flow."""
+        """Within the context, let HTB classes save the bursts that late timers would cost a single flow."""
         self.testbed.allow_late(STEADY_LATE_S)
         try:
             self._change(self.set_bps)
@@ -201,16 +200,16 @@ class InteractiveTestbed:
         self.set_bps = rates_bps
 
     def _arrange(self, mode: Mode, order: str | Sequence[int], chunk_bytes: int, *, route: bool = True) -> None:
-        """Connect this ring, the "best" one or the one in "rank" order, and have its paths chosen as the mode has them.
+        """Connect this ring, the "best" one or the one in "rank" order, and have its paths chosen by the mode.
 
-        Raises PromptError, and changes nothing, where the failed cables leave an edge no way, or no ring.
+        Raises PromptError, and changes nothing, where the failed cables leave an edge without a path, or no ring.
         """
         state = self.state()
         ring = self._ring(state, mode, order)
         reason = text.unreachable(self.fabric, edges(ring), state.dead)
         if reason:
             raise PromptError(reason)
-        # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may have no way to it.
+        # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
         back = [(dst, src) for src, dst in edges(ring) if (dst, src) not in edges(ring)]
         if route:
             _check_ways(replace(state, status={**state.status, "routes": []}), back)
@@ -219,7 +218,7 @@ class InteractiveTestbed:
         renews = self._broken or chunk_bytes != self.chunk_bytes
         if renews:
             self._check_size(chunk_bytes)
-        if self._broken:  # packets that ended agents have left in the queues would be in the way
+        if self._broken:  # the packets that ended agents have left in the queues would delay it
             self.testbed.reshape(self.set_bps)
         with self._risking():
             self.testbed.ring = ring
@@ -237,12 +236,12 @@ class InteractiveTestbed:
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.chosen_ring(state.rates_bps, best=order == "best", reroutes=mode.reroutes)
+            return self.testbed.choose_ring(replace(mode, reembeds=order == "best"), state.rates_bps)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 
     def _check_size(self, chunk_bytes: int) -> None:
-        """Raise PromptError where nothing of a chunk would be carried, or more than there is memory for."""
+        """Raise PromptError where the scaled chunk is empty, or larger than the memory allows."""
         try:
             carried = self.scale.chunk_bytes(chunk_bytes)
         except ScaleError as error:
@@ -255,7 +254,7 @@ class InteractiveTestbed:
 
     @contextmanager
     def _risking(self) -> Iterator[None]:
-        """Have new agents the next time, should the context be interrupted or fail."""
+        """End the agents, and start new ones the next time, if the context is interrupted or fails."""
         try:
             yield
         except PromptError:

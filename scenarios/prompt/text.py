@@ -7,7 +7,7 @@ from controller.forwarding.flows import ROUTES_COOKIE, ROUTES_MASK, STANDING_COO
 from controller.routing.paths import Ways
 from scenarios.policies.decide import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
-from scenarios.testbed.row import Row
+from scenarios.testbed.record import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale
@@ -161,13 +161,13 @@ def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: flo
     return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
 
 
-def collective(row: Row, predicted_s: float) -> str:
+def collective(record: CollectiveRecord, predicted_s: float) -> str:
     """One AllGather: measured, predicted, and their ratio."""
-    drops = f", {row.drops} packets dropped" if row.drops else ""
-    late = " (this machine was too busy to keep time)" if row.late else ""
+    drops = f", {record.drops} packets dropped" if record.drops else ""
+    late = " (this machine was too busy to keep time)" if record.late else ""
     return (
-        f"AllGather {row.collective}: measured {duration(row.completion_s)}, predicted {duration(predicted_s)}, "
-        f"ratio {row.completion_s / predicted_s:.3f}{drops}{late}"
+        f"AllGather {record.collective}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
+        f"ratio {record.completion_s / predicted_s:.3f}{drops}{late}"
     )
 
 
@@ -270,7 +270,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
 
 def _kind(cookie: int) -> str | None:
     if cookie == STANDING_COOKIE:
-        return "standing"
+        return "default"
     return f"route {cookie & ~ROUTES_MASK}" if cookie & ROUTES_MASK == ROUTES_COOKIE else None
 
 

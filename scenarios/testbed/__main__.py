@@ -1,22 +1,23 @@
-"""One point inside the VM, as root: ``python -m scenarios.testbed.__main__ CONFIGURATION MODE COUNT [GROUND]``.
+"""The testbed's program: ``python -m scenarios.testbed.__main__ CONFIGURATION MODE COUNT [GROUND]``, as root in the VM.
 
 Runs the first COUNT collectives of a configuration (the JSON of `scenario.to_json`) in one mode, in the VM or on the
-ground that is named, and prints lines of JSON: {"doing": WORDS} before each step that can take long; a `Row` for each
-collective as soon as it is over; {"fault": ACCOUNT} for each fault as soon as it is accounted for; and {"before": ...}
-and {"after": ...}, the state of the machine (`snapshot`).
+platform that is named, and prints lines of JSON as it goes: {"doing": WORDS} before each step that could take long; a
+`CollectiveRecord` for each collective as soon as it is over; {"event": EVENT} for what faults did, up to "ended"; and
+before the first and after the last collective a snapshot of the machine.
 """
 
 import json
-import math
 import os
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Ground
-from scenarios.testbed.recovery import Account, Trial
+from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import Failure, Testbed
 
 _TURNS = 3  # for the pumps that carry the output
@@ -35,8 +36,8 @@ def main(arguments: list[str]) -> int:
                 _say({"carried_bps": testbed.carried_bps()})
                 return 0
             _say({"before": testbed.seen()})
-            for found in Trial(testbed, MODES[mode]).run(count=int(count)):
-                _say({"fault": _plain(found)} if isinstance(found, Account) else asdict(found))
+            for found in Recovery(testbed, MODES[mode]).run(count=int(count)):
+                _say(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
             _say({"after": testbed.seen()})
             tell("the network's end")
     except Failure as error:
@@ -49,21 +50,14 @@ def main(arguments: list[str]) -> int:
 
 
 def tell(doing: str) -> None:
-    """Say what is being done next, and let it be heard: where something spins afterwards, nobody else gets a turn."""
+    """Print what is done next, and yield the processor so that the line gets out even if the next step spins."""
     _say({"doing": doing})
     for _ in range(_TURNS):
         os.sched_yield()
 
 
-def _say(words: dict[str, object]) -> None:
+def _say(words: Mapping[str, object]) -> None:
     print(json.dumps(words, allow_nan=False), flush=True)
-
-
-def _plain(account: Account) -> dict[str, object]:
-    """An account as JSON has it: None for what never was."""
-    found = asdict(account)
-    del found["struck_ns"]
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()}
 
 
 if __name__ == "__main__":

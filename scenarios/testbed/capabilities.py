@@ -1,6 +1,6 @@
-"""What this machine's own kernel lacks for an experiment in real time, outside the VM.
+"""Whether this machine's own kernel can run an experiment on the wall clock, outside the VM.
 
-Changes nothing: each trial is made in a network namespace that ends with it.
+Changes nothing: each capability is tried in a network namespace that ends with the trial.
 """
 
 import os
@@ -18,7 +18,7 @@ _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sb
 _TRY_S = 20
 _KERNEL = "apt-get install linux-image-amd64 (any kernel of Debian's has it), and boot that"
 _TRIALS = (
-    # what the kernel must be able to do, and what shows it
+    # a capability, and the command that needs it
     ("veth cables", "ip link add near type veth peer name far"),
     ("the shaper HTB", "tc qdisc add dev lo root handle 1: htb"),
     ("the delay netem", "tc qdisc add dev lo root netem delay 1ms"),
@@ -27,16 +27,16 @@ _TRIALS = (
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that is missing, and the command (or the deed) that mends it."""
+    """A missing requirement, and the command or step that provides it."""
 
     what: str
     mend: str
 
 
 def lacking() -> list[Lack]:
-    """What this machine lacks to run an experiment on its own kernel; nothing where all is there.
+    """What this machine lacks to run an experiment on its own kernel; empty if nothing.
 
-    Without root nothing more than that can be told.
+    Without root only the programs can be checked.
     """
     if programs := missing_programs():
         return [Lack(f"the programs {', '.join(programs)}", SETUP)]

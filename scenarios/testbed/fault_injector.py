@@ -1,7 +1,8 @@
-"""Faults carried out, inside the VM: links and switches taken down and up again, processes killed, GPUs slowed.
+"""Injects a scenario's faults, inside the VM: cuts links and switches and restores them, kills processes, slows GPUs.
 
-Knows how each is done to a testbed and when it is due; what is done about it is `trial`'s. A link is down when its
-interface is; a switch is down when all of its interfaces are and it has neither rules nor a controller.
+Each fault is injected once, at its time, and ended when its time is over; `recovery` does what there is to do about it.
+A link is down when its interface is; a switch is down when all of its interfaces are and it has neither rules nor a
+controller.
 """
 
 import ctypes
@@ -20,147 +21,133 @@ from topologies.mininet_nodes import run_program
 _PR_SET_TIMERSLACK = 29
 
 
-class Mishaps:
-    """The faults of a testbed's scenario, each struck once and ended when its time is over.
+class FaultInjector:
+    """The faults of a testbed's scenario.
 
-    Every attempt at a collective is `before`, perhaps `during`, and then `after`.
+    Every attempt at a collective is `before`, `during` once it has a beginning, and then `after`; lists of faults are
+    of their indices in the scenario.
     """
 
-    def __init__(self, testbed: Testbed, struck: Callable[[int, int], object]) -> None:
-        """`struck` is told of every fault as it strikes: its place in the scenario, and when (ns)."""
-        self._testbed, self._struck_at = testbed, struck
+    def __init__(self, testbed: Testbed, record: Callable[..., object]) -> None:
+        """`record` is called with the kind of an event and its fields when a fault is injected, and when it is over."""
+        self._testbed, self._record = testbed, record
         self._faults: Sequence[Fault] = testbed.setting.faults
-        self._age: dict[int, int] = {}  # of faults that have struck: how many attempts they have lasted
+        self._age: dict[int, int] = {}  # how many attempts each fault that was injected has lasted
         self._over: set[int] = set()
         self._timers: list[_Timer] = []
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
+        # One interface takes a cable "a-b" down, as its other end notices: the first end's by name that is a switch.
+        ports = sorted(self._ports.items(), reverse=True)
+        self._interfaces = {"-".join(sorted(ends)): interface for ends, interface in ports}
+        self._cables = [self._taken_down(fault) for fault in self._faults]
 
-    def in_force(self) -> list[int]:
-        """The faults that have struck and are not over, by their places in the scenario."""
-        return sorted(self._age.keys() - self._over)
-
-    def faults(self) -> tuple[Fault, ...]:
-        """The same as faults."""
-        return tuple(self._faults[place] for place in self.in_force())
+    def in_force(self) -> tuple[int, ...]:
+        """The faults that were injected and are not over."""
+        return tuple(sorted(self._age.keys() - self._over))
 
     def down(self) -> list[str]:
         """The switches that are down."""
-        return [fault.target for fault in self.faults() if fault.kind == "switch down"]
+        return [fault.target for fault in self._active() if fault.kind == "switch down"]
 
     def holds_controller(self) -> bool:
-        """Whether a controller that was killed must stay dead for now."""
-        return any(fault.kind == "controller killed" and fault.lasts is not None for fault in self.faults())
+        """Whether a controller that was killed must not be restarted yet."""
+        return any(fault.kind == "controller killed" and fault.lasts is not None for fault in self._active())
 
     def before(self, collective: int) -> bool:
-        """End what is over and begin what is due; whether anything has changed."""
-        over = [place for place in self.in_force() if self._age[place] == self._faults[place].lasts]
-        for place in over:
-            self._over.add(place)
-            self._end(self._faults[place])
+        """End the faults whose time is over and inject those that are due; whether there were any."""
+        over = [index for index in self.in_force() if self._age[index] == self._faults[index].lasts]
+        for index in over:
+            self._over.add(index)
+            self._record("over", fault=index)
+            self._end(index)
         due = self._due(collective, within=False)
-        for place in due:
-            self._strike(place)
+        for index in due:
+            self._inject(index)
         return bool(over or due)
 
     def during(self, collective: int, start_ns: int) -> None:
-        """See to it that what is due within a collective strikes at its instant."""
-        for place in self._due(collective, within=True):
-            after_s = self._faults[place].after_s
+        """Have the faults that are due within a collective injected at their instants."""
+        for index in self._due(collective, within=True):
+            after_s = self._faults[index].after_s
             assert after_s is not None
-            self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self._strike, place)))
+            self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self._inject, index)))
 
     def after(self) -> bool:
-        """Let time go by: an attempt is over. Whether anything struck within it.
+        """End an attempt; whether a fault was injected within it.
 
-        A fault whose instant has not come yet strikes now. Raises what went wrong in the making of a fault.
+        A fault whose instant has not come yet is injected now. Raises the error of an injection that failed.
         """
         timers, self._timers = self._timers, []
         for timer in timers:
             timer.settle()
-        for place in self.in_force():
-            self._age[place] += 1
+        for index in self.in_force():
+            self._age[index] += 1
         return bool(timers)
+
+    def _active(self) -> tuple[Fault, ...]:
+        return tuple(self._faults[index] for index in self.in_force())
 
     def _due(self, collective: int, *, within: bool) -> list[int]:
         return [
-            place
-            for place, fault in enumerate(self._faults)
-            if fault.collective == collective and (fault.after_s is not None) == within and place not in self._age
+            index
+            for index, fault in enumerate(self._faults)
+            if fault.collective == collective and (fault.after_s is not None) == within and index not in self._age
         ]
 
-    def _strike(self, place: int) -> None:
-        fault = self._faults[place]
-        self._age[place] = 0
-        if fault.kind.endswith("killed") and fault.lasts is None:  # what comes after it is another life
-            self._over.add(place)
-        self._struck_at(place, time.monotonic_ns())
+    def _inject(self, index: int) -> None:
+        fault = self._faults[index]
+        self._age[index] = 0
+        if fault.kind.endswith("killed") and fault.lasts is None:  # the process started in its place is not affected
+            self._over.add(index)
+        self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":
             self._testbed.controller.kill()
         elif fault.kind == "agent killed":
             os.kill(self._testbed.agent_pid(int(fault.target)), signal.SIGKILL)
         elif fault.kind == "agent slow":
-            self._testbed.shape(fault.collective, self.faults())
+            self._testbed.shape(fault.collective, self.in_force())
         elif fault.kind == "link loss":
             self._lose(fault, fault.amount)
-        elif fault.kind == "link down":
-            _links([self._cable(*fault.ends)], "down")
         else:
-            _links(self._around(fault.target), "down")
+            self._links(self._cables[index], "down")
+        if fault.kind == "switch down":
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])
 
-    def _end(self, fault: Fault) -> None:
+    def _end(self, index: int) -> None:
         """Undo a fault, as far as no other in force does the same."""
+        fault = self._faults[index]
         if fault.kind == "link loss":
-            self._lose(fault, max((f.amount for f in self.faults() if self._same(f, fault)), default=0.0))
-        elif fault.kind == "link down":
-            _links([self._cable(*fault.ends)], "up", self._dead())
-        elif fault.kind == "switch down" and fault.target not in self.down():
-            target = f"tcp:127.0.0.1:{PORT}"
-            words = [
-                "set-controller",
-                fault.target,
-                target,
-                "--",
-                "set",
-                "controller",
-                fault.target,
-                "max_backoff=1000",
-            ]
-            run_program(["ovs-vsctl", "--timeout=10", *words])
-            _links(self._around(fault.target), "up", self._dead())
+            same = (other for other in self._active() if other.kind == "link loss")
+            self._lose(fault, max((other.amount for other in same if {*other.ends} == {*fault.ends}), default=0.0))
+        if fault.kind == "switch down" and fault.target not in self.down():
+            set_controller = f"set-controller {fault.target} tcp:127.0.0.1:{PORT}"
+            backoff = f"set controller {fault.target} max_backoff=1000"
+            run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
+        kept_down = {cable for other in self.in_force() for cable in self._cables[other]}
+        self._links([cable for cable in self._cables[index] if cable not in kept_down], "up")
 
-    def _same(self, one: Fault, other: Fault) -> bool:
-        return one.kind == other.kind and set(one.ends) == set(other.ends)
+    def _taken_down(self, fault: Fault) -> list[str]:
+        """The cables that a fault takes down, in the order of a switch's ports."""
+        if fault.kind == "switch down":
+            return ["-".join(sorted(ends)) for ends in self._ports if ends[0] == fault.target]
+        return ["-".join(sorted(fault.ends))] if fault.kind == "link down" else []
 
-    def _dead(self) -> set[str]:
-        """The interfaces that faults in force keep down."""
-        found = {self._cable(*fault.ends) for fault in self.faults() if fault.kind == "link down"}
-        return found.union(*(self._around(switch) for switch in self.down()))
-
-    def _cable(self, a: str, b: str) -> str:
-        """The interface that takes a cable down: one end is enough, as the other one notices."""
-        ends = sorted((a, b), key=lambda end: (end, end))
-        return next(self._ports[pair] for pair in (tuple(ends), tuple(reversed(ends))) if pair in self._ports)
-
-    def _around(self, switch: str) -> list[str]:
-        """The interfaces that take all cables of a switch down."""
-        return [self._cable(switch, peer) for name, peer in self._ports if name == switch]
+    def _links(self, cables: Sequence[str], state: str) -> None:
+        """Take cables "down" or "up"."""
+        if cables:
+            lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
+            run_program(["ip", "-batch", "-"], lines)
 
     def _lose(self, fault: Fault, share: float) -> None:
-        """Have both directions of a cable lose this share, as far as switches send them."""
+        """Have both directions of a cable lose this share, 0 to 1, of the packets that switches send over it."""
         for pair in (fault.ends, fault.ends[::-1]):
             if pair in self._ports:
                 self._testbed.lose(self._ports[pair], share)
 
 
-def _links(interfaces: Sequence[str], state: str, but: "set[str] | frozenset[str]" = frozenset()) -> None:
-    lines = "".join(f"link set dev {interface} {state}\n" for interface in interfaces if interface not in but)
-    run_program(["ip", "-batch", "-"], lines)
-
-
 class _Timer:
-    """Something to be done at an instant of CLOCK_MONOTONIC, in a thread of its own, as the others wait."""
+    """Runs an action at an instant of CLOCK_MONOTONIC, in its own thread, while the main thread waits for agents."""
 
     def __init__(self, instant_ns: int, action: Callable[[], object]) -> None:
         self._instant_ns, self._action = instant_ns, action
@@ -170,7 +157,7 @@ class _Timer:
         self._thread.start()
 
     def settle(self) -> None:
-        """Have it done at the latest now, and raise what went wrong."""
+        """Run the action now at the latest, and raise its error."""
         self._now.set()
         self._thread.join()
         if self._error is not None:

@@ -1,4 +1,5 @@
-"""Where a testbed runs: in a VM or on this machine's kernel, on which clock, at which scale, how late timers may be."""
+"""The platform of a testbed: a VM or this machine's kernel, its clock, rate scale and timer tolerance; and host-wide
+settings that are restored."""
 
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from topologies.shaping.classes import VIRTUAL_LATE_S
 from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 WALL_LATE_S = 1e-3
-"""How late a timer of an unburdened machine may be in real time, for a class to lose nothing by it."""
+"""In real time, seconds: an HTB class loses no capacity to timers that are late by up to this."""
 WALL_LEAD_S = 0.3
 
 _SYSCTLS = ("net/core/netdev_max_backlog", "net/ipv4/tcp_mem")
@@ -20,16 +21,17 @@ _SWITCH_KEYS = ("max-idle", "max-revalidator")
 _VSCTL = ("ovs-vsctl", "--timeout=10", "--no-wait")
 
 CAPACITY = "capacity"
-"""Instead of a mode: measure what the machine carries, and run no collective."""
+"""In place of a mode: measure the throughput of the machine, and run no collective."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What a testbed stands on.
+    """The platform that a testbed runs on.
 
-    `own_openvswitch`: bring up and take down an Open vSwitch of its own, as in the VM; else the machine's must run.
-    `folder` is for its files and is made if need be. `scale` is applied to what is carried, `late_s` is how late a
-    timer may be, and `lead_s` how long the agents have to hear of a collective. `is_real`: time passes as on a clock.
+    `own_openvswitch`: start and stop an Open vSwitch, as in the VM; else the machine's own must be running. `folder`
+    is for the testbed's files, and is made if need be. `scale` applies to rates and chunks, `late_s` is how late a
+    timer may be, and `lead_s` the time from the command to begin a collective to its beginning. `is_real`: the clock
+    is the wall clock.
     """
 
     own_openvswitch: bool = True
@@ -41,12 +43,12 @@ class Ground:
 
     @classmethod
     def real(cls, scale: RateScale, *, own_kernel: bool) -> "Ground":
-        """Of an experiment on the wall clock: on the machine's own kernel and Open vSwitch, or else in a VM."""
+        """For the wall clock: on the machine's own kernel and Open vSwitch, or else in a VM."""
         return cls(own_openvswitch=not own_kernel, scale=scale, late_s=WALL_LATE_S, lead_s=WALL_LEAD_S, is_real=True)
 
     @classmethod
     def parse(cls, text: str) -> "Ground":
-        """What `str` has made of the ground of an experiment on the wall clock; raises ScaleError."""
+        """The platform for the wall clock that `str` gave this text for; raises ScaleError."""
         place, _, scale = text.partition(" ")
         return cls.real(RateScale.parse(scale), own_kernel=place == "machine")
 
@@ -55,7 +57,7 @@ class Ground:
 
     @contextmanager
     def files(self) -> Iterator[Path]:
-        """A folder for the time of an experiment: `folder` in the VM, on a machine one of this experiment's own."""
+        """A folder for the time of an experiment: `folder` in the VM, elsewhere a temporary one."""
         if self.own_openvswitch:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             yield self.folder
@@ -69,11 +71,11 @@ VIRTUAL = Ground()
 
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Restore at the end what a network changes for the whole machine: two sysctls, two settings of Open vSwitch.
+    """Restore at the end what a network changes for the whole host: two sysctls, two settings of Open vSwitch.
 
     Raises NetworkError where Open vSwitch does not answer.
     """
-    from topologies.mininet_nodes import run_program  # takes its time to load, as it brings Mininet
+    from topologies.mininet_nodes import run_program  # slow to import, as it imports Mininet
 
     sysctls = {path: path.read_text() for path in (Path("/proc/sys", name) for name in _SYSCTLS)}
     settings = {key: _switch_setting(key) for key in _SWITCH_KEYS}
@@ -90,12 +92,12 @@ def put_back() -> Iterator[None]:
 
 
 def _switch_setting(key: str) -> str:
-    """A setting of the machine's Open vSwitch, nothing where it has none."""
+    """A setting of the host's Open vSwitch, "" where it is not set."""
     from topologies.mininet_nodes import NetworkError
 
     command = [*_VSCTL, "--if-exists", "get", "Open_vSwitch", ".", f"other_config:{key}"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # of its own 10 s
     if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines()
-        raise NetworkError(f"Open vSwitch does not answer: {said[-1] if said else 'ovs-vsctl failed'}")
+        lines = ended.stderr.strip().splitlines()
+        raise NetworkError(f"Open vSwitch does not answer: {lines[-1] if lines else 'ovs-vsctl failed'}")
     return ended.stdout.strip().strip('"')

@@ -1,7 +1,7 @@
-"""What the VM is like while collectives run in it: its kernel, Open vSwitch, every qdisc, and the kernel's settings.
+"""A snapshot of the machine that collectives run on: kernel, Open vSwitch, every qdisc, and the kernel's settings.
 
-Looks, and changes nothing; it runs inside the VM, where imports are slow. What is seen goes into a run's provenance,
-before the first collective and after the last, so that a setting that something changed on the way can be found.
+Taken before the first collective and after the last, for a run's provenance, so that a setting that changed meanwhile
+can be found. Changes nothing. Runs inside the VM, where imports are slow.
 """
 
 import ctypes
@@ -20,36 +20,36 @@ _OTHERS = ("kernel/randomize_va_space", "kernel/sched_rt_runtime_us", "vm/overco
 
 
 def seen(host_pid: int) -> dict[str, object]:
-    """What there is to see; `host_pid` is a process in a GPU's network namespace.
+    """The snapshot; `host_pid` is a process in a GPU's network namespace.
 
     `sysctls` has the settings of the switches' namespace by name, and under "gpu" those of the GPU's that differ.
     """
-    version = _said(["ovs-vswitchd", "--version"]).partition("\n")[0]
+    version = _output(["ovs-vswitchd", "--version"]).partition("\n")[0]
     switches, gpu = sysctls(), _within(host_pid)
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.version()}",
         "openvswitch": version.rpartition(" ")[2],
         "sysctls": {**switches, "gpu": {name: value for name, value in gpu.items() if switches.get(name) != value}},
-        "qdiscs": _said(["tc", "qdisc", "show"]).splitlines(),
+        "qdiscs": _output(["tc", "qdisc", "show"]).splitlines(),
     }
 
 
 def sysctls() -> dict[str, str]:
-    """The settings of this thread's network namespace that bear on TCP and on forwarding, and a few of the system's."""
+    """The settings of this thread's network namespace for TCP and forwarding, and a few of the system's."""
     root = Path("/proc/sys")
     files = [file for folder in _FOLDERS for file in sorted((root / folder).glob("*")) if file.is_file()]
     found = {}
     for file in [*files, *(root / name for name in _OTHERS)]:
         try:
             text = file.read_text()
-        except OSError:  # some can only be written, some kernels lack some
+        except OSError:  # some can only be written, and some kernels lack some
             continue
         found[".".join(file.relative_to(root).parts)] = " ".join(text.split())
     return found
 
 
 def _within(pid: int) -> dict[str, str]:
-    """The settings of another process's network namespace, looked at from a thread that enters it and ends."""
+    """The settings of another process's network namespace, read by a thread that enters it and ends."""
     found: dict[str, str] = {}
 
     def look() -> None:
@@ -66,7 +66,7 @@ def _within(pid: int) -> dict[str, str]:
     return found
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
     except subprocess.TimeoutExpired:

@@ -1,11 +1,12 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
-For the VM or another ground (`Ground`), as root; `inside` is what is run there. What is chosen on the way is chosen as
-in an experiment on real machines: the ring by the hosts' side, the WAN paths by the controller. What to do about faults
-is `trial`'s.
+For the VM or another platform (`Ground`), as root; `scenarios.testbed.__main__` runs it there. As in an experiment on
+real machines, the hosts' side chooses the ring and the controller the WAN paths. What to do about faults is in
+`recovery`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,53 +18,54 @@ from controller.api.client import ControllerError
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
 from hosts.communicator import CollectiveError, Communicator
-from hosts.embedding.ring import rank_order
 from hosts.monitor import TimerLatency, throughput_bps
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Mode, choose_rings
-from scenarios.spec.faults import Fault, known, slowed
+from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
 from scenarios.testbed.platform import VIRTUAL, Ground, put_back
-from scenarios.testbed.row import Row
+from scenarios.testbed.record import CollectiveRecord, Reconfiguration
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
-from topologies.conditions.sampler import delays_s, sampler
+from topologies.conditions.sampler import delays_s
 from topologies.errors import SpecError
-from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import start
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
+_UNCHANGED = Reconfiguration()
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
 
 
 class WrongDataError(CollectiveError):
-    """A collective that delivered wrong bytes, which no repetition makes good."""
+    """A collective that delivered wrong bytes; it must not be repeated."""
 
 
 class Testbed:
-    """Everything that a setting needs, up and ready; a context manager that takes it down again.
+    """Everything that a configuration needs, up and ready; a context manager that takes it down again.
 
-    `ground` is what it stands on; `tell` is told, in a few words, what is being done next while it comes up. Raises the
-    errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
+    `ground` is the platform it runs on; `tell` is called with a few words before each step that may take long. Raises
+    the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
-    `delays_s`, [links], are the links' delays; `ring` is the ring of the next collective, rank by rank. Whoever sets it
-    calls `join` before the next collective, and `route` if it needs other paths.
+    `delays_s`, [links], are the links' delays; `ring` is the ring of the next collective, rank by rank. After setting
+    it, call `join` before the next collective, and `route` if it needs other paths.
     """
 
     def __init__(
         self, setting: Scenario, *, ground: Ground = VIRTUAL, tell: Callable[[str], object] = lambda _: None
     ) -> None:
         self.setting, self.ground, self._tell = setting, ground, tell
-        self.fabric: Fabric = build_fabric(setting.fabric)
-        self._conditions = sampler(self.fabric, setting.conditions, seed=setting.run.seed)
+        self._conditions = conditions_of(setting)
+        self.fabric: Fabric = self._conditions.fabric
         self.delays_s: Floats = delays_s(self.fabric, setting.conditions)
-        self.router = Router(self.fabric, self.delays_s)
-        self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing that was last asked for
+        self._router = Router(self.fabric, self.delays_s)
+        self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.ring: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._stack = ExitStack()
@@ -81,7 +83,7 @@ class Testbed:
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(start(self.fabric, controller_port=PORT))
             self._tell("the shaping of the links")
-            self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
+            self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
             stack.callback(self._unshape)
             self._tell("the controller and its rules")
             self._controller = stack.enter_context(self.controller.client())
@@ -121,11 +123,11 @@ class Testbed:
         )
 
     def seen(self) -> dict[str, object]:
-        """What the VM is like now (`witness.seen`)."""
+        """A snapshot of the VM (`snapshot.seen`)."""
         return snapshot.seen(self.network.host_pids[0])
 
-    def run(self, mode: Mode, *, count: int) -> Iterator[Row]:
-        """Run the first `count` collectives of the setting in one mode, in order; whatever fails ends it."""
+    def run(self, mode: Mode, *, count: int) -> Iterator[CollectiveRecord]:
+        """Run the first `count` collectives of the configuration in one mode, in order; any failure ends it."""
         for number in range(count):
             yield self.collective(mode, number)
 
@@ -134,76 +136,95 @@ class Testbed:
         mode: Mode,
         number: int,
         *,
-        in_force: Collection[Fault] = (),
-        afresh: bool = False,
+        attempt: int = 1,
+        in_force: Sequence[int] = (),
+        reroute: bool = False,
         on_start: Callable[[int], object] = lambda _: None,
-    ) -> Row:
+        undisturbed: Callable[[], bool] = lambda: True,
+    ) -> CollectiveRecord:
         """Run the collective of this number, after all before it.
 
-        `in_force` are the faults that those who choose rings and paths know of; `afresh` has paths chosen even where
-        the mode would not. Without a living controller no path is chosen, and forwarding stays as it is. `on_start` is
-        told when the collective begins (CLOCK_MONOTONIC, ns), shortly before.
+        `in_force` are the faults, by index, under which ring and paths are chosen; `reroute` has paths chosen even
+        where the mode would not. Without a living controller none are, and forwarding stays as it is. `on_start` and
+        `undisturbed` are as for `measure`. Raises CollectiveError where there is no ring or the collective fails,
+        WrongDataError where it delivers wrong data, ControllerError and TcError.
         """
-        reembeds, routed = self._prepare(mode, number, in_force, afresh=afresh)
+        self._tell(f"collective {number}: the shaping of the links")
+        self.shape(number, in_force)
+        change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
         self._tell(f"collective {number}: the AllGather")
-        return self.measure(number, reembedded=reembeds, rerouted=mode.reroutes and routed, on_start=on_start)
+        return self.measure(
+            number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
+        )
+
+    def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
+        """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
+        every = self.setting.collective.reembed_every
+        reembeds = mode.reembeds_at(number, every)
+        self._tell(f"collective {number}: the ring")
+        begun_ns = time.monotonic_ns()
+        embeds = reembeds or not self.ring
+        if embeds:
+            try:
+                self.ring = self.choose_ring(mode, rates_bps)
+            except ValueError as error:  # too much is down
+                raise CollectiveError(f"no ring can be chosen: {error}") from None
+        self.join()
+        routes = self.controller.alive() and (reroute or number == 0 or mode.routes_at(number, every))
+        if routes:
+            self._tell(f"collective {number}: the controller's paths")
+        messages = self.route(mode, rates_bps) if routes else 0
+        if not embeds and not routes:
+            return _UNCHANGED
+        took_ns = time.monotonic_ns() - begun_ns
+        return Reconfiguration(reembeds, mode.reroutes and routes, took_ns, messages)
 
     def measure(
         self,
         number: int,
         *,
-        reembedded: bool = False,
-        rerouted: bool = False,
+        change: Reconfiguration = _UNCHANGED,
+        attempt: int = 1,
+        faults: Sequence[int] = (),
         on_start: Callable[[int], object] = lambda _: None,
-    ) -> Row:
-        """Run an AllGather of this number along the ring and the paths that are in force.
+        undisturbed: Callable[[], bool] = lambda: True,
+    ) -> CollectiveRecord:
+        """Run an AllGather of this number along the ring and the paths that are in force, after that change to them.
 
-        Raises CollectiveError where it fails, WrongDataError where it delivers wrong data.
+        `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, `undisturbed`
+        after its end for the record's field. Raises CollectiveError where it fails, WrongDataError where it delivers
+        wrong data.
         """
-        path = self._along()
-        self._late()
+        path = self._path()
+        self._timer_overrun()
         result = self._communicator.allgather(on_start=on_start)
-        late = self._late()
+        late = self._timer_overrun()
         if result.faults:
             fault = result.faults[0]
             raise WrongDataError(
                 f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
             )
         zero_ns = min(result.start_ns)
-        return Row(
+        return CollectiveRecord(
             collective=number,
-            completion_s=result.completion_s,
             ring=self.ring,
             path=path,
-            reembedded=reembedded,
-            rerouted=rerouted,
-            drops=self.drops(),
-            late=late,
+            reembedded=change.reembedded,
+            rerouted=change.rerouted,
+            reconfigure_ns=change.took_ns,
+            reconfigure_messages=change.messages,
             start_ns=tuple(at - zero_ns for at in result.start_ns),
             arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
+            drops=self.drops(),
+            late=late,
+            attempts=attempt,
+            faults=tuple(faults),
+            undisturbed=undisturbed(),
         )
 
     def drops(self) -> int:
         """Packets dropped anywhere since the last call."""
         return sum(self._drops.drops().values())
-
-    def _prepare(self, mode: Mode, number: int, in_force: Collection[Fault], *, afresh: bool) -> tuple[bool, bool]:
-        """Shape the links for a collective, and see to its ring and paths; whether each was chosen anew."""
-        rates_bps = self._conditions.rates_bps(number, 1)[0]
-        self._tell(f"collective {number}: the shaping of the links")
-        self.change(slowed(rates_bps, in_force, self.fabric))
-        rates_bps = known(rates_bps, in_force, self.fabric)
-        reembeds = mode.reembeds_at(number, self.setting.collective.reembed_every)
-        self._tell(f"collective {number}: the ring")
-        if reembeds or not self.ring:
-            self._embed(mode, rates_bps)
-        else:
-            self.join()
-        routed = self.controller.alive() and (mode.reroutes or reembeds or number == 0 or afresh)
-        if routed:
-            self._tell(f"collective {number}: the controller's paths")
-            self.route(mode, rates_bps)
-        return reembeds, routed
 
     def join(self) -> None:
         """Make the connections of the ring, unless they are there."""
@@ -251,23 +272,17 @@ class Testbed:
         """The process of an agent."""
         return int(self._communicator.agent_pids[rank])
 
-    def bytes_again(self) -> int:
-        """The bytes that TCP has sent again since the ring was made."""
+    def retransmitted_bytes(self) -> int:
+        """The bytes that TCP has retransmitted since the ring was made; raises CollectiveError."""
         return self._communicator.retransmitted_bytes()
 
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
-        found: Mapping[str, Any] = self._controller.status()
-        return found
+        return self._controller.status()
 
-    def outages(self) -> list[dict[str, Any]]:
-        """What the controller says has been down (`controller.routing.link_state.Outage`); raises ControllerError."""
-        found: list[dict[str, Any]] = self.status()["outages"]
-        return found
-
-    def shape(self, number: int, in_force: Collection[Fault]) -> None:
-        """Shape the links for a collective that is under way, with other faults."""
-        self.change(slowed(self._conditions.rates_bps(number, 1)[0], in_force, self.fabric))
+    def shape(self, number: int, in_force: Sequence[int]) -> None:
+        """Shape the links for a collective with these faults, by index; it may be under way."""
+        self.change(self._conditions.shaped_bps(number, self._faults(in_force)))
 
     def change(self, rates_bps: Floats) -> None:
         """Give the links other rates, [links] bit/s, of which the rate scale's part is carried."""
@@ -277,7 +292,7 @@ class Testbed:
         """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
         self._unshape()
         if delays_s is not None:
-            self.delays_s, self.router = delays_s, Router(self.fabric, delays_s)
+            self.delays_s, self._router = delays_s, Router(self.fabric, delays_s)
         self._shaper = self._shape(rates_bps)
 
     def allow_late(self, late_s: float) -> None:
@@ -285,7 +300,7 @@ class Testbed:
         self._shaper.shaping = replace(self._shaper.shaping, late_s=late_s)
 
     def lose(self, interface: str, share: float) -> None:
-        """Have a switch's port lose this share of what it sends."""
+        """Have a switch's port lose this share, 0 to 1, of the packets that it sends."""
         self._shaper.lose(interface, share)
 
     def carried_bps(self) -> float:
@@ -294,43 +309,33 @@ class Testbed:
         try:
             return throughput_bps(self.fabric, self.network.host_pids)
         finally:
-            self._shaper = self._shape(self._conditions.rates_bps(0, 1)[0])
+            self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
 
-    def _late(self) -> bool:
-        """Whether timers were later, since this was asked last, than the shaping allows for; never in virtual time."""
+    def _timer_overrun(self) -> bool:
+        """Whether timers were later since the last call than the shaping allows for; never in virtual time."""
         return self._watch is not None and self._watch.worst_s() > self.ground.late_s
 
-    def _embed(self, mode: Mode, rates_bps: Floats) -> None:
-        """Choose the ring as the hosts do, and make its connections where it is another one."""
-        try:
-            self.ring = self.chosen_ring(rates_bps, best=mode.reembeds, reroutes=mode.reroutes)
-        except ValueError as error:  # so much is down that there is none
-            raise CollectiveError(f"no ring can be chosen: {error}") from None
-        self.join()
+    def choose_ring(self, mode: Mode, rates_bps: Floats) -> tuple[int, ...]:
+        """The ring of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError where there is none."""
+        size = self.setting.collective.chunk_bytes
+        (ring,) = choose_rings(self._router, rates_bps[None], mode=mode, chunk_bytes=size)
+        return tuple(int(rank) for rank in ring)
 
-    def chosen_ring(self, rates_bps: Floats, *, best: bool, reroutes: bool) -> tuple[int, ...]:
-        """The best ring under these rates, [links] bit/s, 0 for a link that is down, or the one in rank order.
-
-        `reroutes`: the best WAN paths are about to be chosen for it. Raises ValueError where there is no ring.
-        """
-        if best:
-            size = self.setting.collective.chunk_bytes
-            (chosen,) = choose_rings(self.router, rates_bps[None], chunk_bytes=size, reroutes=reroutes)
-        else:
-            chosen = rank_order(self.fabric.gpus_per_site, self.fabric.site_cycle)
-        return tuple(int(rank) for rank in chosen)
-
-    def route(self, mode: Mode, rates_bps: Floats) -> None:
-        """Have the controller choose and install the paths of the ring's crossings."""
+    def route(self, mode: Mode, rates_bps: Floats) -> int:
+        """Have the controller choose and install the paths of the ring's crossings; the OpenFlow messages it sent."""
         crossings = self._crossings()
         reply = self._controller.route(
             crossings=crossings,
-            rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what is down the controller knows by itself
+            rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
             delays_s=self.delays_s.tolist(),
             chunk_bytes=self.setting.collective.chunk_bytes,
             best=mode.reroutes,
         )
         self._asked = dict(zip(crossings, reply.paths, strict=True))
+        return reply.messages
+
+    def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
+        return tuple(self.setting.faults[index] for index in indices)
 
     def _edges(self) -> list[tuple[int, int]]:
         return list(zip(self.ring, [*self.ring[1:], self.ring[0]], strict=True))
@@ -339,8 +344,8 @@ class Testbed:
         site = [gpu.site for gpu in self.fabric.gpus]
         return [(src, dst) for src, dst in self._edges() if site[src] != site[dst]]
 
-    def _along(self) -> tuple[int, ...]:
-        """The path of every edge of the ring, as last told; of a crossing that was never asked for, the fixed one."""
+    def _path(self) -> tuple[int, ...]:
+        """The path of every edge of the ring as the controller last answered, or the fixed one; -1 within a site."""
         gpus, between = self.fabric.gpus, self.fabric.paths_between
         fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
         return tuple((fixed | self._asked).get(edge, -1) if edge in fixed else -1 for edge in self._edges())

@@ -13,9 +13,11 @@ import sys
 
 import psutil
 
+from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.policies.decide import MODES
 from scenarios.spec.load import load_scenario
-from scenarios.testbed.recovery import Account, Trial
+from scenarios.testbed.record import CollectiveRecord, Event
+from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import Failure, Testbed
 
 COUNT = 4
@@ -51,9 +53,13 @@ def watch(testbed: Testbed, mode: str) -> None:
 
 
 def kill(testbed: Testbed, mode: str, victim: str) -> None:
-    for row in Trial(testbed, MODES[mode]).run(count=COUNT):
-        if isinstance(row, Account):
-            print(f"{row.what}: {row.outcome}, {row.collectives_lost} lost", flush=True)
+    events: list[Event] = []
+    for row in Recovery(testbed, MODES[mode]).run(count=COUNT):
+        if not isinstance(row, CollectiveRecord):
+            events.append(row)
+            if row["event"] == "ended":
+                for fault in fault_outcomes(events):
+                    print(f"{fault['what']}: {fault['outcome']}, {fault['collectives_lost']} lost", flush=True)
             continue
         print(row.collective, flush=True)
         if row.collective != 1:

@@ -206,9 +206,9 @@ def test_flow_rules_have_the_fabrics_names_and_the_order_of_priority() -> None:
     assert [line.split() for line in text.flows(DUMP, FABRIC, "s0l0").splitlines()] == [
         ["rule", "from", "to", "coming", "goes", "to", "packets", "bytes"],
         ["route", "12", "g0", "g4", "tagged", "2,", "from", "s0p0", "s0p1", "7", "70", "kB"],
-        ["standing", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
-        ["standing", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
-        ["standing", "g0", "site", "1", "s0p0", "0", "0", "B"],
+        ["default", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
+        ["default", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
+        ["default", "g0", "site", "1", "s0p0", "0", "0", "B"],
         DUMP.splitlines()[-1].split(),  # not the controller's, as it is
     ]
 

@@ -139,6 +139,19 @@ class Fabric:
         """The logical link from border router to rank, [B, n]; -1 across sites."""
         return self._index_table("from_br", self.border_routers, self._gpu_names)
 
+    def edge_links(self, src: int, dst: int, path: int) -> tuple[int, ...]:
+        """The logical links from rank to rank over the WAN path of that index, -1 within a site, in order.
+
+        Raises ValueError where the two are not joined so, IndexError where there is no such path or rank.
+        """
+        links = [self.intra_index[src, dst]]
+        if path >= 0:
+            over = self.paths[path]
+            links = [self.to_br_index[src, over.src_br], *over.links, self.from_br_index[over.dst_br, dst]]
+        if min(links) < 0:
+            raise ValueError(f"no path {path} leads from rank {src} to rank {dst}")
+        return tuple(int(link) for link in links)
+
     @property
     def _gpu_names(self) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in self.gpus)

@@ -1,4 +1,4 @@
-"""Faults as they are carried out, on a testbed that only notes what is done to it."""
+"""Faults as they are injected, into a testbed that only notes what is done to it."""
 
 import re
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector
-from scenarios.testbed.fault_injector import Mishaps
+from scenarios.testbed.fault_injector import FaultInjector
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
@@ -21,13 +21,16 @@ class Noted:
         self.down: set[str] = set()
         self.loss: dict[str, float] = {}
         self.controllers: list[str] = []
-        self.struck: list[int] = []
+        self.events: list[tuple[str, int, Any]] = []
         monkeypatch.setattr(fault_injector, "run_program", self.run_program)
         testbed: Any = SimpleNamespace(
             setting=SimpleNamespace(faults=faults), fabric=FABRIC, lose=self.loss.__setitem__
         )
         testbed.controller = SimpleNamespace(kill=lambda: self.controllers.append("killed"))
-        self.mishaps = Mishaps(testbed, lambda place, _: self.struck.append(place))
+        self.injector = FaultInjector(testbed, self.record)
+
+    def record(self, event: str, *, fault: int, **fields: Any) -> None:
+        self.events.append((event, fault, fields.get("cables")))
 
     def run_program(self, command: list[str], text: str = "") -> None:
         for interface, state in re.findall(r"^link set dev (\S+) (up|down)$", text, re.MULTILINE):
@@ -37,9 +40,9 @@ class Noted:
 
     def attempt(self, collective: int) -> bool:
         """An attempt at a collective from its beginning to its end; whether anything changed before it."""
-        changed = self.mishaps.before(collective)
-        self.mishaps.during(collective, 0)
-        self.mishaps.after()
+        changed = self.injector.before(collective)
+        self.injector.during(collective, 0)
+        self.injector.after()
         return changed
 
 
@@ -62,7 +65,8 @@ def test_an_attempt_that_is_lost_counts_for_how_long_a_fault_lasts(monkeypatch: 
     for collective, down in ((0, 0), (1, 1), (1, 1), (1, 0)):  # collective 1 is begun three times
         noted.attempt(collective)
         assert len(noted.down) == down
-    assert noted.struck == [0]  # once, not at every attempt
+    # Once, not at every attempt.
+    assert noted.events == [("injected", 0, ["s0b0-s1b0"]), ("over", 0, None)]
 
 
 def test_a_link_loses_in_both_directions_what_it_is_to_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +106,7 @@ def test_a_controller_stays_dead_for_as_long_as_it_says(
     noted = Noted(monkeypatch, Fault(collective=1, kind="controller killed", lasts=lasts))
     found = []
     for collective in range(4):
-        noted.mishaps.before(collective)
-        found.append(noted.mishaps.holds_controller())
-        noted.mishaps.after()
+        noted.injector.before(collective)
+        found.append(noted.injector.holds_controller())
+        noted.injector.after()
     assert found == held and noted.controllers == ["killed"]

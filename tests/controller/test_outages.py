@@ -1,4 +1,4 @@
-"""What is dead is led around: by the standing rules, by routes, by path choice and by the controller as it goes."""
+"""Failures are routed around: by the default rules, by routes, by path choice and by the controller as it runs."""
 
 from collections.abc import Iterable
 from itertools import combinations, pairwise
@@ -126,7 +126,7 @@ def test_where_nothing_is_left_the_crossing_is_named() -> None:
     assert np.isinf(cost[0, 1, 6])
 
 
-def test_a_controller_keeps_account_of_what_is_down() -> None:
+def test_the_link_state_is_what_ports_and_switches_report() -> None:
     outages = Outages(FABRIC)
     assert outages.dead() == NONE
     port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
@@ -198,7 +198,7 @@ def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int
     assert (forwarding.path(3, 4), forwarding.path(7, 0)) == (3, 4)
 
 
-def test_an_outage_was_seen_when_the_first_word_of_it_came(monkeypatch):
+def test_an_outage_was_seen_when_the_first_report_of_it_came(monkeypatch):
     now = [100]
     monkeypatch.setattr(controller_outages.time, "monotonic_ns", lambda: now[0])
     found, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})

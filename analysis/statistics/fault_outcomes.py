@@ -1,0 +1,191 @@
+"""Fault outcomes: when each fault of an emulated point was detected and recovered from, and what it cost.
+
+A pure function of the events that the testbed records while it runs. An event is a mapping with `event`, its kind,
+`at_ns` (CLOCK_MONOTONIC) and `collective`, and further fields by kind:
+
+    injected      a declared fault took effect: `fault` (its index in the scenario), `kind`, `what`, and `cables`, the
+                  cables "a-b" that it takes down, sorted
+    over          the time of the fault `fault` has passed
+    failed        an attempt at a collective failed (`lost` 1), or an agent or the controller failed between collectives
+                  (`lost` 0): `why`, `retransmitted_bytes` that the attempt had sent in vain
+    restarted     `what`, "agents" or "controller", was started again; the failure had been seen at `detected_ns`
+    outages       what the controller lists of failed cables: `outages` of `died`, `back`, `seen_ns` and `done_ns`, 0
+                  until all switches have confirmed the new paths
+    retransmitted TCP has sent `retransmitted_bytes` again within a collective that completed
+    completed     a collective completed that a fault may have affected
+    ended         the run is over; `why` is the error, "" where there is none
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = Mapping[str, Any]
+
+UNDECLARED = -1
+"""The index of a fault that no scenario declares."""
+
+_CUTS = ("link down", "switch down")
+_AGENTS = ("agent killed", "")  # what new agents recover from; "" is an undeclared failure
+
+
+@dataclass(kw_only=True)
+class _Fault:
+    """A fault and what has been attributed to it; times in ns."""
+
+    index: int
+    collective: int
+    kind: str
+    what: str
+    injected_ns: int
+    cables: frozenset[str] = field(default=frozenset())
+    active: bool = True
+    failing: bool = False  # a collective failed because of it and has not been completed
+    detected_ns: int | None = None
+    recovered_ns: int | None = None
+    collectives_lost: int = 0
+    retransmitted_bytes: int = 0
+
+    def detect(self, at_ns: int) -> None:
+        if self.detected_ns is None:
+            self.detected_ns = at_ns
+
+    def recover(self, at_ns: int, *, detected_ns: int) -> None:
+        if self.recovered_ns is None:
+            self.detect(detected_ns)
+            self.recovered_ns = at_ns
+
+    def since_s(self, at_ns: int | None) -> float | None:
+        return None if at_ns is None else max(0, at_ns - self.injected_ns) / 1e9
+
+
+def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """The rows of a point's faults in the order in which they took effect.
+
+    The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds from the
+    fault, None for never; `outcome` is "recovered", "ridden out" where nothing had to be done, or "aborted: " and why.
+    """
+    faults: list[_Fault] = []
+    outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # the last form in which the controller listed each
+    why = ""
+    for event in events:
+        at_ns, kind = event["at_ns"], event["event"]
+        if kind == "injected":
+            faults.append(_declared(event))
+        elif kind == "over":
+            next(fault for fault in faults if fault.index == event["fault"]).active = False
+        elif kind == "failed":
+            _fail(faults, event)
+        elif kind == "restarted":
+            _restart(faults, event)
+        elif kind == "outages":
+            outages |= {(one["seen_ns"], *one["died"], "", *one["back"]): one for one in event["outages"]}
+        elif kind == "retransmitted" and faults:
+            faults[-1].retransmitted_bytes += event["retransmitted_bytes"]
+        elif kind == "completed":
+            for fault in faults:
+                fault.failing = False
+                if fault.collectives_lost:
+                    fault.recover(at_ns, detected_ns=fault.injected_ns)
+        elif kind == "ended":
+            why = event["why"]
+    for place, fault in enumerate(faults):
+        later = [other.injected_ns for other in faults[place + 1 :] if other.cables & fault.cables]
+        _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
+    return [_row(fault, why) for fault in faults]
+
+
+def _declared(event: Event) -> _Fault:
+    return _Fault(
+        index=event["fault"],
+        collective=event["collective"],
+        kind=event["kind"],
+        what=event["what"],
+        injected_ns=event["at_ns"],
+        cables=frozenset(event["cables"]),
+    )
+
+
+def _undeclared(event: Event, what: str, at_ns: int) -> _Fault:
+    return _Fault(index=UNDECLARED, collective=event["collective"], kind="", what=what, injected_ns=at_ns)
+
+
+def _fail(faults: list[_Fault], event: Event) -> None:
+    """Attribute a failed attempt to a fault, or to an undeclared one that is added."""
+    fault = _blamed(faults)
+    if fault is None:
+        fault = _undeclared(event, event["why"], event["at_ns"])
+        faults.append(fault)
+    if fault.kind in _AGENTS:
+        fault.detect(event["at_ns"])
+    if fault.kind in _CUTS:
+        fault.recovered_ns, fault.failing = None, True  # other paths, if there were any, did not help
+    fault.collectives_lost += event["lost"]
+    fault.retransmitted_bytes += event["retransmitted_bytes"]
+
+
+def _blamed(faults: Sequence[_Fault]) -> _Fault | None:
+    """The fault to which a failed attempt is attributed: the oldest undetected agent kill; else the newest active link
+    or switch fault; else the newest controller fault or undeclared failure not recovered from; None if there is none.
+    """
+    for fault in faults:
+        if fault.kind == "agent killed" and fault.detected_ns is None:
+            return fault
+    for fault in reversed(faults):
+        if fault.active and fault.kind in (*_CUTS, "link loss"):
+            return fault
+    for fault in reversed(faults):
+        if fault.recovered_ns is None and fault.kind in ("controller killed", ""):
+            return fault
+    return None
+
+
+def _restart(faults: list[_Fault], event: Event) -> None:
+    """Recover what new agents, or a new controller, recover from; a controller that nothing killed is a fault too."""
+    kinds: tuple[str, ...] = _AGENTS
+    if event["what"] == "controller":
+        killed = any(fault.kind == "controller killed" and fault.recovered_ns is None for fault in faults)
+        kinds = ("controller killed",) if killed else ("",)
+        if not killed:
+            faults.append(_undeclared(event, "the controller has died", event["detected_ns"]))
+    for fault in faults:
+        if fault.kind in kinds:
+            fault.recover(event["at_ns"], detected_ns=event["detected_ns"])
+
+
+def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: int | None) -> None:
+    """When the controller detected that a fault's cables had failed, and when no path led over them any more.
+
+    A switch takes its cables with it one after another, and new paths may take several attempts. Where there were none,
+    or collectives failed in spite of them, the fault is recovered from when its cables are back. Outages from
+    `until_ns` on are another fault's.
+    """
+    since = [one for one in outages if one["seen_ns"] >= fault.injected_ns]
+    since = [one for one in since if until_ns is None or one["seen_ns"] < until_ns]
+    died = [one for one in since if fault.cables & set(one["died"])]
+    if not died:
+        return
+    fault.detected_ns = died[0]["seen_ns"]
+    if fault.failing:
+        return
+    back = [one for one in since if fault.cables & set(one["back"]) and one["seen_ns"] >= fault.detected_ns]
+    rerouted = [one for one in died if not back or one["seen_ns"] < back[0]["seen_ns"]]
+    helped = rerouted and rerouted[-1]["done_ns"] and not fault.collectives_lost
+    last = (rerouted if helped or not back else back)[-1]
+    fault.recovered_ns = last["done_ns"] or fault.recovered_ns
+
+
+def _row(fault: _Fault, why: str) -> dict[str, Any]:
+    outcome = "ridden out" if fault.recovered_ns is None else "recovered"
+    if why and fault.recovered_ns is None:
+        outcome = f"aborted: {why}"
+    return {
+        "fault": fault.index,
+        "at_collective": fault.collective,
+        "what": fault.what,
+        "detected_s": fault.since_s(fault.detected_ns),
+        "recovered_s": fault.since_s(fault.recovered_ns),
+        "collectives_lost": fault.collectives_lost,
+        "bytes_again": fault.retransmitted_bytes,
+        "outcome": outcome,
+    }

@@ -1,0 +1,134 @@
+"""Which fault a delay, a loss and a recovery are attributed to: made-up events, and those of a real run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.statistics.fault_outcomes import fault_outcomes
+
+STORED = Path(__file__).parent.parent / "fakes" / "fault_events.json"
+LEAF = ("g0-s0l0", "g1-s0l0", "s0l0-s0p0", "s0l0-s0p1")
+
+
+def injected(kind: str, *, fault: int = 0, at_ns: int = 0, cables: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"event": "injected", "collective": 1, "at_ns": at_ns, "fault": fault, "kind": kind, "what": kind,
+            "cables": list(cables)}  # fmt: skip
+
+
+def failed(at_ns: int, why: str = "the process of GPU 3 died", *, lost: int = 1, sent: int = 0) -> dict[str, Any]:
+    return {"event": "failed", "collective": 1, "at_ns": at_ns, "why": why, "lost": lost, "retransmitted_bytes": sent}
+
+
+def restarted(what: str, at_ns: int, *, detected_ns: int | None = None) -> dict[str, Any]:
+    detected_ns = at_ns if detected_ns is None else detected_ns
+    return {"event": "restarted", "collective": 1, "what": what, "at_ns": at_ns, "detected_ns": detected_ns}
+
+
+def event(kind: str, at_ns: int = 0, **fields: object) -> dict[str, Any]:
+    return {"event": kind, "collective": 1, "at_ns": at_ns, **fields}
+
+
+def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[str, Any]:
+    forms = [{"seen_ns": s, "done_ns": d, "died": list(died), "back": list(back)} for s, d, died, back in listed]
+    return event("outages", outages=forms)
+
+
+def test_the_events_of_a_real_run_give_the_outcomes_that_were_recorded_with_it() -> None:
+    """A link, a switch and an agent fault in an emulated run, with the outcomes as they were then worked out in it."""
+    stored = json.loads(STORED.read_text())
+    assert fault_outcomes(stored["events"]) == stored["outcomes"]
+
+
+FALLS = [
+    # seen, done, what died, what came back: the cables of a leaf, the first of which no rule leads over
+    (10, 10, LEAF[:1], ()), (20, 0, LEAF[1:], ()), (30, 50, LEAF[1:], ()),
+]  # fmt: skip
+RISES = [(900, 910, (), LEAF[:1]), (910, 930, (), LEAF[1:])]
+EARLIER = [(-20, -10, LEAF[:2], ()), (2, 3, (), LEAF[:2])]  # of a fault before, whose end comes late
+OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
+
+
+@pytest.mark.parametrize(
+    ("listed", "lost", "recovered_ns"),
+    [
+        (FALLS, 0, 50),
+        (FALLS[:2], 0, None),  # a detour that is not complete yet
+        (FALLS + RISES, 0, 50),
+        (EARLIER + FALLS, 0, 50),
+        (EARLIER, 0, None),
+        (FALLS[:2] + RISES, 0, 930),  # there was none before the switch was back
+        (FALLS + RISES, 1, 930),  # the detour did not help
+        (FALLS, 1, 50),  # or it did, in the end
+        (FALLS[:2], 1, 2000),  # there was none, and yet the collective was completed
+        (OTHER, 0, None),
+    ],
+)
+def test_a_switch_is_recovered_from_when_its_last_cable_is_avoided_or_it_is_back(
+    listed: list[Any], lost: int, recovered_ns: int | None
+) -> None:
+    completed = [event("completed", 2000), event("ended", why="")]
+    events = [injected("switch down", cables=LEAF), *[failed(60)] * lost]
+    (row,) = fault_outcomes([*events, outages(*sorted(OTHER[:1] + listed)), *completed])
+    assert row["outcome"] == ("ridden out" if recovered_ns is None else "recovered")
+    assert row["recovered_s"] == (None if recovered_ns is None else recovered_ns / 1e9)
+    assert row["collectives_lost"] == lost
+    if listed[0] in FALLS:
+        assert row["detected_s"] == 10 / 1e9
+
+
+def test_the_same_link_down_twice_is_two_faults_each_with_its_own_outage() -> None:
+    link = ("s0b0-s1b0",)
+    found = fault_outcomes(
+        [
+            injected("link down", cables=link), outages((10, 30, link, ())), event("over", 100, fault=0),
+            injected("link down", fault=1, at_ns=1000, cables=link),
+            outages((10, 30, link, ()), (101, 120, (), link), (1005, 1025, link, ())), event("ended", why=""),
+        ]
+    )  # fmt: skip
+    assert [(row["fault"], row["detected_s"], row["recovered_s"]) for row in found] == [
+        (0, 10e-9, 30e-9),
+        (1, 5e-9, 25e-9),
+    ]
+
+
+def test_a_failure_is_an_agent_kills_before_a_cut_links_and_a_cut_links_only_while_it_lasts() -> None:
+    cut = injected("link down", cables=("s0b0-s1b0",))
+    killed = injected("agent killed", fault=1, at_ns=100)
+    over = event("over", 500, fault=0)
+    found = fault_outcomes(
+        [
+            cut, killed, failed(200, sent=7), restarted("agents", 300), failed(400, sent=5), over,
+            failed(600, "what nobody declared", sent=3), restarted("agents", 700), event("completed", 800),
+            event("retransmitted", 900, retransmitted_bytes=1000), event("ended", why=""),
+        ]
+    )  # fmt: skip
+    rows = [(row["what"], row["collectives_lost"], row["bytes_again"], row["detected_s"]) for row in found]
+    assert rows == [
+        ("link down", 1, 5, 0.0),
+        ("agent killed", 1, 7, 100e-9),
+        ("what nobody declared", 1, 1003, 0.0),
+    ]
+    assert [row["fault"] for row in found] == [0, 1, -1]
+    assert [row["recovered_s"] for row in found] == [800e-9, 200e-9, 100e-9]
+
+
+def test_a_controller_that_nobody_killed_is_an_undeclared_fault_and_one_that_was_killed_is_not() -> None:
+    again = restarted("controller", 900, detected_ns=400)
+    (row,) = fault_outcomes([injected("controller killed"), again, event("ended", why="")])
+    assert (row["fault"], row["detected_s"], row["recovered_s"]) == (0, 400e-9, 900e-9)
+    (row,) = fault_outcomes([again, event("ended", why="")])
+    assert (row["fault"], row["what"], row["recovered_s"]) == (-1, "the controller has died", 500e-9)
+
+
+def test_what_is_not_recovered_from_when_a_run_ends_by_an_error_is_aborted() -> None:
+    lost = [failed(at_ns, "try") for at_ns in (10, 20)]
+    found = fault_outcomes([injected("agent killed"), restarted("agents", 5), *lost, event("ended", why="it failed")])
+    assert [row["outcome"] for row in found] == ["recovered", "aborted: it failed"]
+    assert found[1]["collectives_lost"] == 2 and found[1]["recovered_s"] is None
+    detour = outages((10, 30, LEAF[:1], ()))
+    cut = [injected("link down", cables=LEAF[:1]), failed(50), detour, event("ended", why="it failed")]
+    assert [(row["outcome"], row["detected_s"]) for row in fault_outcomes(cut)] == [("aborted: it failed", 10e-9)]
+    (slow,) = fault_outcomes([injected("agent slow"), event("ended", why="")])
+    assert (slow["outcome"], slow["detected_s"]) == ("ridden out", None)

@@ -1,0 +1,146 @@
+"""What is done when collectives fail, and what is recorded of it, on a testbed that fails by a script."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from analysis.statistics.fault_outcomes import fault_outcomes
+from controller.api.client import ControllerError
+from hosts.communicator import CollectiveError
+from scenarios.policies.decide import MODES
+from scenarios.spec.faults import Fault
+from scenarios.testbed import fault_injector, recovery
+from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.recovery import Recovery
+from scenarios.testbed.testbed import WrongDataError
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+
+def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
+    return CollectiveError(text)
+
+
+class Scripted:
+    """A testbed whose attempts at a collective end as scripted: None for well, or the error that is raised."""
+
+    def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
+        self.setting, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
+        self.network = SimpleNamespace(host_pids=[])
+        self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
+        self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
+
+    def collective(
+        self, _mode: object, number: int, *, attempt: int, in_force: Any, reroute: bool, undisturbed: Any, **_: object
+    ) -> CollectiveRecord:
+        self.begun.append(number)
+        self.calls += ["reroute"] * reroute
+        error = next(self._script)
+        if error is not None:
+            raise error
+        return CollectiveRecord(
+            collective=number, ring=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
+            reconfigure_messages=None, start_ns=(), arrived_ns=(), drops=0, late=False, attempts=attempt,
+            faults=in_force, undisturbed=undisturbed(),
+        )  # fmt: skip
+
+    def retransmitted_bytes(self) -> int:
+        return 0
+
+    def status(self) -> dict[str, Any]:
+        outage = {"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": [], "moved": [[0, 4, 0, 1]]}
+        return {"outages": [outage]}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self.calls.append(name)
+
+
+def run(testbed: Scripted, count: int) -> tuple[list[CollectiveRecord], list[Any], str]:
+    """Records, events, and the sentence that it ended with, if it did."""
+    records, events = list[CollectiveRecord](), list[Any]()
+    try:
+        for item in Recovery(testbed, MODES["base"]).run(count=count):  # type: ignore[arg-type]
+            records.append(item) if isinstance(item, CollectiveRecord) else events.append(item)
+    except Exception as error:
+        return records, events, str(error)
+    return records, events, ""
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_SETTLE_S", 0)
+    monkeypatch.setattr(fault_injector, "run_program", lambda *_: None)
+
+
+def test_a_collective_is_begun_four_times_at_most() -> None:
+    testbed = Scripted([None, failed(), failed(), failed(), None, None])
+    records, _, ended = run(testbed, 3)
+    assert testbed.begun == [0, 1, 1, 1, 1, 2] and testbed.calls == ["renew"] * 3 and ended == ""
+    assert [(row.attempts, row.undisturbed) for row in records] == [(1, True), (4, False), (1, True)]
+    testbed = Scripted([None, *(failed(f"try {number}") for number in range(1, 5))])
+    _, events, ended = run(testbed, 3)
+    assert testbed.begun == [0, 1, 1, 1, 1] and ended == "collective 1 was begun 4 times: try 4"
+    assert [event["event"] for event in events][-2:] == ["failed", "ended"] and events[-1]["why"] == ended
+    assert fault_outcomes(events)[-1]["outcome"] == f"aborted: {ended}"
+
+
+def test_wrong_data_is_never_tried_again() -> None:
+    testbed = Scripted([None, WrongDataError("collective 1 delivered wrong data: GPU 1, step 1: byte 0 is wrong")])
+    _, _, ended = run(testbed, 3)
+    assert testbed.begun == [0, 1] and ended.startswith("collective 1 delivered wrong data")
+
+
+def test_what_nobody_declared_is_fault_minus_one_and_counts_what_it_cost() -> None:
+    _, events, _ = run(Scripted([None, failed(), None, None]), 3)
+    assert [(event["event"], event["collective"]) for event in events] == [
+        ("failed", 1), ("restarted", 1), ("completed", 1), ("ended", 2),
+    ]  # fmt: skip
+    (row,) = fault_outcomes(events)
+    assert (row["fault"], row["at_collective"], row["what"]) == (-1, 1, "the process of GPU 3 died")
+    assert (row["outcome"], row["collectives_lost"]) == ("recovered", 1)
+    assert 0 <= row["detected_s"] <= row["recovered_s"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "predictable"),
+    [
+        ("link loss", "s0b0-s1b0", False), ("controller killed", "", False),
+        ("link down", "s0b0-s1b0", True), ("agent slow", "1", True),
+    ],
+)  # fmt: skip
+def test_the_fidelity_leaves_out_what_the_model_cannot_know(kind: str, target: str, predictable: bool) -> None:
+    """In force when a collective begins: losses and a dead controller are unknown to the model, the others are not."""
+    testbed = Scripted([None] * 3, (Fault(collective=1, kind=kind, target=target, amount=0.5, lasts=1),))
+    records, events, ended = run(testbed, 3)
+    assert ([row.undisturbed for row in records], ended) == ([True, predictable, True], "")
+    assert [row.faults for row in records] == [(), (0,), ()]
+    assert testbed.calls.count("reroute") == 2  # as it begins, and as it is over
+    listed = [event for event in events if event["event"] == "outages"]
+    assert bool(listed) == (kind == "link down")
+    if listed:
+        assert listed[0]["outages"] == [{"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": []}]
+
+
+def test_a_fault_within_a_collective_disturbs_it_and_connections_are_made_anew() -> None:
+    testbed = Scripted([None] * 3, (Fault(collective=1, kind="link down", target="s0b0-s1b0", after_s=1e-3, lasts=1),))
+    collective = testbed.collective
+
+    def begin(*args: Any, on_start: Any, **kwargs: Any) -> CollectiveRecord:
+        on_start(0)
+        return collective(*args, **kwargs)
+
+    testbed.collective = begin  # type: ignore[method-assign]
+    records, _, _ = run(testbed, 3)
+    assert [(row.faults, row.undisturbed) for row in records] == [((), True), ((), False), ((), True)]
+    assert testbed.calls == ["part", "reroute"]
+
+
+def test_a_controller_that_dies_as_it_is_asked_loses_no_collective() -> None:
+    testbed = Scripted([None, ControllerError("the controller has ended"), None, None])
+    alive = iter([True] * 2 + [False] + [True] * 99)
+    testbed.controller = SimpleNamespace(alive=lambda: next(alive, True), ends=lambda: True, kill=lambda: None)
+    _, events, ended = run(testbed, 3)
+    assert ended == "" and testbed.begun == [0, 1, 1, 2]
+    assert testbed.calls == ["restart_controller", "reroute"]
+    (row,) = fault_outcomes(events)
+    assert (row["what"], row["collectives_lost"]) == ("the controller has died", 0)

@@ -1,0 +1,78 @@
+"""A collective of a testbed whose parts only say what they are told to: what of it reaches the record and its JSON."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.api.client import RouteReply
+from hosts.communicator import AllGather
+from hosts.communicator import Fault as WrongChunk
+from scenarios.policies.decide import MODES
+from scenarios.spec.faults import Fault
+from scenarios.spec.load import load_scenario
+from scenarios.testbed import testbed
+from scenarios.testbed.testbed import WrongDataError
+
+SLOW = Fault(collective=0, kind="agent slow", target="1", amount=2.0)
+ARRIVED_NS = tuple(tuple(100 * step + rank for step in range(1, 8)) for rank in range(8))
+
+
+def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongChunk, ...] = ()) -> testbed.Testbed:
+    """A testbed whose controller puts every crossing on the second path with 3 messages."""
+    found: Any = testbed.Testbed(load_scenario("paper"))
+    found._shaper = SimpleNamespace(change=lambda _: None)
+    found.controller = SimpleNamespace(alive=lambda: True)
+    second = found.fabric.paths_between[0, 1][1].index
+    found._controller = SimpleNamespace(
+        route=lambda *, crossings, **_: RouteReply(paths=(second,) * len(crossings), messages=3, took_s=1.0)
+    )
+    arrived = tuple(tuple(at + 5 for at in rank) for rank in ARRIVED_NS)
+    result = AllGather(collective=0, start_ns=(5,) * 8, arrived_ns=arrived, faults=faults)
+    found._communicator = SimpleNamespace(build_ring=lambda _: None, allgather=lambda **_: result)
+    found._drops, found._watch = SimpleNamespace(drops=lambda: drops or {}), None
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_record_has_what_was_measured_as_json_too() -> None:
+    record = bed(drops={"s0l0-eth1": 2, "g3-eth0": 1}).collective(MODES["wan"], 0)
+    chosen = {path for path in record.path if path >= 0}
+    assert chosen == {bed().fabric.paths_between[0, 1][1].index} and record.ring == tuple(range(8))
+    printed = json.loads(json.dumps(record.as_json()))
+    assert printed["completion_s"] == record.completion_s == 707e-9
+    assert (printed["ring"], printed["path"]) == ([*record.ring], [*record.path])
+    assert (printed["start_ns"], printed["arrived_ns"]) == ([0] * 8, [[*rank] for rank in ARRIVED_NS])
+    assert (printed["drops"], printed["late"], printed["attempts"], printed["faults"]) == (3, False, 1, [])
+    assert (printed["reembedded"], printed["rerouted"], printed["undisturbed"]) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "messages"),
+    [("base", [3, None, None]), ("wan", [3, 3, 3]), ("ccl", [3, None, 3]), ("joint", [3, 3, 3])],
+)
+def test_what_reconfiguring_costs_is_recorded_where_something_was(
+    monkeypatch: pytest.MonkeyPatch, mode: str, messages: list[int | None]
+) -> None:
+    clock = iter(range(0, 10**6, 250))
+    monkeypatch.setattr(testbed.time, "monotonic_ns", lambda: next(clock))
+    up = bed()
+    found = [up.collective(MODES[mode], number).as_json() for number in (0, 1, 10)]
+    assert [one.get("reconfigure_messages") for one in found] == messages
+    assert [one.get("reconfigure_s") for one in found] == [None if count is None else 250e-9 for count in messages]
+
+
+def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
+    up: Any = bed()
+    up.setting = SimpleNamespace(faults=(SLOW,) * 3, collective=up.setting.collective)
+    up.controller = SimpleNamespace(alive=lambda: False)
+    record = up.collective(MODES["joint"], 0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
+    assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)
+    assert (record.attempts, record.faults, record.undisturbed) == (2, (0, 2), False)
+    assert {path for path in record.path if path >= 0} <= {up.fabric.paths_between[a, 1 - a][0].index for a in (0, 1)}
+
+
+def test_wrong_bytes_end_the_run() -> None:
+    wrong = WrongChunk(rank=5, step=3, chunk=2, text="byte 9 is wrong")
+    with pytest.raises(WrongDataError, match="collective 7 delivered wrong data: GPU 5, step 3: byte 9 is wrong"):
+        bed(faults=(wrong,)).collective(MODES["base"], 7)
