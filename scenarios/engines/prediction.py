@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.alpha_beta import completion_s
+from analysis.model.lower_bound import LowerBound
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.faults import Fault, active, known
 from scenarios.spec.scenario import Scenario
@@ -67,6 +68,12 @@ class Expectations:
         self._conditions = sampler(self._fabric, setting.conditions, seed=setting.run.seed)
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self._all = None if setting.faults else planned(setting, mode)
+        delays, chunk_bytes = delays_s(self._fabric, setting.conditions), setting.collective.chunk_bytes
+        self._bound = LowerBound(self._fabric, delays_s=delays, chunk_bytes=chunk_bytes)
+
+    def bound_s(self, collective: int) -> Floats:
+        """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
+        return self._bound.seconds(self._conditions.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective when these faults, by their places in the scenario, were in force."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scenarios.experiment import place
-from scenarios.experiment.place import FolderError, is_scaffold
+from scenarios.experiment.place import FolderError
 from scenarios.spec.document import ScenarioError, did_you_mean, scenario_names, shown
 from scenarios.spec.load import Override, assignment, axis, load_scenario, scenario_of
 from scenarios.spec.scenario import Scenario
@@ -182,16 +182,13 @@ def _clashes(options: argparse.Namespace) -> list[str]:
 def _resumed(options: argparse.Namespace, overrides: Sequence[Override]) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
     from analysis.results.reader import ResultsError  # with Parquet, which takes its time
-    from scenarios.experiment.resume import recorded
+    from scenarios.experiment.run_directory import recorded
 
     mistakes = ["--out: is beside --resume: allowed is one of the two"] if options.out is not None else []
     try:
         before = recorded(Path(options.resume))
     except ResultsError as error:
-        why = str(error)
-        if Path(options.resume).is_dir() and is_scaffold(Path(options.resume)):
-            why = f"{options.resume} is of a run that was killed before it began: allowed is --out {options.resume}"
-        raise ScenarioError([*mistakes, f"--resume: {why}"]) from None
+        raise ScenarioError([*mistakes, f"--resume: {error}"]) from None
     if options.scenario is None:
         wanted = scenario_of(before.text, overrides, path=Path(options.resume, "scenario.toml"))
     else:

@@ -26,7 +26,7 @@ from analysis.figures.collective import Move, lanes
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
-from tests.stored import OFF, write_run
+from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
