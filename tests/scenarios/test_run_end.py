@@ -43,7 +43,9 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
     assert process.returncode == status
     (folder,) = tmp_path.glob("results/*")
     goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
-    assert said == goes_on + "run.py: interrupted\n"
+    *progress, kept, interrupted = said.splitlines(keepends=True)
+    assert kept + interrupted == goes_on + "run.py: interrupted\n"
+    assert all(line.startswith("[0/16] model, ") for line in progress)
     assert not set(below) & living().keys()
     assert len(load(folder)) > 0
 
