@@ -4,7 +4,7 @@ import pytest
 
 from scenarios import bench
 from scenarios.engines.base import Failed, Slice
-from tests.test_results import some_rows
+from tests.fakes.stored import some_rows
 
 
 def test_the_models_table_grows_from_eight_gpus(monkeypatch, capsys):

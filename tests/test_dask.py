@@ -14,7 +14,7 @@ import pytest
 
 from analysis.results.reader import open_run
 from tests.conftest import PROJECT
-from tests.test_resume import KEY, ended, rows, started
+from tests.fakes.runs import KEY, ended, rows, started
 
 WORKERS = 2
 MODEL = ["fig4b", "--engine", "model", "--collectives", "150000", "--modes", "base,joint"]

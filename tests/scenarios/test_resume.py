@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import closing
@@ -23,40 +22,12 @@ import pytest
 from analysis.results.reader import ResultsError, load, open_run, read_provenance
 from scenarios.experiment import command
 from scenarios.experiment.place import Place
-from tests.conftest import NOBODY, PROJECT
+from tests.conftest import NOBODY
+from tests.fakes.runs import KEY, ended, rows, started
 
-RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
-KEY = ["engine", "setting", "mode", "collective"]
 MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
 EMULATION = ["--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
-
-
-def started(*arguments, cwd, **popen):
-    return subprocess.Popen(
-        [*RUN, *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **popen,
-    )
-
-
-def ended(*arguments, cwd, status=0, **popen):
-    """Run the command to its end; returns what it said."""
-    with started(*arguments, cwd=cwd, **popen) as process:
-        out, said = process.communicate(timeout=600)
-    assert process.returncode == status, said
-    assert "Traceback" not in said, said
-    return out, said
-
-
-def rows(folder):
-    found = load(folder).sort_values(KEY, ignore_index=True)
-    assert not found.duplicated(KEY).any()
-    return found
 
 
 def is_run(folder):
