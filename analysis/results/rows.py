@@ -110,14 +110,6 @@ def _small(name: str, array: Array) -> Array:
     return np.ascontiguousarray(array)
 
 
-def first(data: bytes) -> int:
-    """The number of the first of the collectives in these bytes; raises RowsError where they are none."""
-    try:
-        return int(json.loads(data.partition(b"\n")[0])["start"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RowsError(f"these bytes are no rows: {error}") from None
-
-
 def unpacked(data: bytes) -> Rows:
     """The rows of these bytes; raises RowsError where they are none."""
     head, _, body = data.partition(b"\n")

@@ -135,10 +135,14 @@ class Writer:
         return self.has(point, self._counts[point])
 
     def rows(self, point: Point) -> Iterator[Rows]:
-        """The rows of a point that are on the disk, in order."""
+        """The rows of a point that are on the disk, in order, without transfers; raises ResultsError."""
         for part in reader.parts_of(self._path):
             if part.point == point:
-                yield schema.rows_of(reader.table_in(part.collectives, self._schema))
+                table = reader.table_in(part.collectives, self._schema)
+                try:
+                    yield schema.rows_of(table)
+                except ValueError:  # rings of different lengths
+                    raise ResultsError(f"{part.collectives} is damaged") from None
 
     def add(self, point: Point, rows: Rows) -> Rows | None:
         """Take rows in; return those that were not there before. Raises OSError where they cannot be written.

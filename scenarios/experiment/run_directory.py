@@ -121,13 +121,14 @@ class RunDirectory:
         Raises ResultsError where it is not a run's or is damaged, OSError where it cannot be written.
         """
         known = reader.read_provenance(place.path)
+        if not reader.is_complete(known):
+            reader.check_readable_parts(place.path)
         directory = cls(place, known, reader.read_settings(place.path))
         for half in [*place.path.glob(".*.new"), *place.path.glob(f"{reader.PARTS}/.*.new")]:
             half.unlink()  # files that were being written when the run ended
         if directory.complete:
             shutil.rmtree(place.path / reader.PARTS, ignore_errors=True)
             return directory
-        reader.check_readable_parts(place.path)
         if (place.path / reader.FAULTS).exists():
             for record in reader.table_in(place.path / reader.FAULTS, schema.FAULTS).to_pylist():
                 directory._note_fault(record)

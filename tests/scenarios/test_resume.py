@@ -197,6 +197,9 @@ def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
     part.write_bytes(whole[:4000] + b"????" + whole[4004:])
     refused("run", f"{part.name} is damaged", 1)
     part.write_bytes(whole)
+    (unfinished / "points").mkdir()
+    refused("run", "run was left unfinished by an earlier version", 1)
+    (unfinished / "points").rmdir()
     known = (unfinished / "provenance.json").read_text()
     for text, says in (
         (known.replace('"format": 1', '"format": 9'), "is of format 9, which is newer than this version reads"),
