@@ -2,7 +2,8 @@
 
 While a run is at work its rows are in Parquet files in parts/, each of them some consecutive collectives of one point.
 A part is written once: when its point is whole, when its first collective has waited for `PART_S`, and when the run
-ends. At the end the parts are put together into collectives.parquet and transfers.parquet.
+ends (if it is interrupted, measured rows only). At the end the parts are put together into collectives.parquet and
+transfers.parquet.
 """
 
 import os
@@ -99,7 +100,7 @@ class _Progress:
 
 
 class Writer:
-    """The rows of a run on their way into parts/; to be closed, which writes the rows that are ready."""
+    """The rows of a run on their way into parts/; to be closed."""
 
     def __init__(self, path: Path, settings: list[dict[str, Any]], counts: Mapping[Point, int]) -> None:
         """`settings` are those of settings.json, `counts` all points of the run with their numbers of collectives.
@@ -152,6 +153,7 @@ class Writer:
         progress = self._points[point]
         if rows.stop <= progress.arrived:
             return None
+        (self._path / reader.PARTS).mkdir(exist_ok=True)  # which says that there is something to resume
         fresh = rows.part(max(rows.start, progress.arrived), rows.stop)
         progress.early[fresh.start] = fresh
         while progress.arrived in progress.early:
@@ -168,14 +170,20 @@ class Writer:
     def _write(self, point: Point, progress: _Progress) -> None:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
-        part.collectives.parent.mkdir(exist_ok=True)
         if rows.transfers is not None:  # before the collectives, with which the part is there
             write_table(part.transfers, schema.TRANSFERS, [schema.transfers_table(rows, columns)])
         write_table(part.collectives, self._schema, [schema.collectives_table(rows, columns, self._schema)])
         progress.written, progress.ready = rows.stop, []
 
+    def flush(self, *, measured_only: bool = False) -> None:
+        """Write the rows that are ready; raises OSError where that fails."""
+        for point, progress in self._points.items():
+            if progress.ready and not (measured_only and point.engine == "model"):
+                self._write(point, progress)
+
     def write_tables(self) -> None:
         """Put the parts together into the tables of the run, point by point; raises OSError, ResultsError."""
+        self.flush()
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
         tables = (reader.table_in(part.collectives, self._schema) for part in parts)
         write_table(self._path / reader.COLLECTIVES, self._schema, tables)
@@ -185,7 +193,8 @@ class Writer:
             write_table(self._path / reader.TRANSFERS, schema.TRANSFERS, tables)
 
     def close(self) -> None:
-        """Write the rows that are ready; raises OSError where that fails."""
-        for point, progress in self._points.items():
-            if progress.ready:
-                self._write(point, progress)
+        """Write the measured rows that are ready; raises OSError where that fails.
+
+        An interrupted command has little time, in which the model's can be computed again.
+        """
+        self.flush(measured_only=True)

@@ -210,10 +210,9 @@ class RunDirectory:
         return (self.path / reader.REPORT).exists()
 
     def discard(self) -> bool:
-        """Remove the directory if nothing was measured or modelled in it; returns whether it was removed."""
-        if self._known["resumed"] or reader.parts_of(self.path):
+        """Remove the directory if nothing was measured or modelled; returns whether it was removed."""
+        if self._known["resumed"] or (self.path / reader.PARTS).exists():
             return False
-        shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
         for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
             (self.path / name).unlink(missing_ok=True)
         marker = temporary_of(self.path / reader.PROVENANCE)

@@ -64,20 +64,22 @@ def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
 def test_batches_in_any_order_are_there_once_and_a_run_goes_on_where_it_was_cut(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("run")
     cuts = sorted(data.draw(st.sets(st.integers(1, 39), max_size=8)))
-    batches = [some_rows(0, 40).part(start, stop) for start, stop in zip([0, *cuts], [*cuts, 40], strict=True)]
+    whole = some_rows(0, 40, measured=True)
+    batches = [whole.part(start, stop) for start, stop in zip([0, *cuts], [*cuts, 40], strict=True)]
     order = data.draw(st.permutations(batches))
     first = order[: data.draw(st.integers(0, len(order)))]
     there = {number for rows in first for number in range(rows.start, rows.stop)}
     ready = next(number for number in range(41) if number not in there)
-    for resumed, arriving in enumerate([first, order, order]):
-        with closing(begun(path, 40)) as writer:
-            assert (writer.has(BASE, ready) and (ready == 40 or not writer.has(BASE, ready + 1))) or not resumed
-            fresh = [rows for rows in (writer.add(BASE, batch) for batch in arriving) if rows is not None]
+    for arriving, fresh_count, before in ((first, len(there), 0), (order, 40 - ready, ready), (order, 0, 40)):
+        with closing(begun(path, 40, MEASURED)) as writer:
+            assert writer.has(MEASURED, before) and not writer.has(MEASURED, before + 1)
+            fresh = [rows for rows in (writer.add(MEASURED, batch) for batch in arriving) if rows is not None]
         numbers = [number for rows in fresh for number in range(rows.start, rows.stop)]
-        assert len(numbers) == len(set(numbers)) == (len(there), 40 - ready, 0)[resumed]
-        assert load(path).collective.to_list() == list(range(40 if resumed else ready))
-        ready = 40 if resumed else ready
-    assert load(path).completion_s.to_list() == some_rows(0, 40).completion_s.tolist()
+        assert len(numbers) == len(set(numbers)) == fresh_count
+        assert load(path).collective.to_list() == list(range(ready if before == 0 and arriving is first else 40))
+    writer.write_tables()
+    assert load(path).completion_s.to_list() == whole.completion_s.tolist()
+    assert len(open_run(path).transfers) == 120 == len(pq.read_table(path / "transfers.parquet"))
 
 
 def test_a_point_that_takes_long_is_on_the_disk_before_it_is_whole(tmp_path, monkeypatch):

@@ -63,6 +63,7 @@ def write_run(
     with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
         for point, rows in points.items():
             writer.add(point, rows.part(0, (unfinished or {}).get(point.mode, len(rows))))
+        writer.flush()
     if not unfinished:
         writer.write_tables()
         shutil.rmtree(directory / reader.PARTS)

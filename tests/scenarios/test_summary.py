@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.results import load
@@ -44,13 +45,17 @@ def emulate(monkeypatch, tmp_path):
 
 
 def test_points_that_failed_are_named_in_the_runs_order_whichever_gave_up_first(emulate, capsys):
-    def failing(task, _):
+    def failing(task, k):
+        if k < 2:
+            return 1.0, {}
         time.sleep(0.5 if task.place == 0 else 0)
         raise EmulationError(f"{task.name}: the switch fell over")
 
     emulate(failing, "--modes", "wan", "--seed", "1,2", "--jobs", "2", status=1)
     failed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("run.py: failed: ")]
     assert ["seed 1" in line for line in failed] == [True, False]
+    assert load("run").groupby("setting").collective.apply(list).to_dict() == {0: [0, 1], 1: [0, 1]}
+    assert len(pd.read_parquet("run/collectives.parquet")) == 4
 
 
 def test_fidelity_is_of_collectives_without_faults_and_the_same_when_printed_again(emulate, capsys):
