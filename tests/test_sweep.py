@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.results.reader import Point, load, open_run
+from analysis.results.reader import load, open_run
+from analysis.results.rows import Point
 from scenarios.engines.base import Slice
 from scenarios.experiment import command
 from scenarios.experiment.progress import Progress, label

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from analysis.results import schema
+from analysis.results.rows import Point
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +35,6 @@ _OLD_PARTS = "points"  # journals of rows, of which runs of earlier versions tha
 
 class ResultsError(ValueError):
     """A directory of which no run can be read; one sentence that names it."""
-
-
-class Point(NamedTuple):
-    """One point of a run: one mode at one setting (its index in settings.json) in one engine."""
-
-    engine: str
-    setting: int
-    mode: str
 
 
 class Part(NamedTuple):
@@ -114,15 +107,15 @@ def is_complete(provenance: dict[str, Any]) -> bool:
 def read_provenance(path: Path) -> dict[str, Any]:
     """How a run came about; raises ResultsError where `path` is not a run directory of this format."""
     if not path.is_dir():
-        raise ResultsError(f"{path} is no run folder: there is no such folder")
+        raise ResultsError(f"{path} is not a run folder: there is no such folder")
     if not (path / PROVENANCE).is_file():
-        raise ResultsError(f"{path} is no run folder: it has no {PROVENANCE}")
+        raise ResultsError(f"{path} is not a run folder: it has no {PROVENANCE}")
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)
     found = provenance.get("format")
     if isinstance(found, int) and found > FORMAT:
         raise ResultsError(f"{path} is of format {found}, which is newer than this version reads: allowed is {FORMAT}")
     if found != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
-        raise ResultsError(f"{path} is no run folder: its {PROVENANCE} is not one of format {FORMAT}")
+        raise ResultsError(f"{path} is not a run folder: its {PROVENANCE} is not one of format {FORMAT}")
     return provenance
 
 
@@ -131,7 +124,7 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = _json(path / SETTINGS, list)
     keys = {"setting", "label", "swept", "values", "fabric", "columns"}
     if not settings or not all(isinstance(setting, dict) and keys <= setting.keys() for setting in settings):
-        raise ResultsError(f"{path / SETTINGS} is damaged: it is no list of settings")
+        raise ResultsError(f"{path / SETTINGS} is damaged: it is not a list of settings")
     return settings
 
 
@@ -217,7 +210,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise ResultsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def _json(path: Path, kind: type) -> Any:
@@ -226,7 +219,7 @@ def _json(path: Path, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ResultsError):
             raise
-        raise ResultsError(f"{path} is damaged: it is no JSON") from None
+        raise ResultsError(f"{path} is damaged: it is not JSON") from None
     if not isinstance(found, kind):
-        raise ResultsError(f"{path} is damaged: it holds no {kind.__name__}")
+        raise ResultsError(f"{path} is damaged: it is not a {kind.__name__}")
     return found

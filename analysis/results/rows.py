@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,14 @@ Floats = npt.NDArray[np.float64]
 
 class RowsError(ValueError):
     """Bytes that are no rows."""
+
+
+class Point(NamedTuple):
+    """One point of a run: one mode at one setting (its index in settings.json) in one engine."""
+
+    engine: str
+    setting: int
+    mode: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.results import reader, schema
-from analysis.results.reader import Point, ResultsError
-from analysis.results.rows import Rows, joined
+from analysis.results.reader import ResultsError
+from analysis.results.rows import Point, Rows, joined
 
 PART_S = 5.0
 _PART_ROWS = 200_000  # and no part is larger: as many rows are held in memory at the end

@@ -21,19 +21,19 @@ class FolderError(ValueError):
 def check(path: Path) -> None:
     """Raise FolderError unless `path` can become a run folder: new or empty, and not below a file."""
     if not str(path).isprintable():
-        raise FolderError(f"{one_line(str(path))} is no name to be shown: allowed is printable text")
+        raise FolderError(f"{one_line(str(path))} cannot be printed: allowed is printable text")
     try:
         if path.is_dir():
             if not is_vacant(path):
                 raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
             return
         if path.exists() or path.is_symlink():
-            raise FolderError(f"{path} is no folder: allowed is a new folder or an empty one")
+            raise FolderError(f"{path} is not a folder: allowed is a new folder or an empty one")
         above = next(parent for parent in path.absolute().parents if parent.exists())
         if not above.is_dir():
-            raise FolderError(f"{path} cannot be made: {above} is no folder")
+            raise FolderError(f"{path} cannot be made: {above} is not a folder")
     except OSError as error:
-        raise FolderError(f"{path} cannot be looked at: {error.strerror}") from None
+        raise FolderError(f"{path} cannot be read: {error.strerror}") from None
 
 
 class Place:
@@ -88,7 +88,7 @@ class Place:
                 path.mkdir(parents=True)
             except FileExistsError:
                 if not RESULTS.is_dir():
-                    raise FolderError(f"{RESULTS.absolute()} is no folder: results are written into it") from None
+                    raise FolderError(f"{RESULTS.absolute()} is not a folder: results are written into it") from None
             except OSError as error:
                 raise FolderError(f"{path} cannot be made: {error.strerror}") from None
             else:

@@ -71,7 +71,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether any file that git knows differs from it; None where this is no checkout."""
+    """The commit, and whether any file that git knows differs from it; None outside a checkout."""
     commit = _git_output("rev-parse", "HEAD")
     if commit is None or not (_ROOT / ".git").exists():
         return None

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from analysis.results import reader, schema
-from analysis.results.reader import Point
+from analysis.results.rows import Point
 from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
 from scenarios.engines.base import Seen, Struck
 from scenarios.experiment.place import Place

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from analysis.results.reader import Point
+from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from analysis.statistics.fidelity import Certificate, certificate
 from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
@@ -66,7 +66,7 @@ def run_in(directory: RunDirectory, run: Run) -> int:
     return status
 
 
-def tell_again(directory: RunDirectory, run: Run) -> int:
+def print_again(directory: RunDirectory, run: Run) -> int:
     """Print the results of a complete run; returns the exit status, and closes the directory."""
     try:
         results = _results(directory, run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from analysis.results.reader import Point, load
+from analysis.results.rows import Point
 from analysis.statistics.claims import Found, claims
 from analysis.statistics.fidelity import Measured
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
@@ -50,6 +50,8 @@ class SettingResult:
 
 def collectives_by_point(path: Path) -> dict[Point, "pd.DataFrame"]:
     """What is stored of each point of a run, in the order of collectives; raises ResultsError."""
+    from analysis.results.reader import load  # with Parquet, which takes its time
+
     grouped = load(path, columns=[*_POINT, *_VALUES]).groupby(_POINT, sort=False)
     return {Point(*key): rows for key, rows in grouped}
 

@@ -90,7 +90,7 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
 
 
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
-    """Which setting of the sweep it is, and what tells fabrics of as many GPUs apart."""
+    """Which setting of the sweep it is, and what distinguishes fabrics of as many GPUs."""
     return {"setting": place, "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site))}
 
 
@@ -116,7 +116,7 @@ def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
 
 
 def _clock(setting: Scenario) -> dict[str, Any]:
-    """What is measured on the wall clock says so, and what was carried."""
+    """The clock, and on the wall clock the bytes carried for a chunk."""
     if not setting.run.is_real:
         return {}
     scale = setting.run.scale
@@ -145,7 +145,7 @@ _ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low",
 
 
 def _ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None where there is no interval (a single block of collectives, no base)."""
+    """The ends of the 95 % intervals; None without an interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
     return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}

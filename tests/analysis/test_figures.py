@@ -286,7 +286,7 @@ def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, status, words in (
         ("nowhere", 2, "nowhere"),
-        ("empty", 2, "no run folder"),
+        ("empty", 2, "not a run folder"),
         ("lacking", 1, "run.seed"),
         ("taken", 1, "figures"),
     ):

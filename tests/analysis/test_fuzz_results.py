@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.results import reader, schema
+from analysis.results.rows import Point
 from analysis.results.writer import Writer, write_table
 from tests.fakes.stored import some_rows, write_run
 from tests.fuzz import anything, bounded, fuzzed, mutated, one_line
@@ -17,7 +18,7 @@ JSON_FILE = [
     b"{", b"}", b"[", b"]", b":", b",", b'"', b"null", b"-1", b"1e999", b'"format": 2', b'"ended": null', b"9" * 5000,
     b"\xff", b"PAR1", b"\n",
 ]  # fmt: skip
-POINT = reader.Point("emulation", 0, "base")
+POINT = Point("emulation", 0, "base")
 PARTS = [f"parts/emulation-0000-base-00000000.{what}.parquet" for what in ("collectives", "transfers")]
 FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parquet", *PARTS]
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from analysis.figures.__main__ import draw
 from analysis.report.__main__ import write as write_report
 from analysis.results import writer as writing
-from analysis.results.reader import Point, ResultsError, load, open_run
-from analysis.results.rows import Rows
+from analysis.results.reader import ResultsError, load, open_run
+from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer
 from scenarios.spec.described import described
 from scenarios.spec.load import Override, load_scenario
@@ -179,13 +179,13 @@ def test_a_run_that_is_not_complete_is_read_as_far_as_it_goes(tmp_path, stored):
 
 
 def test_a_directory_without_a_run_is_a_sentence(tmp_path, run):
-    with pytest.raises(ResultsError, match="nowhere is no run folder: there is no such folder"):
+    with pytest.raises(ResultsError, match="nowhere is not a run folder: there is no such folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "other").mkdir()
-    with pytest.raises(ResultsError, match=r"other is no run folder: it has no provenance\.json"):
+    with pytest.raises(ResultsError, match=r"other is not a run folder: it has no provenance\.json"):
         load(tmp_path / "other")
     (tmp_path / "other/provenance.json").write_text('{"name": "something else"}')
-    with pytest.raises(ResultsError, match=r"is no run folder: its provenance\.json is not one of format 1"):
+    with pytest.raises(ResultsError, match=r"is not a run folder: its provenance\.json is not one of format 1"):
         load(tmp_path / "other")
     known = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(known | {"format": 2}))

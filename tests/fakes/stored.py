@@ -11,8 +11,7 @@ import numpy as np
 
 from analysis.model.alpha_beta import completion_s
 from analysis.results import reader, schema
-from analysis.results.reader import Point
-from analysis.results.rows import Rows
+from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
 from hosts.collectives.ring import ring_allgather
 from scenarios.policies.decide import MODES, Decisions, decide

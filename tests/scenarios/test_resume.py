@@ -57,16 +57,16 @@ def killed(*arguments, folder, cwd, after_s, there=is_run):
         return False, said
 
 
-def assert_told_is_there(said, folder):
-    """Every point that was told to be finished is in the folder, whole."""
+def assert_finished_points_are_there(said, folder):
+    """Every point that was printed as finished is in the folder, whole."""
     there = load(folder)
     settings = {setting["label"]: setting["setting"] for setting in open_run(folder).settings}
     pattern = r"\[[0-9/]+\] (\w+), (.*), (\w+): ([0-9,]+) of "
-    told = re.findall(pattern, "\n".join(line for line in said.splitlines() if ", mean " in line))
-    for engine, label, mode, count in told:
+    finished = re.findall(pattern, "\n".join(line for line in said.splitlines() if ", mean " in line))
+    for engine, label, mode, count in finished:
         is_its = (there.engine == engine) & (there.setting == settings[label]) & (there["mode"] == mode)
         assert sorted(there[is_its].collective) == list(range(int(count.replace(",", ""))))
-    return len(told)
+    return len(finished)
 
 
 def assert_kept(before, after):
@@ -87,7 +87,7 @@ def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
         wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
         after_s = dice.uniform(0, longest_s) if done < kills else 600
         was_killed, said = killed(*wanted, folder=folders[-1], cwd=tmp_path, after_s=after_s)
-        assert_told_is_there(said, folders[-1])
+        assert_finished_points_are_there(said, folders[-1])
         after = rows(folders[-1])
         if not new and before is not None and len(before):
             assert_kept(before, after)
@@ -191,7 +191,7 @@ def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
 
     Path("foreign").mkdir()
     for name in ("foreign", "nowhere"):
-        refused(name, f"--resume: {name} is no run folder", 2)
+        refused(name, f"--resume: {name} is not a run folder", 2)
     part = max(unfinished.glob("parts/*"))
     whole = part.read_bytes()
     part.write_bytes(whole[:4000] + b"????" + whole[4004:])
@@ -259,7 +259,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
         "run.py: run cannot be written to: File too large",
         "run.py: what was found is kept; go on with --resume run",
     ]
-    assert_told_is_there(said, tmp_path / "run")
+    assert_finished_points_are_there(said, tmp_path / "run")
     assert 0 < len(rows(tmp_path / "run")) < 4 * 60_000
     ended("--resume", "run", cwd=tmp_path)
     ended(*arguments, "--out", "whole", cwd=tmp_path)

@@ -182,7 +182,7 @@ def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_its_resu
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["/dev/zero"], "/dev/zero: is no regular file"),
         (["--out", "full"], "--out: full is not empty"),
-        (["--out", "full/file"], "--out: full/file is no folder"),
+        (["--out", "full/file"], "--out: full/file is not a folder"),
         (["--out", "full/file/below"], "--out: "),
         (["--out", "/proc/here"], "--out: "),
         (["--out", "x" * 300], "--out: "),
