@@ -14,7 +14,7 @@ import pytest
 
 from analysis.results.reader import open_run
 from tests.conftest import PROJECT
-from tests.test_resume import KEY, ended, rows, started
+from tests.fakes.runs import KEY, ended, rows, started
 
 WORKERS = 2
 MODEL = ["fig4b", "--engine", "model", "--collectives", "150000", "--modes", "base,joint"]
@@ -74,7 +74,7 @@ def test_a_worker_killed_in_the_middle_changes_no_number(tmp_path):
     with cluster(tmp_path / "dask") as (address, workers):
         with started(*MODEL, "--dask", address, "--out", "there", cwd=tmp_path) as process:
             until = time.monotonic() + 120
-            while not list(tmp_path.glob("there/points/*.rows")):
+            while not list(tmp_path.glob("there/parts/*.parquet")):
                 assert time.monotonic() < until and process.poll() is None, process.communicate()
                 time.sleep(0.02)
             workers[0].kill()

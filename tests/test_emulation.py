@@ -88,7 +88,7 @@ def test_an_interrupted_experiment_leaves_its_rows_and_nothing_else(tmp_path: Pa
         arguments = ["--engine", "emulation", "--modes", "base", "--collectives", "1000", "--out", str(folder)]
         with subprocess.Popen([*RUN, *arguments], stderr=subprocess.PIPE, text=True) as process:
             until = time.monotonic() + 120
-            while not list(folder.glob("points/*.rows")) or len(rows(folder)) < 2:
+            while not list(folder.glob("parts/*.collectives.parquet")) or len(rows(folder)) < 2:
                 assert time.monotonic() < until
                 time.sleep(0.1)
             below = descendants(process.pid)

@@ -9,7 +9,7 @@ import pytest
 from scenarios.engines.base import Again, Doing, Slice
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Heartbeat, Progress, time_left_s
-from tests.test_results import some_rows
+from tests.fakes.stored import some_rows
 from tests.test_sweep import scenario
 
 PROMISED_S = 15.0

@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.results.reader import load, open_run
+from analysis.results.rows import Point
 from scenarios.engines.base import Slice
 from scenarios.experiment import command
 from scenarios.experiment.progress import Progress
@@ -20,7 +22,7 @@ from scenarios.experiment.statistics import results_of
 from scenarios.spec.load import Override, axis, load_scenario, resolved
 from tests.conftest import PROJECT
 from tests.fakes.processes import descendants
-from tests.test_results import some_rows
+from tests.fakes.stored import some_rows
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 
@@ -150,7 +152,12 @@ def test_what_is_shown_on_the_way_is_what_the_results_say_of_the_same_collective
             progress.take(part)
     on_the_way = {mode: progress.words(0, mode) for mode in ("base", "wan", "ccl")}
     progress.take(sliced("joint", times_s["joint"], 0, 500)[0])
-    ((result),) = results_of(lambda point: times_s[point.mode], "model", [setting])
+    nothing = np.full(1000, np.nan)
+    stored = {
+        Point("model", 0, mode): pd.DataFrame({"completion_s": times, "bound_s": nothing, "reconfigure_s": nothing})
+        for mode, times in times_s.items()
+    }
+    ((result),) = results_of(stored, "model", [setting])
     for point in result.points:
         mean, gain = point.summary.mean_s, point.gain
         shown = f"{mean.value * 1e3:,.3f} ms ± {(mean.high - mean.low) * 500:,.3f}"
@@ -164,7 +171,7 @@ def test_a_worker_that_is_killed_changes_no_number(tmp_path):
     with subprocess.Popen([*RUN, *options, "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 60
         workers = []
-        while not list(tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
+        while not list(tmp_path.glob("run/provenance.json")) and time.monotonic() < until:
             time.sleep(0.01)
         while len(workers) < 2 and time.monotonic() < until:
             workers = [

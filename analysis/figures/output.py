@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures.style import INK, SETTINGS
-from analysis.results.durable import replaced
+from analysis.results.writer import replaced
 
 _PNG_DPI = 200
 

@@ -14,13 +14,13 @@ Indices = npt.NDArray[np.intp]
 _MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both ways: at most 2^8 cuts
 
 
-def lower_bound_s(fabric: Fabric, rates_bps: Floats, *, delays_s: Floats, chunk_bytes: int) -> Floats:
-    """Least time any AllGather of `chunk_bytes` a GPU can take under each of these conditions: [K] seconds.
+class LowerBound:
+    """Least time any AllGather of `chunk_bytes` a GPU can take on a fabric with these propagation delays, [links].
 
-    `rates_bps` is [K, links], `delays_s` [links]. The schedule may be anything: no ring, chunks cut into pieces of any
-    size and sent over all links at once, forwarded from the first bit on, copied on the way by any node, even coded.
-    Assumed is only what the model assumes of a link: what enters link l at time t leaves it at t + delay_l, no more
-    than rate_l bits enter it per second, and no two nodes are joined otherwise.
+    The schedule may be anything: no ring, chunks cut into pieces of any size and sent over all links at once, forwarded
+    from the first bit on, copied on the way by any node, even coded. Assumed is only what the model assumes of a link:
+    what enters link l at time t leaves it at t + delay_l, no more than rate_l bits enter it per second, and no two
+    nodes are joined otherwise.
 
     Proof. Let X be a set of nodes (GPUs and routers) with a GPU x in it, C the links that lead into X, and S the GPUs
     outside X. At the end x knows the 8 |S| chunk_bytes bits that began in S. However they are copied or coded, they
@@ -36,18 +36,29 @@ def lower_bound_s(fabric: Fabric, rates_bps: Floats, *, delays_s: Floats, chunk_
     any sites, whole, and of any transit routers (of many routers, the first few vary and the others stay outside).
     Each of them is a cut, so those left out cost strength, not truth.
     """
-    bound = np.zeros(len(rates_bps))
-    nodes = _nodes(fabric)
-    tail = np.array([nodes[link.src] for link in fabric.links])
-    head = np.array([nodes[link.dst] for link in fabric.links])
-    n = len(fabric.gpus)
-    away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
-    for inside in _cuts(fabric, nodes):
-        outer, inner = np.flatnonzero(~inside[:n]), np.flatnonzero(inside[:n])
-        least_s = away_s[np.ix_(outer, inner)].min(axis=0).max()
-        capacity_bps = rates_bps[:, ~inside[tail] & inside[head]].sum(axis=1)
-        np.maximum(bound, least_s + 8 * chunk_bytes * outer.size / capacity_bps, out=bound)
-    return bound
+
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, chunk_bytes: int) -> None:
+        nodes = _nodes(fabric)
+        tail = np.array([nodes[link.src] for link in fabric.links])
+        head = np.array([nodes[link.dst] for link in fabric.links])
+        n = len(fabric.gpus)
+        away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
+        least_s, bits, crossing = [], [], []
+        for inside in _cuts(fabric, nodes):
+            outer, inner = np.flatnonzero(~inside[:n]), np.flatnonzero(inside[:n])
+            least_s.append(away_s[np.ix_(outer, inner)].min(axis=0).max())
+            bits.append(8 * chunk_bytes * outer.size)
+            crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
+        self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)
+        self._links = np.concatenate(crossing)
+        self._starts = np.cumsum([0, *map(len, crossing[:-1])])
+
+    def seconds(self, rates_bps: Floats) -> Floats:
+        """The bound under each of these conditions, [K, links]: [K] seconds, infinite where a cut has no capacity."""
+        capacity_bps = np.add.reduceat(rates_bps[:, self._links], self._starts, axis=1)
+        with np.errstate(divide="ignore"):
+            found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
+        return found
 
 
 def _nodes(fabric: Fabric) -> dict[str, int]:

@@ -1,15 +1,15 @@
-"""Run folders, format version 1: the one module that knows what lies where in one, for writers and for readers.
+"""Run directories, format version 1: which file holds what, and reading all of it.
 
     from analysis.results import load
     load("results/paper-20260101-120000").groupby(["engine", "mode"]).completion_s.mean()
 
-A run that is under way, or was cut short, is a run too: its collectives are in journals in points/ (see `journal`),
-one for each point, and at the end in collectives.parquet. Reading changes nothing in a folder.
+A run that is under way, or was cut short, can be read too: its collectives are in parts/ (see `writer`), and at the end
+in collectives.parquet. Reading changes nothing in a directory.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,41 +17,38 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from analysis.results import schema
-from analysis.results.journal import Found, JournalError, records
-from analysis.results.rows import Rows, RowsError, first, joined, unpacked
+from analysis.results.rows import Point
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-SCENARIO, PROVENANCE, SETTINGS, POINTS = "scenario.toml", "provenance.json", "settings.json", "points"
-COLLECTIVES, TRANSFERS, CONDITIONS = "collectives.parquet", "transfers.parquet", "conditions.parquet"
-FAULTS, STRUCK = "faults.parquet", "faults.struck"
+SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
+COLLECTIVES, TRANSFERS, CONDITIONS, FAULTS = (
+    f"{name}.parquet" for name in ("collectives", "transfers", "conditions", "faults")
+)
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
-_GROUP = 200_000  # rows that are held at a time
+_PART = re.compile(r"([a-z]+)-(\d{1,9})-([a-z]+)-(\d{1,9})\.collectives\.parquet")
+_OLD_PARTS = "points"  # journals of rows, of which runs of earlier versions that were cut short consist
 
 
 class ResultsError(ValueError):
-    """A folder that is no run folder, or not one that can be read; one sentence that names it."""
+    """A directory of which no run can be read; one sentence that names it."""
 
 
-class Point(NamedTuple):
-    """One point of a run: one mode at one setting (its index in settings.json) in one engine."""
+class Part(NamedTuple):
+    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers."""
 
-    engine: str
-    setting: int
-    mode: str
-
-    @property
-    def file(self) -> str:
-        """The journal of this point, in points/."""
-        return f"{self.engine}-{self.setting:04}-{self.mode}.rows"
+    point: Point
+    start: int
+    collectives: Path
+    transfers: Path
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run as its folder holds it; the tables are as README describes them, empty where nothing was emulated."""
+    """A run as its directory holds it; the tables are as README describes them, empty where nothing was emulated."""
 
     path: Path
     provenance: dict[str, Any]
@@ -67,8 +64,9 @@ class Run:
 def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """The collectives of a run, a row each: all columns, or these.
 
-    Also of a run that is not complete: what was reported is there. Raises ResultsError for a folder that is no run's,
-    of a newer format, or damaged.
+    Of a run that is not complete: those that are on the disk. In runs of versions before the columns existed `bound_s`
+    and `reconfigure_s` are NaN, and `reconfigure_messages` is 0. Raises ResultsError for a directory without a run, one
+    of a newer format, or a damaged one.
     """
     path = Path(directory)
     provenance = read_provenance(path)
@@ -76,23 +74,26 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
 
 
 def open_run(directory: str | Path) -> Run:
-    """Everything that a run folder holds; raises ResultsError as `load`."""
+    """Everything that a run directory holds; raises ResultsError as `load`."""
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
     complete = is_complete(provenance)
-    transfers, conditions = (
-        _transfers(path, settings) if not complete else _table(path / TRANSFERS, schema.TRANSFERS),
-        _table(path / CONDITIONS, schema.CONDITIONS),
-    )
+    if complete or not (path / PARTS).exists():
+        transfers = _table(path / TRANSFERS, schema.TRANSFERS)
+    else:
+        parts = [part.transfers for part in parts_of(path) if part.transfers.exists()]
+        transfers = pa.concat_tables(
+            [schema.TRANSFERS.empty_table(), *(table_in(it, schema.TRANSFERS) for it in parts)]
+        )
     return Run(
         path=path,
         provenance=provenance,
         settings=settings,
         collectives=_frame(_collectives(path, settings, provenance, None)),
         transfers=_frame(transfers),
-        conditions=_frame(conditions),
-        faults=_frame(_faults(path) if not complete else _table(path / FAULTS, schema.FAULTS)),
+        conditions=_frame(_table(path / CONDITIONS, schema.CONDITIONS)),
+        faults=_frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
@@ -104,17 +105,17 @@ def is_complete(provenance: dict[str, Any]) -> bool:
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
-    """What is known of how a run came about; raises ResultsError where `path` is no run folder of this format."""
+    """How a run came about; raises ResultsError where `path` is not a run directory of this format."""
     if not path.is_dir():
-        raise ResultsError(f"{path} is no run folder: there is no such folder")
+        raise ResultsError(f"{path} is not a run folder: there is no such folder")
     if not (path / PROVENANCE).is_file():
-        raise ResultsError(f"{path} is no run folder: it has no {PROVENANCE}")
+        raise ResultsError(f"{path} is not a run folder: it has no {PROVENANCE}")
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)
     found = provenance.get("format")
     if isinstance(found, int) and found > FORMAT:
         raise ResultsError(f"{path} is of format {found}, which is newer than this version reads: allowed is {FORMAT}")
     if found != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
-        raise ResultsError(f"{path} is no run folder: its {PROVENANCE} is not one of format {FORMAT}")
+        raise ResultsError(f"{path} is not a run folder: its {PROVENANCE} is not one of format {FORMAT}")
     return provenance
 
 
@@ -123,99 +124,26 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = _json(path / SETTINGS, list)
     keys = {"setting", "label", "swept", "values", "fabric", "columns"}
     if not settings or not all(isinstance(setting, dict) and keys <= setting.keys() for setting in settings):
-        raise ResultsError(f"{path / SETTINGS} is damaged: it is no list of settings")
+        raise ResultsError(f"{path / SETTINGS} is damaged: it is not a list of settings")
     return settings
 
 
-def points_of(path: Path) -> Iterator[Point]:
-    """The points of an unfinished run of which there are rows, in the order of their names."""
-    for file in sorted((path / POINTS).glob("*-*-*.rows")):
-        engine, setting, mode = file.stem.split("-", 2)
-        if setting.isdigit():
-            yield Point(engine, int(setting), mode)
+def parts_of(path: Path) -> list[Part]:
+    """The parts of an unfinished run, in the order of points and collectives."""
+    found = (_PART.fullmatch(file.name) for file in (path / PARTS).glob("*"))
+    return sorted(part_of(path, Point(m[1], int(m[2]), m[3]), int(m[4])) for m in found if m)
 
 
-def struck_of(path: Path) -> list[dict[str, Any]]:
-    """What became of the faults of an unfinished run, each once, as last told; raises ResultsError where it is
-    damaged."""
-    journal, found = path / POINTS / STRUCK, {}
-    try:
-        for _, data in records(journal) if journal.exists() else ():
-            record = json.loads(data)
-            found[tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))] = record
-    except OSError as error:
-        raise ResultsError(f"{journal} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ResultsError(f"{error if isinstance(error, JournalError) else f'{journal} is damaged'}") from None
-    return list(found.values())
+def part_of(path: Path, point: Point, start: int) -> Part:
+    """The part of an unfinished run that begins with this collective of a point."""
+    stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
+    return Part(point, start, stem.with_suffix(".collectives.parquet"), stem.with_suffix(".transfers.parquet"))
 
 
-def _faults(path: Path) -> pa.Table:
-    struck = struck_of(path)
-    try:
-        return schema.faults_table(struck)
-    except (pa.ArrowException, KeyError, TypeError, ValueError):
-        raise ResultsError(f"{path / POINTS / STRUCK} is damaged") from None
-
-
-def stored(path: Path, point: Point) -> Iterator[Rows]:
-    """The rows of an unfinished run's point, in order, many at a time; raises ResultsError where they are damaged."""
-    journal = path / POINTS / point.file
-    try:
-        places: list[tuple[int, Found]] = [(first(data), found) for found, data in records(journal)]
-        held: list[Rows] = []
-        with journal.open("rb") as file:
-            for _, place in sorted(places):
-                file.seek(place.offset)
-                held.append(unpacked(file.read(place.size)))
-                if sum(map(len, held)) >= _GROUP:
-                    yield from _runs(held)
-                    held = []
-        yield from _runs(held)
-    except OSError as error:
-        raise ResultsError(f"{journal} cannot be read: {error.strerror}") from None
-    except (JournalError, RowsError) as error:
-        raise ResultsError(
-            f"{error if isinstance(error, JournalError) else f'{journal} is damaged: {error}'}"
-        ) from None
-
-
-def _runs(held: list[Rows]) -> Iterator[Rows]:
-    """Rows without gaps joined; those of a point that is under way may have some."""
-    while held:
-        length = next((i for i in range(1, len(held)) if held[i].start != held[i - 1].stop), len(held))
-        yield joined(held[:length])
-        held = held[length:]
-
-
-def collectives_of(path: Path, settings: list[dict[str, Any]], points: Sequence[Point]) -> Iterator[pa.Table]:
-    """The collectives of these points of an unfinished run, table by table."""
-    wanted = collectives_schema(settings)
-    for point in points:
-        for rows in stored(path, point):
-            with _settings_read(path):
-                table = schema.collectives_table(rows, _columns(settings, point), wanted)
-            yield table
-
-
-def transfers_of(path: Path, settings: list[dict[str, Any]], points: Sequence[Point]) -> Iterator[pa.Table]:
-    """The transfers of these points of an unfinished run, table by table."""
-    for point in points:
-        for rows in stored(path, point):
-            with _settings_read(path):
-                table = schema.transfers_table(rows, _columns(settings, point))
-            yield table
-
-
-@contextmanager
-def _settings_read(path: Path) -> Iterator[None]:
-    """Say that the settings are damaged where rows cannot be put under them."""
-    try:
-        yield
-    except ResultsError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException):
-        raise ResultsError(f"{path / SETTINGS} is damaged: it is not of these rows") from None
+def check_readable_parts(path: Path) -> None:
+    """Raise ResultsError for a run that an earlier version left unfinished, with its rows in other files."""
+    if (path / _OLD_PARTS).is_dir():
+        raise ResultsError(f"{path} was left unfinished by an earlier version: allowed is to run it anew")
 
 
 def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
@@ -223,9 +151,8 @@ def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
     return schema.collectives_schema(settings[0]["columns"])
 
 
-def _columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:
-    if point.setting >= len(settings):
-        raise ResultsError(f"{point.file} is of a setting that {SETTINGS} does not have")
+def point_columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:
+    """The columns that are the same in all collectives of a point."""
     setting = settings[point.setting]
     values = setting["values"]
     return {
@@ -244,33 +171,31 @@ def _columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:
 def _collectives(
     path: Path, settings: list[dict[str, Any]], provenance: dict[str, Any], columns: Sequence[str] | None
 ) -> pa.Table:
-    with _settings_read(path):
-        wanted = collectives_schema(settings)
-    strangers = [name for name in columns or () if name not in wanted.names]
-    if strangers:
-        raise ResultsError(f"{path} has no column {strangers[0]}: allowed are {', '.join(wanted.names)}")
-    if is_complete(provenance):
-        return _table(path / COLLECTIVES, wanted, columns)
-    found = pa.concat_tables([wanted.empty_table(), *collectives_of(path, settings, list(points_of(path)))])
-    return found if columns is None else found.select(list(columns))
-
-
-def _transfers(path: Path, settings: list[dict[str, Any]]) -> pa.Table:
-    points = [point for point in points_of(path) if point.engine != "model"]
-    return pa.concat_tables([schema.TRANSFERS.empty_table(), *transfers_of(path, settings, points)])
-
-
-def _table(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    if not path.exists() and path.name != COLLECTIVES:
-        return wanted.empty_table()
     try:
-        found = schema.read_table(path, columns)
+        wanted = collectives_schema(settings)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ResultsError(f"{path / SETTINGS} is damaged: it is not of these rows") from None
+    unknown = [name for name in columns or () if name not in wanted.names]
+    if unknown:
+        raise ResultsError(f"{path} has no column {unknown[0]}: allowed are {', '.join(wanted.names)}")
+    if is_complete(provenance) or (not (path / PARTS).exists() and (path / COLLECTIVES).exists()):
+        return table_in(path / COLLECTIVES, wanted, columns)
+    check_readable_parts(path)
+    empty = wanted.empty_table() if columns is None else wanted.empty_table().select(list(columns))
+    return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
+
+
+def _table(path: Path, wanted: pa.Schema) -> pa.Table:
+    return table_in(path, wanted) if path.exists() else wanted.empty_table()
+
+
+def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """All columns of the table in a file, or these; raises ResultsError where it is damaged or missing."""
+    try:
+        return schema.read_table(path, wanted, columns)
     except (OSError, pa.ArrowException) as error:
-        words = str(error).partition("\n")[0]
-        raise ResultsError(f"{path} is damaged or missing: {words[:200]}") from None
-    if columns is None and found.schema.names != wanted.names:
-        raise ResultsError(f"{path} is damaged: its columns are not those of the run's settings")
-    return found
+        reason = str(error).partition("\n")[0]
+        raise ResultsError(f"{path} is damaged or missing: {reason[:200]}") from None
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":
@@ -285,7 +210,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise ResultsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def _json(path: Path, kind: type) -> Any:
@@ -294,7 +219,7 @@ def _json(path: Path, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ResultsError):
             raise
-        raise ResultsError(f"{path} is damaged: it is no JSON") from None
+        raise ResultsError(f"{path} is damaged: it is not JSON") from None
     if not isinstance(found, kind):
-        raise ResultsError(f"{path} is damaged: it holds no {kind.__name__}")
+        raise ResultsError(f"{path} is damaged: it is not a {kind.__name__}")
     return found

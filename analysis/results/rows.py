@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,26 @@ class RowsError(ValueError):
     """Bytes that are no rows."""
 
 
+class Point(NamedTuple):
+    """One point of a run: one mode at one setting (its index in settings.json) in one engine."""
+
+    engine: str
+    setting: int
+    mode: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """The collectives start .. start+K-1 of one point.
+    """The collectives start .. start+K-1 of one point; arrays are None where the engine has no such values.
 
-    `completion_s`, [K], is measured, and `predicted_s` the model's for the same conditions; where times are reckoned
-    `predicted_s` is None, as are `drops`, [K], `late`, [K] (on a wall clock the machine was too slow), `undisturbed`,
-    [K] (no fault struck in the middle, so the model can speak of it), and `transfers`, [any, 7], the columns of
-    TRANSFER. `ring` and `paths`, [K, n], are the ranks in ring order and the index of the WAN path of each ring edge,
-    -1 within a site.
-    `reembedded` and `rerouted`, [K], tell where the ring and the paths were chosen anew.
+    `completion_s`, [K] seconds, is measured, and `predicted_s` the model's for the same conditions (None in the model
+    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside. `ring`
+    and `paths`, [K, n], are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
+    `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
+    machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
+    model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
+    were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. `transfers`, [any, 7], has the
+    columns of TRANSFER.
     """
 
     start: int
@@ -49,6 +59,9 @@ class Rows:
     drops: npt.NDArray[np.int64] | None = None
     late: npt.NDArray[np.bool_] | None = None
     undisturbed: npt.NDArray[np.bool_] | None = None
+    bound_s: Floats | None = None
+    reconfigure_s: Floats | None = None
+    reconfigure_messages: npt.NDArray[np.int64] | None = None
     transfers: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -103,14 +116,6 @@ def _small(name: str, array: Array) -> Array:
     if name in ("ring", "paths") and (not array.size or array.max() <= _MOST_SMALL):
         return array.astype(np.int8)
     return np.ascontiguousarray(array)
-
-
-def first(data: bytes) -> int:
-    """The number of the first of the collectives in these bytes; raises RowsError where they are none."""
-    try:
-        return int(json.loads(data.partition(b"\n")[0])["start"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RowsError(f"these bytes are no rows: {error}") from None
 
 
 def unpacked(data: bytes) -> Rows:

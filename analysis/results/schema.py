@@ -1,7 +1,4 @@
-"""The tables of a run folder: what their columns are, rows made into them, and files of them that are whole or absent.
-
-Knows Parquet (pyarrow) and the columns; where the files lie and what a run is, is for `results`.
-"""
+"""The tables of a run directory: their columns, rows as Arrow tables, and back."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.durable import replaced
 from analysis.results.rows import TRANSFER, Array, Rows
 
 Columns = Mapping[str, Any]  # what is the same in every row of a point, by column
@@ -31,6 +27,7 @@ _ROW = (
     ("collective", pa.int64()),
     ("completion_s", pa.float64()),
     ("predicted_s", pa.float64()),
+    ("bound_s", pa.float64()),
     ("ring", pa.list_(pa.int16())),
     ("paths", pa.list_(pa.int16())),
     ("reembedded", pa.bool_()),
@@ -38,7 +35,15 @@ _ROW = (
     ("drops", pa.int64()),
     ("late", pa.bool_()),
     ("undisturbed", pa.bool_()),
+    ("reconfigure_s", pa.float64()),
+    ("reconfigure_messages", pa.int64()),
 )
+ADDED: Mapping[str, float] = {"bound_s": math.nan, "reconfigure_s": math.nan, "reconfigure_messages": 0}
+"""Columns of the collectives that runs of earlier versions lack, and their value there."""
+
+_UNMEASURED: Mapping[str, float] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
+"""The value of columns whose array is None in `Rows`."""
+
 FAULTS = pa.schema(
     [
         *_POINT[:3],
@@ -69,73 +74,55 @@ CONDITIONS = pa.schema(
         ("delay_s", pa.float64()),
     ]
 )
-_UNLIKE = ("collective", "completion_s", "predicted_s", "start_s", "end_s", "rate_bps")
-"""Columns whose values are hardly ever the same twice: a dictionary of them would cost time and save nothing."""
 
 
 def collectives_schema(swept: Columns) -> pa.Schema:
     """The columns of collectives.parquet where these further keys were swept, each with one of its values."""
-    return pa.schema([*_POINT, *_ROW, *((name, _type(value)) for name, value in swept.items())])
-
-
-def _type(value: Any) -> pa.DataType:
     kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    return kinds.get(type(value), pa.string())
+    further = [(name, kinds.get(type(value), pa.string())) for name, value in swept.items()]
+    return pa.schema([*_POINT, *_ROW, *further])
 
 
 def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table:
     """Rows of one point as a table; `point` are the columns that are the same in all of them."""
-    count = len(rows)
-    columns = {name: _repeated(value, count, schema.field(name).type) for name, value in point.items()}
-    columns |= {
-        "collective": _array(np.arange(rows.start, rows.stop), pa.int64()),
-        "completion_s": _array(rows.completion_s, pa.float64()),
-        "predicted_s": _array(rows.predictions_s, pa.float64()),
-        "ring": _lists(rows.ring),
-        "paths": _lists(rows.paths),
-        "reembedded": _truths(rows.reembedded),
-        "rerouted": _truths(rows.rerouted),
-        "drops": _array(np.zeros(count, dtype=np.int64) if rows.drops is None else rows.drops, pa.int64()),
-        "late": _truths(np.zeros(count, dtype=np.bool_) if rows.late is None else rows.late),
-        "undisturbed": _truths(np.ones(count, dtype=np.bool_) if rows.undisturbed is None else rows.undisturbed),
-    }
-    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    columns: dict[str, Any] = dict(point)
+    for name, _ in _ROW:
+        array = getattr(rows, name, None)
+        columns[name] = _UNMEASURED.get(name) if array is None else array
+    columns["collective"] = np.arange(rows.start, rows.stop)
+    columns["predicted_s"] = rows.predictions_s
+    arrays = [_column(columns[field.name], len(rows), field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _array(values: Array, kind: pa.DataType) -> pa.Array:
-    # pa.array would import pandas, to ask whether this is one of its series: half a second.
-    numbers = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+def _column(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    if not isinstance(value, np.ndarray):
+        return pa.repeat(pa.scalar(value, kind), count)
+    if value.ndim == 1:
+        return pa.array(value, kind)
+    ends = np.arange(0, value.size + 1, value.shape[1])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(value.reshape(-1), pa.int16()))
 
 
-def _repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(kind):
-        return _truths(np.full(count, value))
-    if not pa.types.is_string(kind):
-        return _array(np.full(count, value), kind)
-    text = str(value).encode()
-    ends = np.arange(count + 1, dtype=np.int32) * len(text)
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)])
-
-
-def _truths(values: Array) -> pa.Array:
-    bits = np.packbits(np.ascontiguousarray(values, dtype=np.bool_), bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
-
-
-def _lists(array: Array) -> pa.Array:
-    count, width = array.shape
-    ends = np.arange(0, count * width + 1, width)
-    return pa.ListArray.from_arrays(_array(ends, pa.int32()), _array(array.reshape(-1), pa.int16()))
+def rows_of(table: pa.Table) -> Rows:
+    """The rows of a table of consecutive collectives of one point, without their transfers."""
+    columns = {name: table[name].combine_chunks() for name, _ in _ROW}
+    values = {}
+    for name, array in columns.items():
+        if pa.types.is_list(array.type):
+            values[name] = array.flatten().to_numpy().reshape(len(table), -1)
+        else:
+            values[name] = array.to_numpy(zero_copy_only=False)
+    return Rows(start=int(values.pop("collective")[0]), **values)
 
 
 def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     """The transfers of measured rows of one point as a table."""
     found = np.empty((0, len(TRANSFER)), dtype=np.int64) if rows.transfers is None else rows.transfers
-    columns = [_repeated(point[name], len(found), kind) for name, kind in _POINT[:3]]
-    columns += [_array(found[:, place], pa.int32()) for place in range(5)]
-    columns += [_array(found[:, place] / 1e9, pa.float64()) for place in (5, 6)]
-    return pa.Table.from_arrays(columns, schema=TRANSFERS)
+    columns = [point[name] for name, _ in _POINT[:3]]
+    columns += [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
+    arrays = [_column(value, len(found), field.type) for value, field in zip(columns, TRANSFERS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=TRANSFERS)
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -151,39 +138,30 @@ def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array
     """The conditions of some collectives in a row of one setting, [K, links] and [links], as a table."""
     count, links = rates_bps.shape
     columns = {
-        "setting": np.full(count * links, setting),
+        "setting": setting,
         "collective": np.repeat(np.arange(start, start + count), links),
         "link": np.tile(np.arange(links), count),
         "rate_bps": rates_bps.reshape(-1),
         "delay_s": np.tile(delays_s, count),
     }
-    arrays = [_array(columns[field.name], field.type) for field in CONDITIONS]
+    arrays = [_column(columns[field.name], count * links, field.type) for field in CONDITIONS]
     return pa.Table.from_arrays(arrays, schema=CONDITIONS)
 
 
-def write_table(path: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
-    """Write a Parquet file of these parts, whole or not at all; raises OSError where that fails."""
-    alike = [name for name in _leaves(schema) if name not in _UNLIKE]
-    with (
-        replaced(path) as temporary,
-        pq.ParquetWriter(
-            temporary,
-            schema,
-            compression={name: "snappy" if name in alike else "none" for name in _leaves(schema)},
-            use_dictionary=alike,
-            write_statistics=[name for name in _leaves(schema) if "." not in name],
-            write_page_checksum=True,
-        ) as writer,
-    ):
-        for part in parts:
-            writer.write_table(part)
+def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = None) -> pa.Table:
+    """All columns of the table in a file, or these; columns in ADDED that the file lacks are added.
 
-
-def _leaves(schema: pa.Schema) -> list[str]:
-    """The columns as Parquet names them."""
-    return [f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in schema]
-
-
-def read_table(path: Path, columns: Iterable[str] | None = None) -> pa.Table:
-    """The table in a file; raises pyarrow's errors, and OSError, where it is damaged or there is none."""
-    return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
+    Raises pyarrow's errors, and OSError, where the file is damaged, missing, or has other columns than `wanted`.
+    """
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        present = file.schema_arrow.names
+        names = wanted.names if columns is None else list(columns)
+        if columns is None and [*present] != [name for name in names if name in present or name not in ADDED]:
+            raise pa.ArrowInvalid("its columns are not those of the run's settings")
+        found = file.read(columns=[name for name in names if name in present])
+        count = file.metadata.num_rows
+    arrays = [
+        found[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
+        for name in names
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.alpha_beta import completion_s
+from analysis.model.lower_bound import LowerBound
 from analysis.results.rows import Rows, packed, unpacked
 from scenarios.engines.base import Failed, Have, News, Slice, nothing
 from scenarios.engines.framing import bundled, unbundled
@@ -103,7 +104,10 @@ def reckoned(task: bytes) -> bytes:
     setting, start, stop = _scenario(said["scenario"]), said["start"], said["stop"]
     fabric = _fabric(setting.fabric)
     drawn = _sampler(setting.fabric, setting.conditions, setting.run.seed)
-    conditions = _Remembering(damaged(drawn, fabric, setting.faults))
+    without_faults = _Remembering(drawn)
+    conditions = damaged(without_faults, fabric, setting.faults)
+    bound = _bound(setting.fabric, setting.conditions, setting.collective.chunk_bytes)
+    bound_s = bound.seconds(without_faults.rates_bps(start, stop - start))  # of all modes
     found = {}
     for mode in said["modes"]:
         decisions = decide(
@@ -123,6 +127,7 @@ def reckoned(task: bytes) -> bytes:
             paths=decisions.path,
             reembedded=decisions.reembedded,
             rerouted=decisions.rerouted,
+            bound_s=bound_s,
         )
         found[mode] = packed(rows)
     return bundled(found)
@@ -156,6 +161,12 @@ class _Remembering:
 @lru_cache(maxsize=4)
 def _fabric(spec: FabricSpec) -> Fabric:
     return build_fabric(spec)
+
+
+@lru_cache(maxsize=4)
+def _bound(spec: FabricSpec, conditions: ConditionsSpec, chunk_bytes: int) -> LowerBound:
+    fabric = _fabric(spec)
+    return LowerBound(fabric, delays_s=delays_s(fabric, conditions), chunk_bytes=chunk_bytes)
 
 
 @lru_cache(maxsize=4)

@@ -223,6 +223,9 @@ class Reader:
             drops=np.array([row["drops"]], dtype=np.int64),
             late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
+            bound_s=self._expected.bound_s(k),
+            reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
+            reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=_transfers(row),
         )
         self._put(Slice(setting=self._task.place, mode=self._task.mode, rows=rows))

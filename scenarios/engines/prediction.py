@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.alpha_beta import completion_s
+from analysis.model.lower_bound import LowerBound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.faults import Fault, active
@@ -41,6 +42,13 @@ class Expectations:
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
         self._all = None if setting.faults else planned(setting, mode)
+        fabric = self._conditions.fabric
+        away_s = delays_s(fabric, setting.conditions)
+        self._bound = LowerBound(fabric, delays_s=away_s, chunk_bytes=setting.collective.chunk_bytes)
+
+    def bound_s(self, collective: int) -> npt.NDArray[np.float64]:
+        """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
+        return self._bound.seconds(self._conditions.drawn.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""

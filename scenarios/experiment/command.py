@@ -148,17 +148,17 @@ def _begin(
 ) -> int:
     # Parquet takes its time to import, and most mistakes are found before anything is run.
     from analysis.results.reader import ResultsError
-    from scenarios.experiment.run_directory import RunFolder
-    from scenarios.experiment.runner import Run, run_in, tell_again
+    from scenarios.experiment.run_directory import RunDirectory
+    from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
     run = Run(wanted.scenario, parts, wanted.json, unmeasured)
     try:
         if wanted.resume is None:
-            folder = RunFolder.begun(place, wanted.scenario, engines=wanted.engines, command=command)
+            folder = RunDirectory.begun(place, wanted.scenario, engines=wanted.engines, command=command)
         else:
-            folder = RunFolder.resumed(place, command=command)
-        return tell_again(folder, run) if folder.complete else run_in(folder, run)
+            folder = RunDirectory.resumed(place, command=command)
+        return print_again(folder, run) if folder.complete else run_in(folder, run)
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED

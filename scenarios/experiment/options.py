@@ -192,19 +192,15 @@ def _clashes(options: argparse.Namespace) -> list[str]:
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
     """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
-    from analysis.results.reader import ResultsError
-    from scenarios.experiment.place import is_scaffold
-    from scenarios.experiment.resume import recorded
+    from analysis.results.reader import ResultsError  # with Parquet, which takes its time
+    from scenarios.experiment.run_directory import recorded
     from scenarios.spec.load import load_scenario, scenario_of
 
     folder = Path(options.resume)
     try:
         before = recorded(folder)
     except ResultsError as error:
-        why = str(error)
-        if folder.is_dir() and is_scaffold(folder):
-            why = f"{folder} is of a run that was killed before it began: allowed is --out {folder}"
-        raise ScenarioError([f"--resume: {why}"]) from None
+        raise ScenarioError([f"--resume: {error}"]) from None
     if options.scenario is None:
         wanted = scenario_of(before.text, overrides, path=folder / "scenario.toml")
     else:

@@ -1,9 +1,8 @@
-"""Where a run's folder is: a new one, or one to go on with, which is this run's alone while it is at work."""
+"""The location of a run directory: a new one, or one to go on with, locked for as long as its run is at work."""
 
 import fcntl
 import itertools
 import os
-import stat
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,19 +21,19 @@ class FolderError(ValueError):
 def check(path: Path) -> None:
     """Raise FolderError unless `path` can become a run folder: new or empty, and not below a file."""
     if not str(path).isprintable():
-        raise FolderError(f"{one_line(str(path))} is no name to be shown: allowed is printable text")
+        raise FolderError(f"{one_line(str(path))} cannot be printed: allowed is printable text")
     try:
         if path.is_dir():
-            if any(path.iterdir()) and not is_scaffold(path):
+            if not is_vacant(path):
                 raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
             return
         if path.exists() or path.is_symlink():
-            raise FolderError(f"{path} is no folder: allowed is a new folder or an empty one")
+            raise FolderError(f"{path} is not a folder: allowed is a new folder or an empty one")
         above = next(parent for parent in path.absolute().parents if parent.exists())
         if not above.is_dir():
-            raise FolderError(f"{path} cannot be made: {above} is no folder")
+            raise FolderError(f"{path} cannot be made: {above} is not a folder")
     except OSError as error:
-        raise FolderError(f"{path} cannot be looked at: {error.strerror}") from None
+        raise FolderError(f"{path} cannot be read: {error.strerror}") from None
 
 
 class Place:
@@ -60,10 +59,7 @@ class Place:
 
     @classmethod
     def new(cls, path: Path) -> "Place":
-        """A new folder at `path`, or an empty one that is there; raises FolderError.
-
-        As empty counts a folder whose run was killed before it had been described: that is taken away.
-        """
+        """A new folder at `path`, or one that is there and vacant; raises FolderError."""
         check(path)
         missing = [path, *path.absolute().parents]
         made = list(itertools.takewhile(lambda folder: not folder.exists(), missing))
@@ -77,13 +73,7 @@ class Place:
         except FolderError:
             _take_away(made)
             raise
-        try:
-            if any(path.iterdir()) and is_scaffold(path):
-                _clear(path)
-        except OSError as error:
-            place.close()
-            raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
-        if any(path.iterdir()):  # another run was faster
+        if not is_vacant(path):  # another run was faster
             place.close()
             raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
         return place
@@ -98,7 +88,7 @@ class Place:
                 path.mkdir(parents=True)
             except FileExistsError:
                 if not RESULTS.is_dir():
-                    raise FolderError(f"{RESULTS.absolute()} is no folder: results are written into it") from None
+                    raise FolderError(f"{RESULTS.absolute()} is not a folder: results are written into it") from None
             except OSError as error:
                 raise FolderError(f"{path} cannot be made: {error.strerror}") from None
             else:
@@ -110,31 +100,21 @@ class Place:
         _take_away(self._made)
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
 
-def is_scaffold(path: Path) -> bool:
-    """Whether a folder holds what a run makes before it has described itself, and nothing else."""
-    from analysis.results.reader import POINTS, PROVENANCE, SCENARIO, SETTINGS  # with Parquet, which takes its time
+def is_vacant(path: Path) -> bool:
+    """Whether a folder is empty, or holds only what a run writes before its provenance.json; raises OSError."""
+    names = {file.name for file in path.iterdir()}
+    if not names:
+        return True
+    from analysis.results.reader import PROVENANCE, SCENARIO, SETTINGS  # with Parquet, which takes its time
 
-    own = {SCENARIO, SETTINGS, *(f".{name}.new" for name in (SCENARIO, SETTINGS, PROVENANCE))}
-    try:
-        found = {file.name: file.lstat().st_mode for file in path.iterdir()}
-        points = stat.S_ISDIR(found.pop(POINTS, 0)) and not any((path / POINTS).iterdir())
-    except OSError:
-        return False
-    return points and found.keys() <= own and all(map(stat.S_ISREG, found.values()))
-
-
-def _clear(path: Path) -> None:
-    folders = [file for file in path.iterdir() if file.is_dir()]
-    for file in set(path.iterdir()) - set(folders):
-        file.unlink()
-    for folder in folders:  # last: without it the rest would be somebody else's
-        folder.rmdir()
+    first, *others = (f".{name}.new" for name in (PROVENANCE, SCENARIO, SETTINGS))
+    return first in names and names <= {first, *others, SCENARIO, SETTINGS}
 
 
 def _take_away(folders: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Where a run comes from: the command, the code and its state, the versions it rests on, the machine."""
+"""The origin of a run: the command, the commit, the versions of its packages, the machine."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _PATIENCE_S = 20
 
 
 def provenance(name: str, *, seed: int, engines: Sequence[str], command: Sequence[str]) -> dict[str, Any]:
-    """What is known when a run begins; "ended" and "vm" are None until there is something to say."""
+    """The content of provenance.json when a run begins; "ended" and "vm" are None until they are known."""
     return {
         "format": FORMAT,
         "name": name,
@@ -34,7 +34,7 @@ def provenance(name: str, *, seed: int, engines: Sequence[str], command: Sequenc
 
 
 def circumstances() -> dict[str, Any]:
-    """What may be another when a run is resumed."""
+    """The part of it that can differ when a run is resumed."""
     return {"git": _git(), "versions": _versions(), "machine": _machine()}
 
 
@@ -71,14 +71,14 @@ def _field(path: Path, name: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether any file that git knows differs from it; None where this is no checkout."""
-    commit = _said("rev-parse", "HEAD")
+    """The commit, and whether any file that git knows differs from it; None outside a checkout."""
+    commit = _git_output("rev-parse", "HEAD")
     if commit is None or not (_ROOT / ".git").exists():
         return None
-    return {"commit": commit, "dirty": bool(_said("status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": commit, "dirty": bool(_git_output("status", "--porcelain", "--untracked-files=no"))}
 
 
-def _said(*arguments: str) -> str | None:
+def _git_output(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_PATIENCE_S

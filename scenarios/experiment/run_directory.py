@@ -1,81 +1,149 @@
-"""The folder of a run, from its first file to its last: described before anything is run, completed when all is.
+"""The directory of a run, from its first file to its last: described, resumed, completed.
 
-Every file is written whole or not at all, rows excepted, which `store` appends. A run is complete when its provenance
-says when it ended; whatever happens before that, it can be gone on with.
+Every file is written whole or not at all. A directory is a run's once it has its provenance.json, which is written
+after the scenario and the settings, and the run is complete when provenance.json says when it ended; a run that is not
+complete can be resumed.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from analysis.results import reader as format
-from analysis.results import schema
-from analysis.results.durable import settle, write_text
-from analysis.results.journal import Journal
-from analysis.results.reader import Point
+from analysis.results import reader, schema
+from analysis.results.rows import Point
+from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
 from scenarios.engines.base import Seen, Struck
 from scenarios.experiment.place import Place
 from scenarios.experiment.provenance import circumstances, now, provenance
-from scenarios.experiment.resume import trace_sha256
 from scenarios.experiment.statistics import SettingResult
-from scenarios.experiment.store import Store
 from scenarios.experiment.summary import summary_csv
-from scenarios.spec.load import resolved
-from scenarios.spec.scenario import Scenario, described
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import resolved, scenario_of
+from scenarios.spec.scenario import KEYS, Scenario, described, values_of
 from topologies.conditions.sampler import delays_s, sampler
+from topologies.errors import shown
 from topologies.fabric.fabric import build_fabric
 
 _CONDITIONS_AT_A_TIME = 1000
 
 
-class RunFolder:
-    """The folder of one run, in a place that is this run's."""
+@dataclass(frozen=True)
+class Recorded:
+    """What a run folder was begun with."""
+
+    text: str
+    scenario: Scenario
+    engines: tuple[str, ...]
+    trace_sha256: str | None
+
+    def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
+        """Every way in which what is asked for now is something else, in sentences; engines may be left open."""
+        before, now = values_of(self.scenario), values_of(scenario)
+        for key in dict.fromkeys([*before, *now]):
+            if before.get(key) != now.get(key):
+                what = f"{_words(key, now)} is asked for, and the folder is of {_words(key, before)}"
+                yield f"--resume: {key}: {what}: allowed is the same scenario"
+        if engines is not None and tuple(engines) != self.engines:
+            what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
+            yield f"--engine: {what}: allowed is the same"
+        if trace_sha256(scenario) != self.trace_sha256:
+            yield f"--resume: conditions.trace: {scenario.conditions.trace} is not what it was when the run began"
+
+
+def recorded(path: Path) -> Recorded:
+    """What the run in this folder was begun with; raises ResultsError where there is none or it is damaged."""
+    provenance = reader.read_provenance(path)
+    try:
+        text = (path / reader.SCENARIO).read_text(encoding="utf-8")
+        scenario = scenario_of(text, path=path / reader.SCENARIO)
+    except ScenarioError as error:
+        raise reader.ResultsError(f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
+    engines = tuple(provenance.get("engines", ()))
+    if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
+        raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
+    return Recorded(text, scenario, engines, provenance.get("trace_sha256"))
+
+
+def trace_sha256(scenario: Scenario) -> str | None:
+    """The digest of the trace that a scenario's conditions come from, None without one."""
+    path = scenario.conditions.trace
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _words(key: str, values: dict[str, Any]) -> str:
+    if key not in values:
+        return "no value"
+    write = KEYS[key.removeprefix("sweep.")].kind.write
+    return shown([write(value) for value in values[key]] if key.startswith("sweep.") else write(values[key]))
+
+
+class RunDirectory:
+    """The directory of one run, in a place that is this run's."""
 
     def __init__(self, place: Place, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
         self.place, self.path = place, place.path
         self._known, self._settings = known, settings
+        self._faults: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
     @classmethod
-    def begun(cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]) -> "RunFolder":
-        """A folder for a new run; raises OSError where it cannot be written."""
+    def begun(
+        cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
+    ) -> "RunDirectory":
+        """A directory for a new run; raises OSError where it cannot be written."""
         known = provenance(scenario.name, seed=scenario.run.seed, engines=engines, command=command)
         known["trace_sha256"] = trace_sha256(scenario)
-        folder = cls(place, known, described(scenario))
+        directory = cls(place, known, described(scenario))
         try:
-            (place.path / format.POINTS).mkdir()
-            write_text(place.path / format.SCENARIO, resolved(scenario))
-            write_text(place.path / format.SETTINGS, json.dumps(folder._settings))
-            folder._remember()  # and with that it is a run folder
+            with replaced(place.path / reader.PROVENANCE) as temporary:  # which marks what follows as this run's
+                temporary.write_text(directory._provenance(), encoding="utf-8")
+                write_text(place.path / reader.SCENARIO, resolved(scenario))
+                write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
         except BaseException:
-            folder.discard()
+            directory.discard()
             place.close()
             raise
-        return folder
+        return directory
 
     @classmethod
-    def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunFolder":
-        """The folder of a run to go on with; raises ResultsError where it is none, OSError where it cannot be
-        written."""
-        known = format.read_provenance(place.path)
-        folder = cls(place, known, format.read_settings(place.path))
-        for half in place.path.glob(".*.new"):  # files that were being written when the run ended
-            half.unlink()
-        if format.is_complete(known):
-            shutil.rmtree(place.path / format.POINTS, ignore_errors=True)
-        else:
-            known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
-            known["failed"] = []
-            (place.path / format.POINTS).mkdir(exist_ok=True)
-            folder._remember()
-        return folder
+    def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunDirectory":
+        """The directory of a run to go on with.
+
+        Raises ResultsError where it is not a run's or is damaged, OSError where it cannot be written.
+        """
+        known = reader.read_provenance(place.path)
+        if not reader.is_complete(known):
+            reader.check_readable_parts(place.path)
+        directory = cls(place, known, reader.read_settings(place.path))
+        for half in [*place.path.glob(".*.new"), *place.path.glob(f"{reader.PARTS}/.*.new")]:
+            half.unlink()  # files that were being written when the run ended
+        if directory.complete:
+            shutil.rmtree(place.path / reader.PARTS, ignore_errors=True)
+            return directory
+        if (place.path / reader.FAULTS).exists():
+            for record in reader.table_in(place.path / reader.FAULTS, schema.FAULTS).to_pylist():
+                directory._note_fault(record)
+        known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
+        known["failed"] = []
+        directory._remember()
+        return directory
+
+    def writer(self, counts: Mapping[Point, int]) -> Writer:
+        """A writer of the run's rows; `counts` are all points and how many collectives each has."""
+        return Writer(self.path, self._settings, counts)
 
     @property
     def complete(self) -> bool:
         """Whether there is nothing left to do."""
-        return format.is_complete(self._known)
+        return reader.is_complete(self._known)
 
     def saw(self, seen: Seen) -> None:
         """Remember what the machine of the first emulated point was like."""
@@ -92,42 +160,34 @@ class RunFolder:
             self._remember()
 
     def struck(self, engine: str, item: Struck) -> None:
-        """Keep what became of a fault; raises OSError."""
-        record = {"engine": engine, "setting": item.setting, "mode": item.mode, **item.account}
-        with Journal(self.path / format.POINTS / format.STRUCK) as journal:
-            journal.append(json.dumps(record).encode())
+        """Store what became of a fault, in place of what was stored of it before; raises OSError."""
+        self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
+        write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
         self.log(f"fault: {item.mode}, {item.account['what']}: {item.account['outcome']}")
+
+    def _note_fault(self, record: Mapping[str, Any]) -> None:
+        which = tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))
+        self._faults[which] = record
 
     def log(self, line: str) -> None:
         """Add a line to the log."""
-        with (self.path / format.LOG).open("a", encoding="utf-8") as file:
+        with (self.path / reader.LOG).open("a", encoding="utf-8") as file:
             file.write(f"{now()} {line}\n")
 
     def write_conditions(self, settings: Sequence[Scenario]) -> None:
         """Write the conditions of these settings' collectives, of every link; raises OSError."""
-        schema.write_table(self.path / format.CONDITIONS, schema.CONDITIONS, _conditions(settings))
+        write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(settings))
 
-    def complete_with(self, store: Store, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
-        """Write the tables and the summary; the run is complete unless points failed. Raises OSError."""
-        points = [point for point in store.points if store.begun(point)]
-        measured = [point for point in points if point.engine != "model"]
-        self._table(format.COLLECTIVES, format.collectives_of(self.path, self._settings, points))
-        if measured:
-            self._table(format.TRANSFERS, format.transfers_of(self.path, self._settings, measured))
-        struck = format.struck_of(self.path)
-        if struck:
-            schema.write_table(self.path / format.FAULTS, schema.FAULTS, [schema.faults_table(struck)])
+    def end(self, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
+        """Write the summary and how the run ended; it is complete unless points failed. Raises OSError."""
         if results:
-            write_text(self.path / format.SUMMARY, summary_csv(results))
+            write_text(self.path / reader.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
-
-    def end(self) -> None:
-        """Tell that the run has ended, and, if it is complete, let go of what the tables hold as well."""
-        if not self._known["failed"]:
+        if not failed:
             self._known["ended"] = now()
         self._remember()
-        if self.complete:
-            shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
+        if self.complete:  # what the parts hold is in the tables
+            shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
     def report(self) -> str | None:
         """Draw the figures of what is stored and write the report; returns a sentence where that was not possible."""
@@ -137,35 +197,36 @@ class RunFolder:
 
         try:
             write(self.path)
-        except (FigureError, format.ResultsError) as error:
+        except (FigureError, reader.ResultsError) as error:
             return f"there is no report: {error}"
         except OSError as error:
-            return f"{self.path / format.REPORT} could not be written: {error.strerror or error}"
+            return f"{self.path / reader.REPORT} could not be written: {error.strerror or error}"
         return None
 
     @property
     def reported(self) -> bool:
         """Whether there is a report."""
-        return (self.path / format.REPORT).exists()
+        return (self.path / reader.REPORT).exists()
 
     def discard(self) -> bool:
-        """Take the folder away if nothing was found and nothing was there before; returns whether it is gone."""
-        if self._known["resumed"] or any(format.points_of(self.path)):
+        """Remove the directory if nothing was measured or modelled; returns whether it was removed."""
+        if self._known["resumed"] or (self.path / reader.PARTS).exists():
             return False
-        shutil.rmtree(self.path / format.POINTS, ignore_errors=True)
-        names = (format.SCENARIO, format.SETTINGS, format.PROVENANCE, format.CONDITIONS, format.LOG)
-        for name in names:
+        for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
+            (self.path / name).unlink(missing_ok=True)
+        marker = temporary_of(self.path / reader.PROVENANCE)
+        with suppress(FileNotFoundError):
+            (self.path / reader.PROVENANCE).rename(marker)
+        for name in (reader.SCENARIO, reader.SETTINGS, marker.name):
             (self.path / name).unlink(missing_ok=True)
         self.place.abandon()
         return True
 
-    def _table(self, name: str, parts: Iterator[pa.Table]) -> None:
-        columns = schema.TRANSFERS if name == format.TRANSFERS else format.collectives_schema(self._settings)
-        schema.write_table(self.path / name, columns, parts)
-
     def _remember(self) -> None:
-        write_text(self.path / format.PROVENANCE, json.dumps(self._known, indent=1) + "\n")
-        settle(self.path)
+        write_text(self.path / reader.PROVENANCE, self._provenance())
+
+    def _provenance(self) -> str:
+        return json.dumps(self._known, indent=1) + "\n"
 
 
 def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:

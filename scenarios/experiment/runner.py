@@ -1,19 +1,18 @@
-"""One run from its folder's first file to its last: the engines at work, every row kept, results at the end."""
+"""One run: the engines over the points that are missing, every row to the disk, results and report at the end."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.results.reader import Point
+from analysis.results.rows import Point
+from analysis.results.writer import Writer
 from analysis.statistics.fidelity import Certificate, certificate
-from scenarios.engines.base import Again, Doing, Engine, Failed, Seen, Slice, Struck
+from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
-from scenarios.experiment.resume import Kept
-from scenarios.experiment.run_directory import RunFolder
-from scenarios.experiment.statistics import SettingResult, Times, results_of
-from scenarios.experiment.store import Store, StoreError
+from scenarios.experiment.run_directory import RunDirectory
+from scenarios.experiment.statistics import SettingResult, collectives_by_point, measured_of, results_of
 from scenarios.experiment.summary import as_json, as_text
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
@@ -47,72 +46,66 @@ class Run:
         }
 
 
-def run_in(folder: RunFolder, run: Run) -> int:
-    """Run what is not in the folder yet, and complete it; returns the exit status, and closes the folder."""
+def run_in(directory: RunDirectory, run: Run) -> int:
+    """Run the points that are missing in the directory, and complete it; returns the exit status, and closes it."""
     status = FAILED
     try:
-        with closing(Store(folder.path, run.counts())) as store:
-            status = _run(folder, run, store)
+        with closing(directory.writer(run.counts())) as writer:
+            status = _run(directory, run, writer)
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         status = CANNOT
-    except StoreError as error:
-        print(f"run.py: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"run.py: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        print(f"run.py: {directory.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
     except MemoryError:
         print("run.py: out of memory", file=sys.stderr)
     finally:
-        _leave(folder)
+        if not directory.complete and not directory.discard():
+            print(f"run.py: what was found is kept; go on with --resume {directory.path}", file=sys.stderr)
+        directory.place.close()
     return status
 
 
-def tell_again(folder: RunFolder, run: Run) -> int:
-    """Tell what a complete run has found; returns the exit status, and closes the folder."""
+def print_again(directory: RunDirectory, run: Run) -> int:
+    """Print the results of a complete run; returns the exit status, and closes the directory."""
     try:
-        kept = Kept(folder.path)
-        print(f"run.py: {folder.path} is complete: nothing is left to run", file=sys.stderr)
-        if not folder.reported:
-            why = folder.report()
+        results = _results(directory, run)
+        print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
+        if not directory.reported:
+            why = directory.report()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _tell(run, folder, _found(run, kept.times), certificate(kept.measured(), is_real=run.scenario.run.is_real))
+        _tell(run, directory, *results)
     finally:
-        folder.place.close()
+        directory.place.close()
     return DONE
 
 
-def _found(run: Run, times: Times) -> list[SettingResult]:
-    return [result for engine, settings in run.parts for result in results_of(times, engine.name, settings)]
+def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Certificate | None]:
+    stored = collectives_by_point(directory.path)
+    results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings)]
+    return results, certificate(measured_of(stored), is_real=run.scenario.run.is_real)
 
 
-def _leave(folder: RunFolder) -> None:
-    """Take leave of the folder, and say how to go on where there is something to go on with."""
-    if not folder.complete and not folder.discard():
-        print(f"run.py: what was found is kept; go on with --resume {folder.path}", file=sys.stderr)
-    folder.place.close()
-
-
-def _run(folder: RunFolder, run: Run, store: Store) -> int:
+def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     failed: dict[Point, str] = {}
     for engine, settings in run.parts:
         if isinstance(engine, Emulation):
             if run.unmeasured is not None:
                 continue
-            folder.write_conditions(settings)
-        failed |= _engine(engine, settings, folder, store)
-    failed = {point: failed[point] for point in store.points if point in failed}  # in the order of the run
+            directory.write_conditions(settings)
+        failed |= _engine(engine, settings, directory, writer)
+    failed = {point: failed[point] for point in writer.points if point in failed}  # in the order of the run
     wrong = [f"failed: {why}" for why in failed.values()]
     if run.unmeasured is not None:
-        folder.log(f"nothing was measured: {run.unmeasured}")
-        failed |= {point: run.unmeasured for point in store.points if point.engine != "model"}
+        directory.log(f"nothing was measured: {run.unmeasured}")
+        failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
     with progress.still("report: the results, tables and figures are being made"):
-        results = _found(run, store.times)
-        certified = certificate(store.measured(), is_real=run.scenario.run.is_real)
-        folder.complete_with(store, results, failed)
-        folder.end()  # what is drawn below can be drawn again
-        wrong += [why for why in [folder.report() if results else None] if why]
-    _tell(run, folder, results, certified)
+        writer.write_tables()
+        results, certified = _results(directory, run)
+        directory.end(results, failed)  # what is drawn below can be drawn again
+        wrong += [why for why in [directory.report() if results else None] if why]
+    _tell(run, directory, results, certified)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
@@ -120,42 +113,55 @@ def _run(folder: RunFolder, run: Run, store: Store) -> int:
     return FAILED if wrong else DONE if run.unmeasured is None else CANNOT
 
 
-def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, store: Store) -> Mapping[Point, str]:
+def _engine(
+    engine: Engine, settings: Sequence[Scenario], directory: RunDirectory, writer: Writer
+) -> Mapping[Point, str]:
     """Run an engine over the points that are not finished; returns those that failed, and why."""
+
+    def have(setting: int, mode: str, _start: int, stop: int) -> bool:
+        return writer.has(Point(engine.name, setting, mode), stop)
+
     failed = {}
+    before = (
+        Slice(setting=point.setting, mode=point.mode, rows=rows)
+        for point in writer.points
+        if point.engine == engine.name
+        for rows in writer.rows(point)
+    )
     with (
-        closing(engine.run(settings, store.have(engine.name))) as news,
-        closing(progress.shown(store.kept(news, engine.name), engine.name, settings, _before(engine, store))) as seen,
+        closing(engine.run(settings, have)) as news,
+        closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
-        for item in seen:
+        for item in shown:
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
                 failed[point] = item.why
-                folder.log(f"failed: {item.why}")
+                directory.log(f"failed: {item.why}")
             elif isinstance(item, Again):
-                folder.log(f"tried once more: {item.why}")
+                directory.log(f"tried once more: {item.why}")
             elif isinstance(item, Seen):
-                folder.saw(item)
+                directory.saw(item)
             elif isinstance(item, Struck):
-                folder.struck(engine.name, item)
-            elif not isinstance(item, Doing) and store.finished(point):
-                folder.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
+                directory.struck(engine.name, item)
+            elif not isinstance(item, Doing) and writer.finished(point):
+                directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
 
 
-def _before(engine: Engine, store: Store) -> Iterator[Slice]:
-    """What an earlier run has left of an engine's points."""
-    for point in store.points:
-        if point.engine == engine.name:
-            for rows in store.rows(point):
-                yield Slice(setting=point.setting, mode=point.mode, rows=rows)
+def _stored(news: Iterable[News], engine: str, writer: Writer) -> Iterator[News]:
+    """Pass news on, without rows that are there from before; of a point that is whole, once it is on the disk."""
+    for item in news:
+        if not isinstance(item, Slice):
+            yield item
+        elif (rows := writer.add(Point(engine, item.setting, item.mode), item.rows)) is not None:
+            yield replace(item, rows=rows)
 
 
-def _tell(run: Run, folder: RunFolder, results: Sequence[SettingResult], certified: Certificate | None) -> None:
+def _tell(run: Run, directory: RunDirectory, results: Sequence[SettingResult], certified: Certificate | None) -> None:
     if run.json:
-        print(as_json(str(folder.path), results, certified, unmeasured=run.unmeasured))
+        print(as_json(str(directory.path), results, certified, unmeasured=run.unmeasured))
         for warning in certified.warnings if certified else ():
             print(f"run.py: WARNING: {warning}", file=sys.stderr)
         return
     parts = [as_text(results) if results else "no point was finished", *([str(certified)] if certified else [])]
-    print("\n\n".join([*parts, f"results in {folder.path}"]))
+    print("\n\n".join([*parts, f"results in {directory.path}"]))

@@ -1,4 +1,4 @@
-"""What a run found, in words and numbers: a table and the claims for readers, JSON and CSV for programs."""
+"""The summary of a run: a table and the claims for readers, JSON and CSV for programs."""
 
 import csv
 import io
@@ -21,9 +21,11 @@ _COLUMNS = (
     "mode",
     "collectives",
     "mean, 95 % interval (ms)",
+    "lower bound (ms)",
     "total (s)",
     "gain over base, 95 % interval",
 )
+_RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 
 
 def as_json(
@@ -50,7 +52,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
-        _which(engine, setting, mode) | times | _sites(place, setting) | dict.fromkeys(_ENDS)
+        _which(engine, setting, mode) | times | _sites(place, setting) | dict.fromkeys((*_ENDS, "mean_bound_s"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
         for mode in setting.run.modes
@@ -79,11 +81,14 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
         "gain_vs_base": None if point.gain is None else point.gain.value,
     }
     which = _which(result.engine, result.setting, point.mode)
-    return which | values | _sites(result.place, result.setting) | _ends(point)
+    bound = {"mean_bound_s": point.bound_s}
+    if point.reconfigure_s is not None:
+        bound["mean_reconfigure_s"] = point.reconfigure_s
+    return which | values | _sites(result.place, result.setting) | _ends(point) | bound
 
 
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
-    """Which setting of the sweep it is, and what tells fabrics of as many GPUs apart."""
+    """Which setting of the sweep it is, and what distinguishes fabrics of as many GPUs."""
     return {"setting": place, "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site))}
 
 
@@ -109,7 +114,7 @@ def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
 
 
 def _clock(setting: Scenario) -> dict[str, Any]:
-    """What is measured on the wall clock says so, and what was carried."""
+    """The clock, and on the wall clock the bytes carried for a chunk."""
     if not setting.run.is_real:
         return {}
     scale = setting.run.scale
@@ -138,7 +143,7 @@ _ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low",
 
 
 def _ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None where there is no interval (a single block of collectives, no base)."""
+    """The ends of the 95 % intervals; None without an interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
     return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
@@ -146,8 +151,10 @@ def _ends(point: PointResult) -> dict[str, float | None]:
 
 def as_text(results: Sequence[SettingResult]) -> str:
     """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
-    rows = [_COLUMNS, *(row for result in results for row in _rows(result))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
+    headings = (*_COLUMNS, _RECONFIGURATION) if reconfigured else _COLUMNS
+    rows = [headings, *(row[: len(headings)] for result in results for row in _rows(result))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
@@ -164,7 +171,11 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
         total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
-        yield result.engine, result.setting.label, point.mode, count, mean, total, _gain(point)
+        bound, reconfiguration = (
+            "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s)
+        )
+        which = result.engine, result.setting.label, point.mode
+        yield *which, count, mean, bound, total, _gain(point), reconfiguration
 
 
 def _gain(point: PointResult) -> str:

@@ -23,7 +23,7 @@ from analysis.figures.collective import Move, lanes
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
-from tests.stored import OFF, write_run
+from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
@@ -235,7 +235,7 @@ def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     for name, status, words in (
         ("nowhere", 2, "nowhere"),
-        ("empty", 2, "no run folder"),
+        ("empty", 2, "not a run folder"),
         ("lacking", 1, "run.seed"),
         ("taken", 1, "figures"),
     ):

@@ -34,9 +34,8 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
         [*RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     until = time.monotonic() + 60
-    while not list(tmp_path.glob("results/*/points/*")) and time.monotonic() < until:
+    while not list(tmp_path.glob("results/*/parts/[!.]*")) and time.monotonic() < until:
         time.sleep(0.05)
-    time.sleep(0.3)
     below = descendants(process.pid)
     assert len(below) >= jobs
     (os.killpg if group else os.kill)(process.pid, number)
@@ -44,7 +43,9 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
     assert process.returncode == status
     (folder,) = tmp_path.glob("results/*")
     goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
-    assert said == goes_on + "run.py: interrupted\n"
+    *progress, kept, interrupted = said.splitlines(keepends=True)
+    assert kept + interrupted == goes_on + "run.py: interrupted\n"
+    assert all(line.startswith("[0/16] model, ") for line in progress)
     assert not set(below) & living().keys()
     assert len(load(folder)) > 0
 
@@ -73,7 +74,7 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
     assert "model: 4 of 4 points" in shown and "50 of 50" in shown
 
     def kill(process):
-        while not list(tmp_path.glob("killed/points/*")):
+        while not list(tmp_path.glob("killed/provenance.json")):
             time.sleep(0.05)
         (command, *_) = descendants(process.pid)
         os.kill(command, signal.SIGSTOP)  # it does not hear the signal

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model.alpha_beta import completion_s
-from analysis.model.lower_bound import lower_bound_s
+from analysis.model.lower_bound import LowerBound
 from scenarios.policies.decide import MODES, decide
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -14,6 +14,10 @@ from topologies.fabric.wan import WanSpec
 
 CHUNK = 1_000_000
 FIVE = WanSpec(preset="five-router")
+
+
+def lower_bound_s(fabric: Fabric, rates_bps: np.ndarray, *, delays_s: np.ndarray, chunk_bytes: int) -> np.ndarray:
+    return LowerBound(fabric, delays_s=delays_s, chunk_bytes=chunk_bytes).seconds(rates_bps)
 
 
 def uniform_rates(fabric: Fabric, *, intra_bps: float, wan_bps: float) -> np.ndarray:

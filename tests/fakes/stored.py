@@ -1,7 +1,9 @@
-"""Run folders made for tests, without a VM: the model's numbers, and in place of measured ones the model's off by a
+"""Run directories made for tests, without a VM: the model's numbers, and in place of measured ones the model's off by a
 known share. Written as run.py writes them."""
 
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,8 @@ import numpy as np
 
 from analysis.model.alpha_beta import completion_s
 from analysis.results import reader, schema
-from analysis.results.journal import Journal
-from analysis.results.reader import Point
-from analysis.results.rows import Rows, packed
+from analysis.results.rows import Point, Rows
+from analysis.results.writer import Writer, write_table
 from hosts.collectives.ring import ring_allgather
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -33,44 +34,38 @@ def write_run(
     engines: tuple[str, ...] = ("model", "emulation"),
     drops: int = 0,
     late: bool = False,
-    finished: bool = True,
+    unfinished: dict[str, int] | None = None,
     off: float = OFF,
 ) -> Path:
-    """A run of that scenario with that many collectives a point in each engine, its tables written if it is finished;
-    every measured collective has lost `drops` packets, found the machine too slow if `late`, and took up to `off` more
-    of its time than predicted."""
+    """A run of that scenario with that many collectives a point in each engine; every measured collective has lost
+    `drops` packets, found the machine too slow if `late`, and took up to `off` more of its time than predicted.
+
+    A run that is `unfinished` has only so many collectives of these modes.
+    """
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
     settings, counts = described(chosen), {"model": modelled, "emulation": emulated}
-    (directory / "points").mkdir(parents=True)
-    points = []
+    directory.mkdir(parents=True)
+    points = {}
     for place, setting in enumerate(chosen.settings()):
         for engine in engines:
             for mode in setting.run.modes:
-                points.append(Point(engine, place, mode))
-                rows = _rows(engine, place, _plan(setting, mode, counts[engine]), drops, late, off)
-                append(directory, points[-1], rows)
+                plan = _plan(setting, mode, counts[engine])
+                points[Point(engine, place, mode)] = _rows(engine, place, plan, drops, late, off)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
-    (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, finished)))
-    measured = [point for point in points if point.engine == "emulation"]
-    if measured:
+    (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
+    if "emulation" in engines:
         conditions = [_conditions(place, setting, emulated) for place, setting in enumerate(chosen.settings())]
-        schema.write_table(directory / "conditions.parquet", schema.CONDITIONS, conditions)
-    if finished:
-        columns = reader.collectives_schema(settings)
-        parts = reader.collectives_of(directory, settings, points)
-        schema.write_table(directory / "collectives.parquet", columns, parts)
-        if measured:
-            parts = reader.transfers_of(directory, settings, measured)
-            schema.write_table(directory / "transfers.parquet", schema.TRANSFERS, parts)
+        write_table(directory / "conditions.parquet", schema.CONDITIONS, conditions)
+    with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
+        for point, rows in points.items():
+            writer.add(point, rows.part(0, (unfinished or {}).get(point.mode, len(rows))))
+        writer.flush()
+    if not unfinished:
+        writer.write_tables()
+        shutil.rmtree(directory / reader.PARTS)
     return directory
-
-
-def append(directory: Path, point: Point, rows: Rows) -> None:
-    """Have the journal of a point hold these rows too."""
-    with Journal(directory / "points" / point.file) as journal:
-        journal.append(packed(rows))
 
 
 def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
@@ -144,3 +139,29 @@ def _transfers(plan: Decisions) -> np.ndarray:
             times = [round(handed * 1e9), round((leaves + beta + alpha) * 1e9)]
             found.append([k, move.step, move.src, move.dst, move.chunk, *times])
     return np.array(found, dtype=np.int64)
+
+
+def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> Rows:
+    """Random rows of collectives start .. start+count-1, a function of `start`."""
+    random = np.random.default_rng(start)
+    rows: dict[str, Any] = {
+        "completion_s": random.random(count),
+        "bound_s": random.random(count),
+        "ring": random.permuted(np.tile(np.arange(n, dtype=np.int16), (count, 1)), axis=1),
+        "paths": random.integers(-1, 200, (count, n), dtype=np.int16),
+        "reembedded": random.random(count) < 0.5,
+        "rerouted": np.ones(count, dtype=np.bool_),
+    }
+    if measured:
+        transfers = random.integers(0, 10**9, (count * 3, 7))
+        transfers[:, 0] = np.repeat(np.arange(start, start + count), 3)
+        rows |= {
+            "predicted_s": random.random(count),
+            "drops": random.integers(0, 9, count),
+            "late": random.random(count) < 0.5,
+            "undisturbed": random.random(count) < 0.5,
+            "reconfigure_s": np.where(random.random(count) < 0.5, np.nan, random.random(count)),
+            "reconfigure_messages": random.integers(0, 99, count),
+            "transfers": transfers,
+        }
+    return Rows(start=start, **rows)

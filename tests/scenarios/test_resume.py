@@ -1,4 +1,4 @@
-"""Runs that are cut short and gone on with: nothing that was told is lost, nothing is twice, and the end is the same.
+"""Runs that are cut short and resumed: no finished point is lost, no row is twice, and the end is the same.
 
 LONGHAUL_KILLS=20 kills as often; a few times are enough from one change to the next.
 """
@@ -11,49 +11,23 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis.results.reader import ResultsError, load, open_run, read_provenance
-from tests.conftest import NOBODY, PROJECT
+from scenarios.experiment import command
+from scenarios.experiment.place import Place
+from tests.conftest import NOBODY
+from tests.fakes.runs import KEY, ended, rows, started
 
-RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
-KEY = ["engine", "setting", "mode", "collective"]
 MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
 EMULATION = ["--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
-
-
-def started(*arguments, cwd, **popen):
-    return subprocess.Popen(
-        [*RUN, *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **popen,
-    )
-
-
-def ended(*arguments, cwd, status=0, **popen):
-    """Run the command to its end; returns what it said."""
-    with started(*arguments, cwd=cwd, **popen) as process:
-        out, said = process.communicate(timeout=600)
-    assert process.returncode == status, said
-    assert "Traceback" not in said, said
-    return out, said
-
-
-def rows(folder):
-    found = load(folder).sort_values(KEY, ignore_index=True)
-    assert not found.duplicated(KEY).any()
-    return found
 
 
 def is_run(folder):
@@ -83,16 +57,16 @@ def killed(*arguments, folder, cwd, after_s, there=is_run):
         return False, said
 
 
-def assert_told_is_there(said, folder):
-    """Every point that was told to be finished is in the folder, whole."""
+def assert_finished_points_are_there(said, folder):
+    """Every point that was printed as finished is in the folder, whole."""
     there = load(folder)
     settings = {setting["label"]: setting["setting"] for setting in open_run(folder).settings}
     pattern = r"\[[0-9/]+\] (\w+), (.*), (\w+): ([0-9,]+) of "
-    told = re.findall(pattern, "\n".join(line for line in said.splitlines() if ", mean " in line))
-    for engine, label, mode, count in told:
+    finished = re.findall(pattern, "\n".join(line for line in said.splitlines() if ", mean " in line))
+    for engine, label, mode, count in finished:
         is_its = (there.engine == engine) & (there.setting == settings[label]) & (there["mode"] == mode)
         assert sorted(there[is_its].collective) == list(range(int(count.replace(",", ""))))
-    return len(told)
+    return len(finished)
 
 
 def assert_kept(before, after):
@@ -110,10 +84,10 @@ def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
         new = not folders or before is None
         if new:
             folders.append(tmp_path / f"run{len(folders)}")
-        command = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
+        wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
         after_s = dice.uniform(0, longest_s) if done < kills else 600
-        was_killed, said = killed(*command, folder=folders[-1], cwd=tmp_path, after_s=after_s)
-        assert_told_is_there(said, folders[-1])
+        was_killed, said = killed(*wanted, folder=folders[-1], cwd=tmp_path, after_s=after_s)
+        assert_finished_points_are_there(said, folders[-1])
         after = rows(folders[-1])
         if not new and before is not None and len(before):
             assert_kept(before, after)
@@ -126,22 +100,22 @@ def test_the_model_killed_at_random_instants_ends_with_the_same_numbers(tmp_path
     ended(*MODEL, "--out", "whole", cwd=tmp_path)
     whole = rows(tmp_path / "whole")
     assert len(whole) == 8 * 60_000
-    for folder in cut_short(MODEL, kills=KILLS or 6, tmp_path=tmp_path, longest_s=2.5, seed=1):
+    for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=2.5, seed=1):
         assert rows(folder).equals(whole)
         assert (folder / "summary.csv").read_bytes() == (tmp_path / "whole/summary.csv").read_bytes()
-        assert not (folder / "points").exists()
+        assert not (folder / "parts").exists()
 
 
 def has_measured(folder):
-    return any(path.stat().st_size for path in folder.glob("points/emulation-*.rows"))
+    return any(folder.glob("parts/emulation-*.collectives.parquet"))
 
 
 def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_path):
     ended(*EMULATION, "--out", "whole", cwd=tmp_path)
     whole = rows(tmp_path / "whole")
     measuring = tmp_path / "measuring"
-    command = [*EMULATION, "--out", measuring]
-    assert killed(*command, folder=measuring, cwd=tmp_path, after_s=0.5, there=has_measured)[0]
+    one_by_one = [*EMULATION, "--jobs", "1", "--out", measuring]
+    assert killed(*one_by_one, folder=measuring, cwd=tmp_path, after_s=0.5, there=has_measured)[0]
     before = rows(measuring)
     assert (before.engine == "emulation").any() and len(before) < len(whole)
     ended("--resume", measuring, cwd=tmp_path)
@@ -149,7 +123,7 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
     for folder in [measuring, *cut_short(EMULATION, kills=KILLS or 1, tmp_path=tmp_path, longest_s=12, seed=2)]:
         found = rows(folder)
         for column in whole.columns:
-            assert found[column].to_list() == whole[column].to_list(), column
+            assert found[column].equals(whole[column]), column
         transfers = open_run(folder).transfers
         assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
         assert len(transfers) == 2 * 12 * 7 * 8
@@ -164,18 +138,31 @@ def test_a_complete_run_is_told_again_and_nothing_is_run(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 
-@pytest.fixture
-def unfinished(tmp_path):
-    """A run that was interrupted."""
-    arguments = ["fig4a", "--engine", "model", "--collectives", "400000", "--jobs", "1", "--out", "run"]
-    with started(*arguments, cwd=tmp_path) as process:
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """The directory of a run that was interrupted before any point was whole."""
+    path = tmp_path_factory.mktemp("interrupted")
+    arguments = ["fig4a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "run"]
+    with started(*arguments, cwd=path) as process:
         until = time.monotonic() + 60
-        while not any(path.stat().st_size for path in tmp_path.glob("run/points/*.rows")) and time.monotonic() < until:
+        while not any(path.glob("run/parts/[!.]*")) and time.monotonic() < until:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    return tmp_path
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "go on with --resume run\n" in said
+    assert len(load(path / "run")) > 0
+    return path / "run"
+
+
+@pytest.fixture
+def unfinished(interrupted, tmp_path, monkeypatch):
+    shutil.copytree(interrupted, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run"
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -184,108 +171,106 @@ def unfinished(tmp_path):
         (["fig4a", "--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
         (["--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
         (["--set", "fabric.wan=five-router"], 'fabric.wan: "five-router" is asked for, and the folder is of "mesh"'),
-        (["fig4b", "--collectives", "400000"], "--resume: name: "),
+        (["fig4b", "--collectives", "1000000"], "--resume: name: "),
         (["--engine", "both"], "--engine: model and emulation is asked for, and the folder is of model"),
         (["--out", "other"], "--out: is beside --resume"),
     ],
 )
-def test_another_run_is_refused_and_the_difference_is_named(unfinished, arguments, says):
-    before = {path: path.read_bytes() for path in (unfinished / "run").rglob("*") if path.is_file()}
-    _, said = ended(*arguments, "--resume", "run", cwd=unfinished, status=2)
-    assert says in said
-    assert {path: path.read_bytes() for path in (unfinished / "run").rglob("*") if path.is_file()} == before
+def test_another_run_is_refused_and_the_difference_is_named(unfinished, capsys, arguments, says):
+    before = contents(unfinished)
+    assert command.run([*arguments, "--resume", "run"]) == 2
+    assert says in capsys.readouterr().err
+    assert contents(unfinished) == before
 
 
-def test_what_cannot_be_gone_on_with_is_a_sentence(unfinished):
-    def says(status=2):
-        return ended("--resume", "run", cwd=unfinished, status=status)[1]
+def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
+    def refused(folder, says, status):
+        assert command.run(["--resume", folder]) == status
+        said = capsys.readouterr().err
+        assert says in said and "Traceback" not in said and len(said.splitlines()) <= 2
 
-    (unfinished / "foreign").mkdir()
+    Path("foreign").mkdir()
     for name in ("foreign", "nowhere"):
-        assert f"--resume: {name} is no run folder" in ended("--resume", name, cwd=unfinished, status=2)[1]
-    journal = max((unfinished / "run/points").glob("*.rows"), key=lambda path: path.stat().st_size)
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:40] + b"?" + whole[41:] + whole)
-    assert "is damaged at byte 0" in says(status=1)
-    journal.write_bytes(whole)
-    known = (unfinished / "run/provenance.json").read_text()
-    (unfinished / "run/provenance.json").write_text(known.replace('"format": 1', '"format": 9'))
-    assert "is of format 9, which is newer than this version reads: allowed is 1" in says()
-    (unfinished / "run/provenance.json").write_text(known[: len(known) // 2])
-    assert "provenance.json is damaged" in says()
+        refused(name, f"--resume: {name} is not a run folder", 2)
+    part = max(unfinished.glob("parts/*"))
+    whole = part.read_bytes()
+    part.write_bytes(whole[:4000] + b"????" + whole[4004:])
+    refused("run", f"{part.name} is damaged", 1)
+    part.write_bytes(whole)
+    (unfinished / "points").mkdir()
+    refused("run", "run was left unfinished by an earlier version", 1)
+    (unfinished / "points").rmdir()
+    known = (unfinished / "provenance.json").read_text()
+    for text, says in (
+        (known.replace('"format": 1', '"format": 9'), "is of format 9, which is newer than this version reads"),
+        (known[: len(known) // 2], "provenance.json is damaged"),
+        (known.replace('"model"', '"magic"'), "its provenance is not that of its scenario"),
+    ):
+        (unfinished / "provenance.json").write_text(text)
+        refused("run", says, 2)
 
 
-MADE = ("points", ".scenario.toml.new", "scenario.toml", "settings.json", ".provenance.json.new")
+MARKER = ".provenance.json.new"
 
 
-@pytest.mark.parametrize("made", [MADE[:1], MADE[:2], ("points", "scenario.toml"), (*MADE[:1], *MADE[2:])], ids=len)
-def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path, made):
+@pytest.mark.parametrize("made", [(MARKER,), (MARKER, "scenario.toml", ".settings.json.new")])
+def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path, monkeypatch, capsys, made):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
     for name in made:
-        (tmp_path / "run").mkdir(exist_ok=True)
-        (tmp_path / "run" / name).mkdir() if name == "points" else (tmp_path / "run" / name).write_text("half")
-    _, said = ended("--resume", "run", cwd=tmp_path, status=2)
-    assert said == "--resume: run is of a run that was killed before it began: allowed is --out run\n"
-    ended("--engine", "model", "--collectives", "5", "--out", "run", cwd=tmp_path)
-    assert len(rows(tmp_path / "run")) == 4 * 5
-    assert not [path.name for path in (tmp_path / "run").iterdir() if path.name.endswith(".new")]
+        (Path("run") / name).write_text("half")
+    assert command.run(["--resume", "run"]) == 2
+    assert command.run(["--engine", "model", "--collectives", "5", "--out", "run"]) == 0
+    assert len(rows("run")) == 4 * 5
+    assert not list(Path("run").glob(".*"))
 
 
 @pytest.mark.parametrize(
-    "there",
-    [
-        ("scenario.toml",),
-        ("points/model-0000-base.rows",),
-        ("points/", "scenario.toml", "notes.txt"),
-        ("points/", "scenario.toml", ".diary.new"),
-        ("points/", "settings.json/"),
-        ("points",),
-    ],
+    "there", [("scenario.toml",), (".provenance.json.new", "notes.txt"), ("parts/model-0000-base.parquet",)]
 )
-def test_what_somebody_else_has_in_a_folder_is_not_taken_for_such_a_run(tmp_path, there):
+def test_the_files_of_somebody_else_are_not_taken_for_such_a_run(tmp_path, monkeypatch, capsys, there):
+    monkeypatch.chdir(tmp_path)
     for name in there:
         (tmp_path / "run" / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / "run" / name).mkdir() if name.endswith("/") else (tmp_path / "run" / name).write_text("mine")
-    _, said = ended("--engine", "model", "--collectives", "5", "--out", "run", cwd=tmp_path, status=2)
-    assert said == "--out: run is not empty: allowed is a new folder or an empty one\n"
-    assert all((tmp_path / "run" / name).exists() for name in there)
+        (tmp_path / "run" / name).write_text("mine")
+    assert command.run(["--engine", "model", "--collectives", "5", "--out", "run"]) == 2
+    assert capsys.readouterr().err == "--out: run is not empty: allowed is a new folder or an empty one\n"
+    assert contents(tmp_path / "run") == {tmp_path / "run" / name: b"mine" for name in there}
 
 
-def test_two_runs_into_one_folder_are_refused(unfinished):
-    with started("--resume", "run", cwd=unfinished) as first:
-        until = time.monotonic() + 60
-        while (
-            "resumed" not in read_provenance(unfinished / "run") or not read_provenance(unfinished / "run")["resumed"]
-        ):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        _, said = ended("--resume", "run", cwd=unfinished, status=2)
-        assert said == "--resume: run is being written to by another run: allowed is one at a time\n"
-        first.send_signal(signal.SIGINT)
-        first.communicate(timeout=60)
+def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
+    with closing(Place(unfinished)):
+        assert command.run(["--resume", "run"]) == 2
+        assert capsys.readouterr().err == "--resume: run is being written to by another run: allowed is one at a time\n"
+    place = Place.new(Path("new"))
+    assert command.run(["--engine", "model", "--out", "new"]) == 2
+    assert "--out: new is being written to by another run" in capsys.readouterr().err
+    place.close()
 
 
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path):
     arguments = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB"]
 
-    def full():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))  # less than the rows of a point
+    def full():  # the rows of base, of which all have one ring, are within it, those of joint are not
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
 
     _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
     assert said.splitlines()[-2:] == [
         "run.py: run cannot be written to: File too large",
         "run.py: what was found is kept; go on with --resume run",
     ]
-    assert len(rows(tmp_path / "run")) > 0
+    assert_finished_points_are_there(said, tmp_path / "run")
+    assert 0 < len(rows(tmp_path / "run")) < 4 * 60_000
     ended("--resume", "run", cwd=tmp_path)
     ended(*arguments, "--out", "whole", cwd=tmp_path)
     assert rows(tmp_path / "run").equals(rows(tmp_path / "whole"))
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_sentence(unfinished):
+def test_a_folder_that_cannot_be_written_to_is_a_sentence(interrupted):
     # pytest's own folders are closed to others, time and again.
     home = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
     folder = home / "run"
-    shutil.copytree(unfinished / "run", folder)
+    shutil.copytree(interrupted, folder)
     for path in [home, folder, *folder.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
@@ -295,6 +280,6 @@ def test_a_folder_that_cannot_be_written_to_is_a_sentence(unfinished):
         _, said = ended("--engine", "model", "--out", "run/new", cwd=home, status=2, **other)
         assert said == "--out: run/new cannot be written to: Permission denied\n"
     finally:
-        for path in [home, folder, folder / "points"]:
+        for path in [home, folder, folder / "parts"]:
             path.chmod(0o755)
         shutil.rmtree(home)

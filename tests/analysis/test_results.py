@@ -1,0 +1,240 @@
+"""Run directories: rows arrive in parts in any order and are read back whole, once; damage is one sentence."""
+
+import json
+import random
+import shutil
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.figures.__main__ import draw
+from analysis.report.__main__ import write as write_report
+from analysis.results import writer as writing
+from analysis.results.reader import ResultsError, load, open_run
+from analysis.results.rows import Point, Rows
+from analysis.results.writer import Writer
+from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.scenario import described
+from tests.fakes.stored import some_rows, write_run
+
+OLD = Path(__file__).parent / "old_run"
+SCENARIO = {"fabric.gpus": 4, "run.modes": ["base", "joint"]}
+SETTINGS = described(load_scenario("paper", [Override(key, value, key) for key, value in SCENARIO.items()]))
+BASE, MEASURED = Point("model", 0, "base"), Point("emulation", 0, "base")
+
+
+def begun(path: Path, count: int, point: Point = BASE) -> Writer:
+    """A writer of one point into a directory that is a run's."""
+    path.mkdir(exist_ok=True)
+    known = {"format": 1, "ended": None, "started": "", "seed": 1, "command": []}
+    (path / "provenance.json").write_text(json.dumps(known))
+    (path / "settings.json").write_text(json.dumps(SETTINGS))
+    (path / "scenario.toml").write_text("")
+    return Writer(path, SETTINGS, {point: count})
+
+
+@pytest.mark.parametrize(("point", "measured"), [(BASE, False), (MEASURED, True)])
+@pytest.mark.parametrize("n", [2, 200])
+def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
+    rows = some_rows(0, 5, n=n, measured=measured)
+    with closing(begun(tmp_path, 5, point)) as writer:
+        writer.add(point, rows)
+        (found,) = writer.rows(point)
+    absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
+    absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
+    for name in {field.name for field in fields(Rows)} - {"start", "transfers"}:
+        wanted = getattr(rows, name)
+        np.testing.assert_array_equal(getattr(found, name), absent[name] if wanted is None else wanted, name)
+    transfers = open_run(tmp_path).transfers
+    assert len(transfers) == (15 if measured else 0)
+    if measured:
+        assert np.array_equal((transfers.end_s * 1e9).round(), rows.transfers[:, 6])
+        assert transfers.iloc[:, 3:8].to_numpy().tolist() == rows.transfers[:, :5].tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_batches_in_any_order_are_there_once_and_a_run_goes_on_where_it_was_cut(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("run")
+    cuts = sorted(data.draw(st.sets(st.integers(1, 39), max_size=8)))
+    whole = some_rows(0, 40, measured=True)
+    batches = [whole.part(start, stop) for start, stop in zip([0, *cuts], [*cuts, 40], strict=True)]
+    order = data.draw(st.permutations(batches))
+    first = order[: data.draw(st.integers(0, len(order)))]
+    there = {number for rows in first for number in range(rows.start, rows.stop)}
+    ready = next(number for number in range(41) if number not in there)
+    for arriving, fresh_count, before in ((first, len(there), 0), (order, 40 - ready, ready), (order, 0, 40)):
+        with closing(begun(path, 40, MEASURED)) as writer:
+            assert writer.has(MEASURED, before) and not writer.has(MEASURED, before + 1)
+            fresh = [rows for rows in (writer.add(MEASURED, batch) for batch in arriving) if rows is not None]
+        numbers = [number for rows in fresh for number in range(rows.start, rows.stop)]
+        assert len(numbers) == len(set(numbers)) == fresh_count
+        assert load(path).collective.to_list() == list(range(ready if before == 0 and arriving is first else 40))
+    writer.write_tables()
+    assert load(path).completion_s.to_list() == whole.completion_s.tolist()
+    assert len(open_run(path).transfers) == 120 == len(pq.read_table(path / "transfers.parquet"))
+
+
+def test_a_point_that_takes_long_is_on_the_disk_before_it_is_whole(tmp_path, monkeypatch):
+    writer = begun(tmp_path, 100)
+    writer.add(BASE, some_rows(0, 10))
+    assert load(tmp_path).empty
+    monkeypatch.setattr(writing, "PART_S", 0.0)
+    writer.add(BASE, some_rows(10, 10))
+    assert len(load(tmp_path)) == 20
+
+
+def test_parts_that_are_damaged_missing_or_of_another_run_are_refused(tmp_path):
+    with closing(begun(tmp_path / "run", 30, MEASURED)) as writer:
+        writer.add(MEASURED, some_rows(0, 10, measured=True))
+    with closing(begun(tmp_path / "run", 30, MEASURED)) as writer:
+        writer.add(MEASURED, some_rows(10, 10, measured=True))
+    parts = sorted(path.name for path in (tmp_path / "run/parts").iterdir())
+    assert parts == [
+        f"emulation-0000-base-{n:08}.{what}.parquet" for n in (0, 10) for what in ("collectives", "transfers")
+    ]
+
+    def refused(*, count=30, point=MEASURED):
+        with pytest.raises(ResultsError) as error:
+            begun(tmp_path / "copy", count, point)
+        assert str(tmp_path / "copy/parts/emulation-0000-base-000000") in str(error.value)
+        shutil.rmtree(tmp_path / "copy")
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    refused(count=19)
+    refused(point=BASE)
+    for missing in parts[:2]:
+        (tmp_path / "copy/parts" / missing).unlink()
+        refused()
+    (tmp_path / "copy/parts" / parts[0]).write_bytes((tmp_path / "run/parts" / parts[2]).read_bytes())
+    refused()
+    (tmp_path / "copy/parts" / parts[2]).write_bytes((tmp_path / "run/parts" / parts[2]).read_bytes()[:-1])
+    with pytest.raises(ResultsError, match=r"base-00000010\.collectives\.parquet is damaged"):
+        load(tmp_path / "copy")
+    refused()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run") / "run", overrides=SCENARIO, modelled=40, emulated=5)
+
+
+@pytest.fixture
+def run(stored, tmp_path):
+    shutil.copytree(stored, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_run_is_read_back_with_its_ring_and_its_paths(stored):
+    run = open_run(stored)
+    assert run.complete
+    frame = run.collectives
+    assert frame.groupby(["engine", "mode"]).size().to_list() == [5, 5, 40, 40] and frame.equals(load(stored))
+    model = frame[frame.engine == "model"]
+    assert (model.completion_s == model.predicted_s).all() and (model.drops == 0).all()
+    assert set(frame.gpus_per_site) == {"2+2"} and set(frame.gpus) == {4}
+    paths = {path["index"]: path for path in run.settings[0]["fabric"]["paths"]}
+    kinds = [link["kind"] for link in run.settings[0]["fabric"]["links"]]
+    sites = [gpu["site"] for gpu in run.settings[0]["fabric"]["gpus"]]
+    for row in frame.itertuples():
+        assert sorted(row.ring) == [0, 1, 2, 3]
+        after = [*row.ring[1:], row.ring[0]]
+        for src, dst, path in zip(row.ring, after, row.paths, strict=True):
+            assert (path >= 0) == (sites[src] != sites[dst])
+            assert path < 0 or {kinds[link] for link in paths[path]["links"]} == {"wan"}
+    joint = model[model["mode"] == "joint"]
+    assert joint[joint.reembedded].collective.to_list() == [0, 10, 20, 30] and joint.rerouted.all()
+    assert len(run.transfers) == 2 * 5 * 3 * 4 and set(run.conditions.collective) == set(range(5))
+
+
+def test_only_the_columns_asked_for_are_read(stored):
+    assert list(load(stored, columns=["mode", "completion_s"]).columns) == ["mode", "completion_s"]
+    with pytest.raises(ResultsError, match="no column completion: allowed are engine, setting"):
+        load(stored, columns=["completion"])
+
+
+def test_any_reader_of_parquet_reads_it(stored):
+    assert len(pd.read_parquet(stored / "collectives.parquet")) == 90
+    assert str(pq.read_schema(stored / "collectives.parquet").field("ring").type).startswith("list<")
+
+
+def test_a_run_that_is_not_complete_is_read_as_far_as_it_goes(tmp_path, stored):
+    directory = write_run(
+        tmp_path / "half", overrides=SCENARIO, modelled=40, emulated=5, unfinished={"base": 3, "joint": 2}
+    )
+    run = open_run(directory)
+    assert not run.complete and len(run.transfers) == (3 + 2) * 3 * 4
+    key = ["engine", "mode", "collective"]
+    there = run.collectives.merge(load(stored), on=key, suffixes=("", "_whole"))
+    assert there.groupby(["engine", "mode"]).size().to_list() == [3, 2, 3, 2] and len(there) == len(run.collectives)
+    assert there.completion_s.equals(there.completion_s_whole)
+
+
+def test_a_directory_without_a_run_is_a_sentence(tmp_path, run):
+    with pytest.raises(ResultsError, match="nowhere is not a run folder: there is no such folder"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ResultsError, match=r"other is not a run folder: it has no provenance\.json"):
+        load(tmp_path / "other")
+    (tmp_path / "other/provenance.json").write_text('{"name": "something else"}')
+    with pytest.raises(ResultsError, match=r"is not a run folder: its provenance\.json is not one of format 1"):
+        load(tmp_path / "other")
+    known = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps(known | {"format": 2}))
+    with pytest.raises(ResultsError, match="is of format 2, which is newer than this version reads: allowed is 1"):
+        load(run)
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "settings.json", "collectives.parquet"])
+def test_a_damaged_file_is_a_sentence_and_never_wrong_numbers(run, stored, name):
+    whole = (run / name).read_bytes()
+    dice = random.Random(name)
+    for attempt in range(40):
+        damaged = bytearray(whole[: dice.randrange(len(whole))] if attempt % 2 else whole)
+        if damaged and not attempt % 2:
+            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        (run / name).write_bytes(damaged)
+        try:
+            found = load(run)
+        except ResultsError as error:
+            assert str(run) in str(error) and "\n" not in str(error)
+        else:  # what is changed is nothing that the rows rest on
+            assert name != "collectives.parquet" or found.equals(load(stored))
+            assert attempt % 2 == 0 or len(damaged) == len(whole)
+
+
+def test_other_tables_stay_readable(run):
+    (run / "transfers.parquet").write_bytes(b"PAR1 not")
+    assert len(load(run)) == 90
+    with pytest.raises(ResultsError, match=r"transfers\.parquet is damaged"):
+        open_run(run)
+
+
+def test_a_run_of_an_earlier_version_is_read_and_drawn(tmp_path):
+    shutil.copytree(OLD, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    assert [round(time_s * 1e9) for time_s in run.collectives.completion_s] == [7213153, 10753517, 7688110]
+    assert run.collectives.bound_s.isna().all() and run.collectives.reconfigure_s.isna().all()
+    assert (run.collectives.reconfigure_messages == 0).all()
+    assert load(tmp_path / "run", columns=["bound_s", "mode"]).columns.to_list() == ["bound_s", "mode"]
+    assert len(run.transfers) == 3 * 7 * 8 and len(run.conditions) == 3 * 64
+    draw(tmp_path / "run")
+    assert (tmp_path / "run/figures/paper-timeline.svg").exists() and write_report(tmp_path / "run").exists()
+
+
+def test_what_an_earlier_version_left_unfinished_is_refused_not_shown_as_empty(run):
+    known = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps(known | {"ended": None}))
+    (run / "points").mkdir()
+    assert len(load(run)) == 90  # its tables were written: only some points had failed
+    (run / "collectives.parquet").unlink()
+    with pytest.raises(ResultsError, match="run was left unfinished by an earlier version: allowed is to run it anew"):
+        load(run)

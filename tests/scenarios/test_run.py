@@ -1,0 +1,219 @@
+"""The command: what it prints, writes and refuses; with the model alone."""
+
+import csv
+import html
+import json
+import re
+import tomllib
+
+import pytest
+
+from scenarios.experiment import command
+
+POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectives", "seed", "mean_s", "total_s"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in an empty folder and return what it printed; fails where its exit status is another."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, status=0):
+        assert command.run(["--engine", "model", *map(str, arguments)]) == status
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def points(run):
+    """Run the command and return the points of its JSON."""
+    return lambda *arguments: json.loads(run(*arguments, "--json").out)["points"]
+
+
+def csv_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(run, tmp_path):
+    done = run()
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.startswith("paper-20") and str(folder.relative_to(tmp_path)) in done.out
+    modes = [line for line in done.out.splitlines() if line.startswith("model  ")]
+    assert len(modes) == 4 and all(" 100,000 " in line for line in modes)
+    assert "base > " in done.out and "(open)" not in done.out  # so many decide each of the paper's claims
+    files = {"scenario.toml", "provenance.json", "settings.json", "collectives.parquet", "summary.csv", "log.txt"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "report.html"}
+    figures = {path.stem for path in (folder / "figures").iterdir()}
+    assert figures == {"paper", "paper-cdf", "paper-timeline", "paper-fabric"}
+    lines = done.err.splitlines()  # one plain line for each finished point, and of drawing where that takes long
+    assert sum(", mean " in line for line in lines) == 4
+    assert all(line.startswith(("[", "report: ")) for line in lines)
+
+
+def test_json_is_one_object_and_all_there_is_on_stdout(run):
+    answer = json.loads(run("--collectives", 30, "--json", "--out", "there").out)
+    assert list(answer) == ["run", "points"] and answer["run"] == "there"
+    assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
+    assert all(list(point)[:10] == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
+    base = answer["points"][0]
+    assert base["gain_vs_base"] == 0 and base["total_s"] == pytest.approx(30 * base["mean_s"])
+    for point in answer["points"]:
+        assert point["gain_vs_base"] == pytest.approx(1 - point["total_s"] / base["total_s"])
+
+
+def test_the_numbers_are_the_same_for_any_jobs_and_order_of_modes_and_others_for_another_seed(points):
+    options = ("--collectives", 6000)  # more than a batch
+    alone = points(*options, "--jobs", 1)
+    assert points(*options, "--jobs", 3) == alone
+    turned = points(*options, "--modes", "joint,base,wan,ccl")
+    assert sorted(turned, key=str) == sorted(alone, key=str)
+    assert {point["mean_s"] for point in points(*options, "--seed", 2)}.isdisjoint({p["mean_s"] for p in alone})
+
+
+def test_the_resolved_scenario_gives_the_same_numbers_again(points, tmp_path):
+    options = ("--gpus", "6,8", "--wan-delay", "1 ms", "--seed", 7, "--set", "conditions.sampler=markov")
+    first = points(*options, "--collectives", 20, "--out", "first")
+    assert points("first/scenario.toml", "--out", "again") == first
+    for name in ("scenario.toml", "summary.csv", "figures/paper.svg", "figures/paper.png", "figures/paper.csv"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+@pytest.mark.parametrize("modes", ["joint,base", "joint"])
+def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp_path, modes):
+    """Intervals and what tells fabrics of as many GPUs apart included; null is an empty field."""
+    found = points("--gpus", "16,4+4+4+4", "--modes", modes, "--collectives", 200, "--out", "there")
+    as_text = [{name: "" if value is None else str(value) for name, value in point.items()} for point in found]
+    assert as_text == csv_of(tmp_path / "there/summary.csv")
+    assert {(point["setting"], point["gpus_per_site"]) for point in found} == {(0, "8+8"), (1, "4+4+4+4")}
+    assert all(point["total_low_s"] < point["total_s"] < point["total_high_s"] for point in found)
+    assert all((point["gain_vs_base"] is None) == (point["gain_low"] is None) == (modes == "joint") for point in found)
+    assert {
+        (row["gpus"], row["mode"], float(row["total_s"])) for row in csv_of(tmp_path / "there/figures/paper.csv")
+    } == {(p["gpus_per_site"].replace("8+8", "16"), p["mode"], p["total_s"]) for p in found}
+
+
+@pytest.mark.parametrize("chunk", ["8 MB", "1 MB"])
+def test_the_papers_claims_are_held_against_the_papers_own_configurations_only(run, tmp_path, chunk):
+    done = run("--collectives", 12, "--chunk", chunk, "--out", "there")
+    assert ("paper's claims" in done.out) == (chunk == "8 MB")
+    report = html.unescape((tmp_path / "there/report.html").read_text())
+    assert ("paper's claims" in report) == (chunk == "8 MB")
+    assert "base" in done.out.split("\n\n")[1]  # the order of the modes stands there anyway
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results_too(points, tmp_path, count):
+    steady = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=40 Gbit/s")
+    found = points(*steady, "--collectives", count, "--out", "there")
+    # Seven steps of 1.6 ms each, whichever way round, and the delays that add up on the way.
+    assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
+    assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
+    text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
+    assert "nan" not in text
+    assert (",,\n" in text) == (count < 60)
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
+    done = run("fig5a", "--dry-run")
+    assert tomllib.loads(done.out.partition("\nmodel, 16 GPUs")[0])["collective"]["count"] == 100_000
+    assert "1,600,000 collectives" in done.out
+    answer = json.loads(run("fig5a", "--dry-run", "--json").out)
+    assert answer["run"] is None
+    assert [point["mean_s"] for point in answer["points"]] == [None] * 16
+    (links,) = answer["links"]
+    assert links["settings"] == [0, 1, 2, 3]
+    # Two sites of 8 GPUs and 2 border routers: 8 * 7 + 2 * 8 * 2 each, and 2 * 2 both ways between them.
+    assert len(set(links["names"])) == 2 * (56 + 32) + 8
+    for name in ("s0b1>s1b0", "g15>g14", "g0>s0b1", "s1b1>g8"):
+        assert name in links["names"] and re.search(rf"\b{name}\b", done.out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_its_results(run, tmp_path):
+    links = '[["s0b0","X"],["s2b0","X"],["X","Y"],["Y","s1b0"],["Y","s3b0"]]'
+    wan = f'wan = {{routers = ["X", "Y"], links = {links}}}'
+    (tmp_path / "four.toml").write_text(f"[fabric]\ngpus = [2, 2, 2, 2]\nborder_routers = 1\n{wan}\n")
+    planned = run("four.toml", "--modes", "base,wan", "--dry-run", "--json")
+    assert "WARNING: in base and wan " in planned.err and "X>Y" in planned.err
+    assert [p["shared_wan_links"] for p in json.loads(planned.out)["points"]] == [["X>Y", "Y>X"]] * 2
+    done = run("four.toml", "--modes", "base,wan", "--json", "--out", "there")
+    assert done.err.startswith(planned.err)
+    assert [p["shared_wan_links"] for p in json.loads(done.out)["points"]] == [["X>Y", "Y>X"]] * 2
+    assert [row["shared_wan_links"] for row in csv_of(tmp_path / "there/summary.csv")] == ["X>Y Y>X"] * 2
+    (setting,) = json.loads((tmp_path / "there/settings.json").read_text())
+    assert setting["shared_wan_links"] == {"base": ["X>Y", "Y>X"], "wan": ["X>Y", "Y>X"]}
+    assert "X&gt;Y" in (tmp_path / "there/report.html").read_text().partition("<h2>Figures")[0]
+    other = run("--dry-run", "--json")  # the paper's: two crossings, in opposite directions
+    assert "WARNING" not in other.err and "shared_wan_links" not in other.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--collectives", "0"], "--collectives: 0 is too small"),
+        (["--collectives", "1.5"], "--collectives: 1.5 is a float"),
+        (["--collectives", "99999999999"], "too large"),
+        (["--seed", "x"], '--seed: "x" is text'),
+        (["--seed", "-1"], "--seed: -1 is too small"),
+        (["--modes", "base,base"], '--modes: ["base", "base"] lists a value twice'),
+        (["--modes", "base,jont"], "did you mean joint?"),
+        (["--modes", ""], '--modes: "" is not known'),
+        (["--gpus", "7"], "--gpus: 7 GPUs do not divide over 2 sites"),
+        (["--gpus", "2"], "--gpus: 2 is too small"),
+        (["--gpus", "1000000000"], "--gpus: 1000000000 is too large"),
+        (["--gpus", "26"], "too many for ccl and joint"),
+        (["--gpus", "8,8"], "lists a value twice"),
+        (["--gpus", "8,"], '--gpus: "" is text'),
+        (["--chunk", "8"], "--chunk: 8 is an integer"),
+        (["--chunk", "8 MB,0 MB"], "zero"),
+        (["--chunk", "8 mb"], "did you mean MB?"),
+        (["--wan-delay", "10 m"], "--wan-delay: "),
+        (["--wan-delay", "nan us"], "finite"),
+        (["--set", "fabric.gpu=8"], "did you mean gpus?"),
+        (["--set", "fabric"], "--set: "),
+        (["--set", "conditions.wan_rate=100-10 Gbit/s"], "--set conditions.wan_rate: "),
+        (["--set", "fabric.wan=star"], "five-router"),
+        (["--jobs", "0"], "--jobs: 0 is not allowed"),
+        (["--engine", "simulation"], "choose from"),
+        (["--colectives", "3"], "did you mean --collectives?"),
+        (["fig4"], "fig4a, fig4b, fig5a, fig5b, paper"),
+        (["nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["/dev/zero"], "/dev/zero: is not a regular file"),
+        (["--out", "full"], "--out: full is not empty"),
+        (["--out", "full/file"], "--out: full/file is not a folder"),
+        (["--out", "full/file/below"], "--out: "),
+        (["--out", "/proc/here"], "--out: "),
+        (["--out", "x" * 300], "--out: "),
+        (["--out", "a\udcff"], "--out: "),
+        (["--out", "a\nb"], "--out: "),
+        (["a\udcff.toml"], "cannot be read"),
+        (["--set", "a\udcff=1"], "unknown table"),
+        (["--set", "conditions.sampler=trace", "--set", "conditions.trace=a\udcff"], "printable"),
+    ],
+)
+def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    try:
+        status = command.run(arguments)
+    except SystemExit as error:
+        status = error.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def test_every_mistake_is_named_at_once(run, tmp_path):
+    (tmp_path / "my.toml").write_text(
+        '[fabric]\ngpus = 7\nleafs = 2\n[run]\nseed = true\n[collective]\nchunk = "8 XB"\n'
+    )
+    done = run("my.toml", "--collectives", "-3", "--jobs", "none", "--set", "x.y=1", status=2)
+    wrong = ["my.toml: fabric.leafs:", "--set x.y:", "my.toml: fabric.gpus:", "my.toml: collective.chunk:"]
+    wrong += ["--collectives:", "my.toml: run.seed:", "--jobs:"]
+    assert [next((w for w in wrong if line.startswith(w)), line) for line in done.err.splitlines()] == wrong
