@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scenarios import vm
-from scenarios.engines.point import EmulationError
+from scenarios.engines.emulation import EmulationError
 from scenarios.spec.faults import KINDS
 from scenarios.testbed import launch
 from scenarios.tools.drill import drawn, run, sizes_of

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.results.reader import open_run
+from scenarios.engines.emulation import Watchdog
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Expectations, damaged
-from scenarios.engines.watchdog import Watchdog
 from scenarios.spec import faults
 from scenarios.spec.document import ScenarioError
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario, resolved
 from tests.conftest import PROJECT
-from tests.test_model import times
+from tests.fakes.commands import times
 from topologies.conditions.sampler import sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -173,7 +173,7 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
 def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from scenarios import vm
     from scenarios.engines import point
-    from scenarios.engines.point import EmulationError, Task, run_point
+    from scenarios.engines.emulation import EmulationError, Task, run_point
     from scenarios.testbed import launch
 
     def spin(_arguments: object, *, stdout: vm.Sink, on_start: object, **_: object) -> int:

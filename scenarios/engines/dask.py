@@ -1,24 +1,21 @@
-"""Points and batches on the workers of a Dask cluster: tasks go out as bytes, results come back as bytes.
+"""A Dask cluster's workers as executors, and tasks on a worker that end where the run that wanted them has ended.
 
-Dask runs the tasks of a worker that dies on another. Knows Dask and nothing of what the tasks do, but that a worker
-whose code is another would give other numbers.
+Dask runs the tasks of a worker that dies on another. Workers with other code than this process are refused, as their
+numbers would differ.
 """
 
 import hashlib
-import itertools
 import logging
-import os
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 
-from distributed import Client, Future, as_completed, get_worker
+from distributed import Client, get_worker
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import CommClosedError
-
-from scenarios.engines.pool import Function, Lost, Queue
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
@@ -35,7 +32,7 @@ class Cluster:
 
     def __init__(self, address: str) -> None:
         """Raises ClusterError where no scheduler answers, or its workers cannot run these tasks."""
-        # What happens to connections is told by what comes of the tasks.
+        # A connection that fails shows in the results of tasks.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
@@ -62,33 +59,17 @@ class Cluster:
         if strangers:
             raise ClusterError(f"the worker {strangers[0]} has other code than this: allowed is the same on all")
 
-    def over_tasks(
-        self, function: Function, tasks: Iterable[bytes], *, jobs: int = 0
-    ) -> Generator[tuple[bytes, bytes | Lost], None, None]:
-        """As `workers.over_tasks`, on the cluster's workers; `jobs` is left to how many threads they have."""
-        queue, waiting = Queue(tasks), dict[Future, bytes]()
-        with self._client.as_current():
-            done = as_completed([])
-        numbers = itertools.count()
-
-        def submit(task: bytes) -> None:
-            key = f"longhaul-{os.getpid()}-{id(queue)}-{next(numbers)}"
-            future = self._client.submit(function, task, key=key, pure=False)
-            waiting[future] = task
-            done.add(future)
-
+    @contextmanager
+    def executors(self, _jobs: int = 0) -> Iterator[Sequence[Executor]]:
+        """Two executors for each thread of the workers, so that none waits for its next task; as `pool.Executors`."""
+        executor = self._client.get_executor(pure=False)
         try:
-            for task in queue.first(2 * sum(self._client.nthreads().values())):
-                submit(task)
-            for future in done:
-                yield from queue.settled(waiting.pop(future), _result(future))
-                for task in queue.first(1):
-                    submit(task)
+            yield [executor] * (2 * sum(self._client.nthreads().values()))
         finally:
-            self._client.cancel(list(waiting), force=True)
+            executor.shutdown(wait=False)  # cancels what is running
 
     def close(self) -> None:
-        """Let go of the cluster; it goes on without us."""
+        """Disconnect from the cluster."""
         self._client.close(timeout=_CONNECT_S)
 
     def __enter__(self) -> "Cluster":
@@ -96,17 +77,6 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _result(future: Future) -> bytes | Lost:
-    try:
-        error = future.exception()
-        if error is not None:
-            return Lost(f"{type(error).__name__}: {error}".partition("\n")[0])
-        result: bytes = future.result()
-        return result
-    except Exception as error:  # it was cancelled, or the scheduler has gone
-        return Lost(f"the Dask cluster lost it: {str(error)[:200]}")
 
 
 def code_digest() -> str:
@@ -121,7 +91,7 @@ def code_digest() -> str:
 
 @contextmanager
 def attended() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """On a worker: what is handed to the function is called when nobody wants the task that is running any more."""
+    """On a worker: yields a function that takes callbacks, called once the running task is cancelled."""
     worker = get_worker()
     key = worker.get_current_task()
     over = threading.Event()

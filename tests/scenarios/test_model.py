@@ -2,8 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +15,17 @@ from hypothesis import strategies as st
 from analysis.model.alpha_beta import completion_s
 from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Series
+from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
-from scenarios.engines.pool import Lost, over_tasks
+from scenarios.engines.pool import Lost, processes, results
 from scenarios.experiment.statistics import series_of
 from scenarios.policies.decide import MODES, decide
 from scenarios.spec.load import Override, load_scenario
+from tests.conftest import PROJECT
+from tests.fakes.commands import scenario, times
+from tests.processes import children, living
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.fabric.fabric import build_fabric
-
-
-def scenario(**values):
-    """The paper's scenario with other values: table__key=value."""
-    return load_scenario("paper", [Override(k.replace("__", "."), v, k) for k, v in values.items()])
-
-
-def times(settings, model):
-    """Completion times by (setting, mode)."""
-    found = {}
-    for part in model.run(settings):
-        found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
-    return {key: np.concatenate([parts[start] for start in sorted(parts)]) for key, parts in found.items()}
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,69 +128,90 @@ def doubled(task):
 
 
 def failing_on_three(task):
-    if task == b"3":
+    if task == 3:
         raise ValueError("no threes")
     return task
 
 
-def dying_once(task):
-    """Dies at the first try of a task that names a file, which it makes."""
-    path = Path(task.decode())
+def dying_once(path):
+    """Is killed at the first try of a task, which makes a file."""
     if not path.exists():
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return b"done"
+    return "done"
 
 
-def beginning(task):
-    """Leaves a file to tell that it has begun."""
-    Path(task.decode()).touch()
-    return task
-
-
-def always_dying(task):
-    if task == b"2":
+def always_dying_on_two(task):
+    if task == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return task
 
 
-def tasks(count):
-    return [b"%d" % number for number in range(count)]
+def over(function, tasks, jobs):
+    with processes(jobs) as executors:
+        return dict(results(function, tasks, executors))
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_workers_do_every_task_and_give_up_what_fails_twice(jobs):
-    found = dict(over_tasks(doubled, tasks(20), jobs=jobs))
-    assert found == {task: task * 2 for task in tasks(20)}
-    assert list(over_tasks(doubled, [], jobs=jobs)) == []
-    found = dict(over_tasks(failing_on_three, tasks(6), jobs=jobs))
-    assert found.pop(b"3") == Lost("ValueError: no threes")
-    assert found == {task: task for task in tasks(6) if task != b"3"}
+def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs):
+    assert over(doubled, range(20), jobs) == {task: task * 2 for task in range(20)}
+    assert over(doubled, [], jobs) == {}
+    assert over(failing_on_three, range(6), jobs) == {0: 0, 1: 1, 2: 2, 3: Lost("ValueError: no threes"), 4: 4, 5: 5}
 
 
-def test_the_task_of_a_worker_that_dies_is_done_by_another(tmp_path):
-    wanted = [str(tmp_path / str(number)).encode() for number in range(5)]
-    assert dict(over_tasks(dying_once, wanted, jobs=2)) == dict.fromkeys(wanted, b"done")
+def test_the_task_of_a_worker_that_is_killed_is_done_again_and_given_up_the_second_time(tmp_path):
+    paths = [tmp_path / str(number) for number in range(5)]
+    assert over(dying_once, paths, jobs=2) == dict.fromkeys(paths, "done")
+    found = over(always_dying_on_two, range(8), jobs=2)
+    assert "ended before its task was done" in found.pop(2).why
+    assert found == {task: task for task in range(8) if task != 2}
 
 
-def test_a_task_whose_workers_die_twice_is_given_up_and_the_rest_goes_on():
-    found = dict(over_tasks(always_dying, tasks(8), jobs=2))
-    assert "ended before its task was done" in found.pop(b"2").why
-    assert found == {task: task for task in tasks(8) if task != b"2"}
+def test_a_worker_killed_between_two_tasks_is_replaced():
+    with processes(2) as executors:
+        pid = executors[0].submit(os.getpid).result()
+        os.kill(pid, signal.SIGKILL)
+        assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}
 
 
 def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
-    wanted = [str(tmp_path / str(number)).encode() for number in range(6)]
-    with closing(over_tasks(beginning, wanted, jobs=2)) as results:
-        next(results)
+    paths = [tmp_path / str(number) for number in range(6)]
+    with processes(2) as executors:
+        next(results(Path.touch, paths, executors))
         until = time.monotonic() + 60
-        while not (tmp_path / "2").exists() and time.monotonic() < until:
-            time.sleep(0.01)  # nothing is taken meanwhile
-        assert (tmp_path / "2").exists()
+        while not paths[2].exists() and time.monotonic() < until:
+            time.sleep(0.01)  # no result is taken meanwhile
+        assert paths[2].exists()
 
 
-def test_closing_a_run_midway_is_clean():
-    run = over_tasks(doubled, iter(tasks(10**6)), jobs=2)
+def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_is_killed():
+    run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).settings())
     next(run)
+    below = children(os.getpid())
+    assert len(below) >= 2
     run.close()
-    assert next(run, None) is None
+    assert not set(below) & living().keys()
+    program = "import time; from scenarios.engines.pool import processes\n"
+    program += "with processes(2) as workers:\n    [w.submit(time.sleep, 99) for w in workers]; print(); time.sleep(99)"
+    with subprocess.Popen([sys.executable, "-uc", program], cwd=PROJECT, stdout=subprocess.PIPE) as parent:
+        parent.stdout.readline()
+        below = children(parent.pid)
+        parent.kill()
+    until = time.monotonic() + 10
+    while set(below) & living().keys() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(below) == 2 and not set(below) & living().keys()
+
+
+def test_a_worker_that_is_killed_in_a_run_changes_no_number_in_it():
+    given = scenario(collective__count=400).settings()
+    whole, found, killed = times(given, Model()), {}, set()
+    for part in Model(jobs=2, batch=20).run(given):
+        assert isinstance(part, Slice), part
+        found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
+        if not killed:
+            killed = set(children(os.getpid()))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+    assert len(killed) == 2
+    assert all((np.concatenate([parts[k] for k in sorted(parts)]) == whole[key]).all() for key, parts in found.items())
