@@ -9,9 +9,10 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from distributed import Client, get_worker
 from distributed.comm.addressing import get_address_host_port
@@ -33,7 +34,8 @@ class Cluster:
     def __init__(self, address: str) -> None:
         """Raises ClusterError where no scheduler answers, or its workers cannot run these tasks."""
         # A connection that fails shows in the results of tasks.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
         try:
@@ -62,11 +64,11 @@ class Cluster:
     @contextmanager
     def executors(self, _jobs: int = 0) -> Iterator[Sequence[Executor]]:
         """Two executors for each thread of the workers, so that none waits for its next task; as `pool.Executors`."""
-        executor = self._client.get_executor(pure=False)
+        executor = _ClusterExecutor(self._client, self.address)
         try:
             yield [executor] * (2 * sum(self._client.nthreads().values()))
         finally:
-            executor.shutdown(wait=False)  # cancels what is running
+            executor.shutdown()
 
     def close(self) -> None:
         """Disconnect from the cluster."""
@@ -77,6 +79,26 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _ClusterExecutor(Executor):
+    """Dask's own executor, which would wait without end for tasks that are submitted after the scheduler has ended."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        self._client, self._address = client, address
+        self._executor = client.get_executor(pure=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """As `Executor.submit`; raises ClusterError where the scheduler has ended."""
+        if self._client.status not in ("running", "connecting"):
+            raise ClusterError(f"the Dask scheduler at {self._address} has ended")
+        future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
+        """Cancel every task, also those that are running."""
+        if self._client.status == "running":
+            self._executor.shutdown(wait=False)
 
 
 def code_digest() -> str:

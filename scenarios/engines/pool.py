@@ -53,12 +53,7 @@ def results(
     untried, running = iter(tasks), dict[Future[R | Lost], tuple[T, int, Executor]]()
 
     def start(executor: Executor, task: T, tries: int = 1) -> None:
-        try:
-            future = executor.submit(_attempt, function, task)
-        except Exception as error:  # a cluster that has gone
-            future = Future()
-            future.set_exception(error)
-        running[future] = task, tries, executor
+        running[executor.submit(_attempt, function, task)] = task, tries, executor
 
     for executor, task in zip(executors, untried, strict=False):
         start(executor, task)
@@ -90,7 +85,7 @@ def _outcome(future: "Future[R | Lost]") -> R | Lost:
     except BrokenExecutor:
         return Lost(_KILLED)
     except CancelledError:
-        return Lost("the Dask cluster cancelled it: its scheduler has ended, or restarts")
+        return Lost("the Dask cluster cancelled it")
     except Exception as error:
         return Lost(f"{type(error).__name__}: {error}".partition("\n")[0])
 
