@@ -38,7 +38,7 @@ def dask(role, *arguments, environment):
 
 @contextmanager
 def cluster(folder):
-    """The address of a scheduler, and its workers' processes."""
+    """The address of a scheduler, its workers' processes and its own."""
     address = f"tcp://127.0.0.1:{free_port()}"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "DASK_TEMPORARY_DIRECTORY": str(folder)}
     own = ["--host", "127.0.0.1"]
@@ -47,7 +47,7 @@ def cluster(folder):
     workers = [dask("worker", address, *own, *wanted, environment=environment) for _ in range(WORKERS)]
     try:
         wait_for_workers(address)
-        yield address, workers
+        yield address, workers, scheduler
     finally:
         for process in [*workers, scheduler]:
             process.kill()
@@ -95,22 +95,28 @@ def rows(folder):
     return load(folder).sort_values(["setting", "mode", "collective"], ignore_index=True)
 
 
-def test_a_worker_killed_in_the_middle_changes_no_number_of_the_model(tmp_path, monkeypatch):
+def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(*MODEL, "--out", "here")
-    with cluster(tmp_path / "dask") as (address, workers):
+    with cluster(tmp_path / "dask") as (address, workers, scheduler):
         with started(*MODEL, "--dask", address, "--out", "there", cwd=tmp_path) as process:
             wait_until(lambda: list(tmp_path.glob("there/points/*")), process)
             workers[0].kill()
             _, err = process.communicate(timeout=300)
         assert process.returncode == 0 and "failed" not in err, err
+        with started(*MODEL, "--seed", "2", "--dask", address, "--out", "alone", cwd=tmp_path) as process:
+            wait_until(lambda: list(tmp_path.glob("alone/points/*")), process)
+            scheduler.kill()
+            _, err = process.communicate(timeout=300)
+        assert process.returncode == 1
+        assert err.endswith(f"--resume alone\nrun.py: the Dask scheduler at {address} has ended\n")
     assert rows("there").equals(rows("here"))
 
 
 def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_interrupted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = ["--modes", "base,joint", "--collectives", "3", "--engine", "emulation"]
-    with cluster(tmp_path / "dask") as (address, workers):
+    with cluster(tmp_path / "dask") as (address, workers, _):
         endless = ["--modes", "base", "--collectives", "500", "--engine", "emulation"]
         with started(*endless, "--dask", address, "--out", "interrupted", cwd=tmp_path) as process:
             wait_until(lambda: any(map(has_vm, workers)), process)
@@ -134,7 +140,7 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
     assert open_run("there").provenance["vm"]["after"] is not None
 
 
-def test_a_cluster_that_is_not_there_or_ends_is_a_sentence(tmp_path, monkeypatch, capsys):
+def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     address = f"tcp://127.0.0.1:{free_port()}"
     run("--engine", "model", "--dask", address, status=1)
