@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,12 @@ class ClusterError(RuntimeError):
     """A cluster that cannot be used; one sentence that names it."""
 
 
-class Cluster:
-    """A Dask cluster's scheduler and its workers; a context manager."""
+class Cluster(Executor):
+    """The workers of a Dask cluster as an executor; a context manager."""
 
     def __init__(self, address: str) -> None:
         """Raises ClusterError where no scheduler answers, or its workers cannot run these tasks."""
-        # A connection that fails shows in the results of tasks.
-        for name in ("distributed", "distributed.client"):
+        for name in ("distributed", "distributed.client"):  # what fails shows in the results of tasks
             logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
@@ -46,8 +45,9 @@ class Cluster:
             raise ClusterError(f"no Dask scheduler answers at {address}: {words or 'it takes too long'}") from None
         try:
             self._check_workers()
+            self._executor = self._client.get_executor(pure=False)
         except BaseException:
-            self.close()
+            self.shutdown()
             raise
 
     def _check_workers(self) -> None:
@@ -61,44 +61,20 @@ class Cluster:
         if strangers:
             raise ClusterError(f"the worker {strangers[0]} has other code than this: allowed is the same on all")
 
-    @contextmanager
-    def executors(self, _jobs: int = 0) -> Iterator[Sequence[Executor]]:
-        """Two executors for each thread of the workers, so that none waits for its next task; as `pool.Executors`."""
-        executor = _ClusterExecutor(self._client, self.address)
-        try:
-            yield [executor] * (2 * sum(self._client.nthreads().values()))
-        finally:
-            executor.shutdown()
-
-    def close(self) -> None:
-        """Disconnect from the cluster."""
-        self._client.close(timeout=_CONNECT_S)
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _ClusterExecutor(Executor):
-    """Dask's own executor, which would wait without end for tasks that are submitted after the scheduler has ended."""
-
-    def __init__(self, client: Client, address: str) -> None:
-        self._client, self._address = client, address
-        self._executor = client.get_executor(pure=False)
+    def executors(self, _jobs: int = 0) -> AbstractContextManager[Sequence[Executor]]:
+        """Two tasks at a time for each thread of the workers, so that none waits for its next; as `pool.Executors`."""
+        return nullcontext([self] * (2 * sum(self._client.nthreads().values())))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """As `Executor.submit`; raises ClusterError where the scheduler has ended."""
+        """As `Executor.submit`; raises ClusterError where the scheduler has ended, as the task would wait forever."""
         if self._client.status not in ("running", "connecting"):
-            raise ClusterError(f"the Dask scheduler at {self._address} has ended")
+            raise ClusterError(f"the Dask scheduler at {self.address} has ended")
         future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
         return future
 
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Cancel every task, also those that are running."""
-        if self._client.status == "running":
-            self._executor.shutdown(wait=False)
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Disconnect from the cluster, which cancels every task, also those that are running."""
+        self._client.close(timeout=_CONNECT_S)
 
 
 def code_digest() -> str:

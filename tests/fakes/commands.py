@@ -7,6 +7,7 @@ import pytest
 
 from scenarios.engines import emulation, host_capacity
 from scenarios.engines.emulation import EmulationError, Reader
+from scenarios.engines.prediction import Expectations
 from scenarios.experiment import command
 from scenarios.spec.load import Override, load_scenario
 
@@ -30,37 +31,28 @@ def times(settings, model):
 
 
 class FakeTestbeds:
-    """Takes the place of the VMs: collectives take what the model predicts, times `went(k)[0]`.
+    """Takes the place of the VMs: collectives take what the model predicts.
 
-    `went(k)[1]` is whether no fault struck collective k. Points of the modes in `failing` fail `times` times after two
-    collectives. `tries` are the points that were begun, as (place, mode).
+    Points of the modes in `failing` fail `times` times after two collectives. `tries` are the points that were begun,
+    as (place, mode).
     """
 
-    def __init__(self, failing=(), times=2, error=EmulationError, went=lambda _: (1, True), drops=0):
-        self.failing, self.times, self.error, self.went, self.drops = failing, times, error, went, drops
+    def __init__(self, failing=(), times=2, error=EmulationError):
+        self.failing, self.times, self.error = failing, times, error
         self.tries = []
 
     def run_point(self, task, put, on_start=None):
         self.tries.append((task.place, task.mode))
-        reader = Reader(task, put)
+        reader, expected = Reader(task, put), Expectations(task.setting, task.mode)
         for k in range(task.setting.collective.count):
             if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
                 raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
-            reader.write((json.dumps(row(task, k) | self._measured(task, k)) + "\n").encode())
-
-    def _measured(self, task, k):
-        times, undisturbed = self.went(k)
-        return {
-            "completion_s": row(task, k)["completion_s"] * times,
-            "undisturbed": undisturbed,
-            "drops": self.drops,
-        }
+            reader.write((json.dumps(row(expected.of(k), k)) + "\n").encode())
 
 
-def row(task, k, faults=()):
-    """What a testbed prints of collective k, where everything is as planned."""
-    expected = Reader(task, lambda _: None)._expected.of(k, faults)
-    n = task.setting.gpus
+def row(expected, k, faults=()):
+    """What a testbed prints of collective k where everything is as expected."""
+    n = len(expected.ring)
     return {
         "collective": k,
         "completion_s": expected.predicted_s,

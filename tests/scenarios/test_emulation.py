@@ -1,6 +1,5 @@
 """The emulation engine: measured times against the model, the fate of points that fail, what a machine has room for."""
 
-import csv
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from scenarios.engines.emulation import (
     run_point,
 )
 from scenarios.engines.host_capacity import at_a_time
+from scenarios.engines.prediction import Expectations
 from scenarios.testbed import launch
 from scenarios.testbed.platform import VIRTUAL
 from scenarios.vm import CannotRunError, NoRoomError
@@ -175,7 +175,7 @@ def test_an_experiment_goes_on_after_a_process_or_a_switch_has_died(victim, outc
 def test_a_ring_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults):
     down = {"fault": [{"at": "collective 0", "what": "link s0b0-s1b0 down"}]} if faults else {}
     task = Task(0, scenario(collective__count=3, **down), "wan")
-    planned, took = row(task, 0, faults), []
+    planned, took = row(Expectations(task.setting, task.mode).of(0, faults), 0, faults), []
     Reader(task, took.append).write(json.dumps(planned).encode() + b"\n")
     assert len(took) == 1
     paths, between = planned["path"], build_fabric(FabricSpec()).paths_between[0, 1]
@@ -241,25 +241,6 @@ def test_a_point_that_fails_twice_is_named_the_rest_goes_on_and_it_can_be_resume
     assert sorted(again.tries) == [(0, "wan"), (1, "wan")]
     assert open_run("run").complete and open_run("run").provenance["failed"] == []
     assert set(load("run").groupby(["engine", "mode", "setting"]).size()) == {5}
-
-
-class SlowToFail(FakeTestbeds):
-    """Every point fails, the first one last."""
-
-    def run_point(self, task, put, on_start=None):
-        if task.place == 0:
-            time.sleep(0.5)
-        raise EmulationError(f"{task.name}: the switch fell over")
-
-
-def test_failed_points_are_listed_in_the_order_of_the_run_beside_what_the_model_found(testbeds, capsys):
-    testbeds(SlowToFail())
-    run("--modes", "wan", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
-    out, err = capsys.readouterr()
-    failed = [line for line in err.splitlines() if line.startswith("run.py: failed: ")]
-    assert ["seed 1" in line for line in failed] == [True, False]
-    assert re.search(r"^model +8 GPUs, 8 MB, 10 us, seed 2 +wan", out, re.MULTILINE)
-    assert load("run").groupby("engine").size().to_dict() == {"model": 10}
 
 
 # What this machine can run
@@ -356,30 +337,3 @@ def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_af
     assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed is 0 to 19\n")
     assert not Path("run").exists()
     run("late.toml", "--engine", "model", "--modes", "base", "--out", "run")
-
-
-# Fidelity, as it is reported
-
-
-def test_fidelity_is_of_what_no_fault_struck_and_is_reported_again_the_same(testbeds, capsys):
-    testbeds(FakeTestbeds(went=lambda k: (1 + (k == 1), k != 1)))
-    run("--engine", "emulation", "--modes", "base,joint", "--collectives", "5", "--json", "--out", "run")
-    first = json.loads(capsys.readouterr().out)
-    numbers = {"collectives": 8, "median_ratio": 1.0, "p99_abs_error": 0.0, "drops": 0}
-    assert first["fidelity"] == numbers | {"holds": True, "warnings": []}
-    with (Path("run") / "figures" / "paper-fidelity.csv").open() as file:
-        assert sorted({row["collective"] for row in csv.DictReader(file)}) == ["0", "2", "3", "4"]
-    run("--resume", "run", "--json")
-    assert json.loads(capsys.readouterr().out) == first
-
-
-def test_a_model_that_does_not_hold_and_lost_packets_are_warned_of_on_the_terminal_and_in_json(testbeds, capsys):
-    testbeds(FakeTestbeds(went=lambda k: (1.2 if k % 4 == 3 else 1.0, True), drops=1))
-    run("--engine", "emulation", "--modes", "base", "--collectives", "8", "--out", "run")
-    out = capsys.readouterr().out
-    assert "\nWARNING: measured times differ" in out and "\nWARNING: 8 packets lost" in out
-    run("--resume", "run", "--json")
-    out, err = capsys.readouterr()
-    fidelity = json.loads(out)["fidelity"]
-    assert (fidelity["holds"], fidelity["median_ratio"], fidelity["drops"]) == (False, 1.0, 8)
-    assert len(fidelity["warnings"]) == 2 and all(f"WARNING: {warning}" in err for warning in fidelity["warnings"])

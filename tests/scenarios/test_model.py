@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model.alpha_beta import completion_s
-from analysis.statistics.claims import claims
-from analysis.statistics.intervals import Series
 from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
 from scenarios.engines.pool import Lost, processes, results
-from scenarios.experiment.statistics import series_of
 from scenarios.policies.decide import MODES, decide
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
@@ -80,47 +77,6 @@ def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
         )
         expected = completion_s(decided.edge_alpha_s, decided.edge_beta_s)
         assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
-
-
-def test_collectives_hang_together_that_share_a_ring_or_conditions():
-    def blocks(setting):
-        return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
-
-    assert blocks(scenario()) == [1, 10, 1, 10]
-    assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
-    markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
-    assert min(markov) >= 30 and markov[0] == markov[2]
-    assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
-
-
-def found(order="base ccl wan joint", joint=0.67, noise=0.0, count=4000):
-    """Claims of series whose totals fall in this order, joint being that share of base."""
-    rng = np.random.default_rng(3)
-    modes = order.split()
-    shares = dict(zip(modes, np.linspace(1, joint, len(modes)), strict=True))
-    series = {mode: share + noise * rng.standard_normal(count) for mode, share in shares.items()}
-    return claims({mode: Series(np.arange(count), times, 10) for mode, times in series.items()})
-
-
-def test_claims_are_reported_as_found():
-    as_paper = found()
-    assert as_paper.order_text == "base > ccl > wan > joint"
-    assert (as_paper.order_holds, as_paper.joint_holds) == (True, True)
-    swapped = found("base wan ccl joint")
-    assert swapped.order_text == "base > wan > ccl > joint"
-    assert swapped.order_holds is False
-    assert found(joint=0.9).joint_holds is False
-    vague = found(joint=0.999999, noise=0.5)
-    assert vague.order_holds is not True
-    assert "~" in vague.relations
-    assert found("base joint").order_holds is None
-    assert found("ccl wan").joint_holds is None
-
-
-def test_an_interval_that_cannot_be_had_leaves_claims_open():
-    shares = {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}
-    open_ = claims({mode: Series(np.arange(3), share * np.ones(3)) for mode, share in shares.items()})
-    assert (open_.order_holds, open_.joint_holds) == (None, None)
 
 
 def doubled(task):
