@@ -16,7 +16,6 @@ from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.spec.described import sharing_warnings
 from scenarios.spec.document import ScenarioError
-from scenarios.spec.label import label
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
@@ -187,10 +186,10 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     for engine, settings in plans:
         for setting in settings:
             count = setting.collective.count
-            lines.append(f"{engine}, {label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
+            lines.append(f"{engine}, {progress.label(setting)}: {count:,} collectives in each of {', '.join(modes)}")
             total += len(modes) * count
     for links, places in links_of(plans[0][1]).items():
-        lines += _links(links, label(plans[0][1][places[0]]))
+        lines += _links(links, progress.label(plans[0][1][places[0]]))
     return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
 
 

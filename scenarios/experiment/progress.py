@@ -20,7 +20,7 @@ from rich.table import Table
 from analysis.statistics.intervals import Interval, Series
 from scenarios.engines.base import Again, Doing, Failed, News, Slice
 from scenarios.experiment.statistics import point_result, series_of
-from scenarios.spec.label import label
+from scenarios.spec.label import label as label  # noqa: PLC0414 - others import it from here
 from scenarios.spec.scenario import Scenario
 
 _SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen

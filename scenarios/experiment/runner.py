@@ -15,7 +15,6 @@ from scenarios.experiment.run_directory import RunFolder
 from scenarios.experiment.statistics import SettingResult, Times, results_of
 from scenarios.experiment.store import Store, StoreError
 from scenarios.experiment.summary import as_json, as_text
-from scenarios.spec.label import label
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 
@@ -140,7 +139,7 @@ def _engine(engine: Engine, settings: Sequence[Scenario], folder: RunFolder, sto
             elif isinstance(item, Struck):
                 folder.struck(engine.name, item)
             elif not isinstance(item, Doing) and store.finished(point):
-                folder.log(f"finished: {engine.name}, {label(settings[item.setting])}, {item.mode}")
+                folder.log(f"finished: {engine.name}, {progress.label(settings[item.setting])}, {item.mode}")
     return failed
 
 

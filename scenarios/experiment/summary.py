@@ -11,9 +11,9 @@ from typing import Any
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, is_papers
 from analysis.statistics.fidelity import Certificate
 from analysis.statistics.intervals import Interval
+from scenarios.experiment.progress import label
 from scenarios.experiment.statistics import PointResult, SettingResult
 from scenarios.spec.described import further, plain_values, shared
-from scenarios.spec.label import label
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.statistics.sharing import warnings
+from scenarios.experiment.progress import label
 from scenarios.policies.decide import shared_wan_links
 from scenarios.spec.faults import Fault
 from scenarios.spec.keys import KEYS
-from scenarios.spec.label import label
 from scenarios.spec.scenario import Scenario, values_of
 from topologies.fabric.fabric import Fabric, build_fabric
 from topologies.shaping.rate_scale import RateScale

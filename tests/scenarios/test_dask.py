@@ -12,7 +12,7 @@ from pathlib import Path
 from analysis.results.reader import load, open_run
 from tests.conftest import PROJECT
 from tests.fakes.commands import run
-from tests.processes import children
+from tests.processes import descendants
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 WORKERS = 2
@@ -81,7 +81,7 @@ def wait_until(there, process):
 
 def has_vm(worker):
     """Whether a worker has a VM at work."""
-    return any(b"linux" in command_of(child) for child in children(worker.pid))
+    return any(b"linux" in command_of(child) for child in descendants(worker.pid))
 
 
 def command_of(pid):

@@ -20,7 +20,7 @@ from scenarios.policies.decide import MODES, decide
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
-from tests.processes import children, living
+from tests.processes import descendants, living
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.fabric.fabric import build_fabric
 
@@ -143,7 +143,7 @@ def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
 def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_is_killed():
     run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).settings())
     next(run)
-    below = children(os.getpid())
+    below = descendants(os.getpid())
     assert len(below) >= 2
     run.close()
     assert not set(below) & living().keys()
@@ -151,7 +151,7 @@ def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_i
     program += "with processes(2) as workers:\n    [w.submit(time.sleep, 99) for w in workers]; print(); time.sleep(99)"
     with subprocess.Popen([sys.executable, "-uc", program], cwd=PROJECT, stdout=subprocess.PIPE) as parent:
         parent.stdout.readline()
-        below = children(parent.pid)
+        below = descendants(parent.pid)
         parent.kill()
     until = time.monotonic() + 10
     while set(below) & living().keys() and time.monotonic() < until:
@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_in_a_run_changes_no_number_in_it():
         assert isinstance(part, Slice), part
         found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
         if not killed:
-            killed = set(children(os.getpid()))
+            killed = set(descendants(os.getpid()))
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
     assert len(killed) == 2
