@@ -60,19 +60,13 @@ def rows(folder):
     return found[found.engine == "emulation"].sort_values(["mode", "collective"], ignore_index=True)
 
 
-def test_both_engines_agree_and_the_same_command_gives_the_same_times(tmp_path):
+def test_both_engines_agree_in_every_mode(tmp_path):
     wanted = ("--modes", "base,ccl,wan,joint", "--collectives", "11")  # the last one re-embeds
-    answer = measured(tmp_path / "one", *wanted, collectives=44)
+    answer = measured(tmp_path / "run", *wanted, collectives=44)
     gains = {(point["engine"], point["mode"]): point["gain_vs_base"] for point in answer["points"]}
     for mode in ("ccl", "wan", "joint"):
         assert abs(gains["emulation", mode] - gains["model", mode]) <= 0.01
-    again = ("--modes", "ccl,joint", "--collectives", "11", "--engine", "emulation", "--jobs", "1")
-    measured(tmp_path / "two", *again, collectives=22)
-    one, two = rows(tmp_path / "one"), rows(tmp_path / "two")
-    one = one[one["mode"].isin(["ccl", "joint"])]
-    for column in ("ring", "paths", "predicted_s", "completion_s"):  # to the nanosecond
-        assert one[column].to_list() == two[column].to_list()
-    assert_agrees_within(tmp_path / "one")
+    assert_agrees_within(tmp_path / "run")
 
 
 def assert_agrees_within(folder):

@@ -79,6 +79,13 @@ def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
         assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
 
 
+def test_the_model_imports_nothing_that_is_large():
+    large = "pandas", "pyarrow", "scipy", "matplotlib", "rich", "distributed"
+    program = f"import sys, scenarios.engines.model; print(*sys.modules.keys() & {set(large)})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 def doubled(task):
     return task * 2
 
