@@ -1,4 +1,4 @@
-"""The model engine: the same numbers however it is run, the same conditions for every mode; results and claims."""
+"""The model engine: the same numbers however it is run, the same conditions in every mode; its worker processes."""
 
 import os
 import signal
