@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from analysis.results.rows import Rows
+from analysis.statistics.intervals import gain, summarise
 from scenarios.engines.base import Again, Doing, Slice
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
-from scenarios.experiment.statistics import results_of
+from scenarios.experiment.statistics import series_of
 from tests.fakes.commands import scenario
 
 
@@ -41,12 +42,12 @@ def test_a_finished_point_is_shown_with_the_mean_and_the_gain_of_the_results():
     for mode in ("wan", "ccl", "joint"):
         assert not shown.take(part(0, mode, times_s[mode][700:], 700))
         assert shown.take(part(0, mode, times_s[mode][:700]))
-    ((result),) = results_of(lambda point: times_s[point.mode], "model", [setting])
-    for point in result.points:
-        mean, gain = point.summary.mean_s, point.gain
+    series = {mode: series_of(setting, mode, np.arange(1000), times) for mode, times in times_s.items()}
+    for mode in times_s:
+        mean, less = summarise(series[mode]).mean_s, gain(series["base"], series[mode])
         in_words = f"{mean.value * 1e3:,.3f} ms ± {(mean.high - mean.low) * 500:,.3f}"
-        less = "" if point.mode == "base" else f"{gain.value * 100:.1f} % ± {(gain.high - gain.low) * 50:.1f}"
-        assert shown.points[0, point.mode].words()[:3] == ("1,000 of 1,000", in_words, less)
+        below = "" if mode == "base" else f"{less.value * 100:.1f} % ± {(less.high - less.low) * 50:.1f}"
+        assert shown.points[0, mode].words()[:3] == ("1,000 of 1,000", in_words, below)
     assert shown.line(0, "joint").startswith("[4/4] model, 8 GPUs, 8 MB, 10 us, joint: 1,000 of 1,000, mean ")
 
 
