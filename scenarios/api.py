@@ -19,8 +19,8 @@ from analysis.results.reader import ResultsError, open_run
 from analysis.results.schema import collectives_schema, collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
-from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
-from scenarios.engines.host_capacity import check_capacity
+from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
+from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_reckoned
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario
@@ -64,7 +64,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
         configurations = [emulated(one) for one in scenario.settings()]
         check_chunks(configurations)
         check_faults(configurations)
-        check(configurations)
+        check_vm(configurations)
         check_capacity(configurations)
         runner = Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs))
     parts = []

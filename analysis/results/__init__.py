@@ -1,5 +1,16 @@
 """Run directories as data: `load` gives a run's rows, `open_run` all of it."""
 
-from analysis.results.reader import ResultsError, Run, load, open_run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis.results.reader import ResultsError, Run, load, open_run
 
 __all__ = ["ResultsError", "Run", "load", "open_run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the reader, and Parquet with it, at the first use: the model's processes need neither."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("analysis.results.reader"), name)

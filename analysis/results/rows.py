@@ -1,10 +1,8 @@
-"""Rows: what is known of some collectives in a row of one point, as arrays, and as bytes that can be sent and stored.
+"""Rows: what is known of some collectives in a row of one point, as arrays.
 
-The bytes are a line of JSON that names the arrays and then the arrays as they lie in memory, little-endian; reading
-them checks every size and runs nothing. Knows nothing of files, engines or scenarios.
+Without Parquet, so that a worker starts quickly.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -16,15 +14,8 @@ import numpy.typing as npt
 TRANSFER = ("collective", "step", "src", "dst", "chunk", "start_ns", "end_ns")
 """The columns of `Rows.transfers`."""
 
-_TYPES = ("|b1", "|i1", "<i2", "<i8", "<f8")
-_MOST_SMALL = 127  # what fits a byte: ranks and paths of all but the largest fabrics
-
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
-
-
-class RowsError(ValueError):
-    """Bytes that are no rows."""
 
 
 class Point(NamedTuple):
@@ -102,39 +93,3 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(
         start=parts[0].start, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     )
-
-
-def packed(rows: Rows) -> bytes:
-    """The rows as bytes."""
-    arrays = {name: _small(name, array) for name, array in rows._arrays().items()}
-    shapes = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
-    head = json.dumps({"start": rows.start, "arrays": shapes}, separators=(",", ":")).encode()
-    return b"\n".join([head, b"".join(array.tobytes() for array in arrays.values())])
-
-
-def _small(name: str, array: Array) -> Array:
-    if name in ("ring", "paths") and (not array.size or array.max() <= _MOST_SMALL):
-        return array.astype(np.int8)
-    return np.ascontiguousarray(array)
-
-
-def unpacked(data: bytes) -> Rows:
-    """The rows of these bytes; raises RowsError where they are none."""
-    head, _, body = data.partition(b"\n")
-    try:
-        said = json.loads(head)
-        arrays, place = {}, 0
-        for name, kind, shape in said["arrays"]:
-            if kind not in _TYPES or not all(isinstance(size, int) and size >= 0 for size in shape):
-                raise RowsError(f"an array of type {kind} and shape {shape}")
-            count = int(np.prod(shape, dtype=np.int64))
-            arrays[name] = np.frombuffer(body, dtype=kind, count=count, offset=place).reshape(shape)
-            place += arrays[name].nbytes
-        for name in ("ring", "paths"):
-            arrays[name] = arrays[name].astype(np.int16)
-        rows = Rows(start=int(said["start"]), **arrays)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RowsError(f"these bytes are no rows: {error}") from None
-    if place != len(body) or any(len(array) != len(rows) for name, array in arrays.items() if name != "transfers"):
-        raise RowsError(f"these bytes are no rows: {len(body)} bytes of arrays where {place} were announced")
-    return rows

@@ -1,6 +1,6 @@
-"""What an engine is: something that tells how long each collective of a setting takes in each mode.
+"""The interface of an engine: something that gives the completion time of each collective in each mode.
 
-The command asks one engine or several for the same settings and treats what they answer alike.
+The command runs one engine or several over the same configurations and treats their events alike.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,82 +12,76 @@ from scenarios.spec.scenario import Scenario
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Slice:
-    """Some collectives in a row of one mode at one setting, `setting` being its place in what the engine was given."""
+class News:
+    """An event of a point: of one mode of the configuration with this index among those that the engine was given."""
 
     setting: int
     mode: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slice(News):
+    """Consecutive collectives."""
+
     rows: Rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Again:
-    """A point that failed and is tried once more; `why` is a sentence that names it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Again(News):
+    """The point failed and is tried once more; `why` is a sentence that names it."""
 
-    setting: int
-    mode: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failed:
-    """A point that was given up; `why` is a sentence that names it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Failed(News):
+    """The point was given up; `why` is a sentence that names it."""
 
-    setting: int
-    mode: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What the machine was like that a point ran on; `moment` is "before" or "after" its collectives."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen(News):
+    """The state of the machine that the point ran on; `moment` is "before" or "after" its collectives."""
 
-    setting: int
-    mode: str
     moment: str
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Struck:
-    """What became of a fault (`trial.Account`, but for None where a number never was)."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Struck(News):
+    """The outcome of a fault: the fields of `recovery.Account`, with None in place of nan."""
 
-    setting: int
-    mode: str
     account: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Doing:
-    """What a point has begun to do, in words: "collective 3: the AllGather"."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Doing(News):
+    """What the point begins to do: "collective 3: the AllGather"."""
 
-    setting: int
-    mode: str
     doing: str
 
 
-News = Slice | Again | Failed | Seen | Struck | Doing
 Have = Callable[[int, str, int, int], bool]
-"""Whether the collectives start .. stop-1 of a mode at a setting are there already: (setting, mode, start, stop)."""
+"""Whether the collectives start .. stop-1 of a mode of a configuration are stored: (setting, mode, start, stop)."""
 
 
 def nothing(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
-    """The `Have` of a run that begins."""
+    """The `Have` of a new run."""
     return False
 
 
 class Engine(Protocol):
-    """A way to run collectives, by reckoning or by doing."""
+    """A way to run collectives, computed or measured."""
 
     @property
     def name(self) -> str:
         """The engine as results name it."""
 
     def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
-        """Every collective of every mode of every setting that is not there yet, in slices of any size and order.
+        """Every collective of every mode of every configuration that is not stored, in slices of any size and order.
 
-        A setting is a scenario without a sweep. A slice may have collectives that are there, as a point that was cut
-        short may be run anew. What fails is tried again once, unless that would hide a wrong result, and Failed when it
-        fails again; the rest goes on.
-        Closing the generator ends the run and leaves nothing behind.
+        A configuration is a scenario without a sweep. A slice may repeat stored collectives, as a point that ended
+        early may be run anew. A point that fails is tried once more, unless that would hide a wrong result, and is
+        Failed when it fails again; the rest goes on. Closing the generator ends the run and every process of it.
         """

@@ -1,24 +1,22 @@
-"""Points and batches on the workers of a Dask cluster: tasks go out as bytes, results come back as bytes.
+"""A Dask cluster's workers as executors, and tasks on a worker that end where the run that wanted them has ended.
 
-Dask runs the tasks of a worker that dies on another. Knows Dask and nothing of what the tasks do, but that a worker
-whose code is another would give other numbers.
+Dask runs the tasks of a worker that dies on another. Workers with other code than this process are refused, as their
+numbers would differ.
 """
 
 import hashlib
-import itertools
 import logging
-import os
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from distributed import Client, Future, as_completed, get_worker
+from distributed import Client, get_worker
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import CommClosedError
-
-from scenarios.engines.pool import Function, Lost, Queue
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
@@ -30,13 +28,13 @@ class ClusterError(RuntimeError):
     """A cluster that cannot be used; one sentence that names it."""
 
 
-class Cluster:
-    """A Dask cluster's scheduler and its workers; a context manager."""
+class Cluster(Executor):
+    """The workers of a Dask cluster as an executor; a context manager."""
 
     def __init__(self, address: str) -> None:
         """Raises ClusterError where no scheduler answers, or its workers cannot run these tasks."""
-        # What happens to connections is told by what comes of the tasks.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client"):  # what fails shows in the results of tasks
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
         try:
@@ -47,8 +45,9 @@ class Cluster:
             raise ClusterError(f"no Dask scheduler answers at {address}: {words or 'it takes too long'}") from None
         try:
             self._check_workers()
+            self._executor = self._client.get_executor(pure=False)
         except BaseException:
-            self.close()
+            self.shutdown()
             raise
 
     def _check_workers(self) -> None:
@@ -62,51 +61,20 @@ class Cluster:
         if strangers:
             raise ClusterError(f"the worker {strangers[0]} has other code than this: allowed is the same on all")
 
-    def over_tasks(
-        self, function: Function, tasks: Iterable[bytes], *, jobs: int = 0
-    ) -> Generator[tuple[bytes, bytes | Lost], None, None]:
-        """As `workers.over_tasks`, on the cluster's workers; `jobs` is left to how many threads they have."""
-        queue, waiting = Queue(tasks), dict[Future, bytes]()
-        with self._client.as_current():
-            done = as_completed([])
-        numbers = itertools.count()
+    def executors(self, _jobs: int = 0) -> AbstractContextManager[Sequence[Executor]]:
+        """Two tasks at a time for each thread of the workers, so that none waits for its next; as `pool.Executors`."""
+        return nullcontext([self] * (2 * sum(self._client.nthreads().values())))
 
-        def submit(task: bytes) -> None:
-            key = f"longhaul-{os.getpid()}-{id(queue)}-{next(numbers)}"
-            future = self._client.submit(function, task, key=key, pure=False)
-            waiting[future] = task
-            done.add(future)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """As `Executor.submit`; raises ClusterError where the scheduler has ended, as the task would wait forever."""
+        if self._client.status not in ("running", "connecting"):
+            raise ClusterError(f"the Dask scheduler at {self.address} has ended")
+        future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
+        return future
 
-        try:
-            for task in queue.first(2 * sum(self._client.nthreads().values())):
-                submit(task)
-            for future in done:
-                yield from queue.settled(waiting.pop(future), _result(future))
-                for task in queue.first(1):
-                    submit(task)
-        finally:
-            self._client.cancel(list(waiting), force=True)
-
-    def close(self) -> None:
-        """Let go of the cluster; it goes on without us."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Disconnect from the cluster, which cancels every task, also those that are running."""
         self._client.close(timeout=_CONNECT_S)
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _result(future: Future) -> bytes | Lost:
-    try:
-        error = future.exception()
-        if error is not None:
-            return Lost(f"{type(error).__name__}: {error}".partition("\n")[0])
-        result: bytes = future.result()
-        return result
-    except Exception as error:  # it was cancelled, or the scheduler has gone
-        return Lost(f"the Dask cluster lost it: {str(error)[:200]}")
 
 
 def code_digest() -> str:
@@ -121,7 +89,7 @@ def code_digest() -> str:
 
 @contextmanager
 def attended() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """On a worker: what is handed to the function is called when nobody wants the task that is running any more."""
+    """On a worker: yields a function that takes callbacks, called once the running task is cancelled."""
     worker = get_worker()
     key = worker.get_current_task()
     over = threading.Event()

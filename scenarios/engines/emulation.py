@@ -1,142 +1,111 @@
-"""The emulation engine: collectives run on real TCP, switches and a real controller, each point in a VM of its own.
+"""The emulation engine: collectives on real TCP, switches and a real controller, each point in a VM of its own.
 
-A VM runs one mode at one setting from its first collective on, so what it measures depends on nothing that ran before
-it, nor on the number of VMs at work. Which machine can run how many VMs is asked before any is started.
+A VM runs one mode of one configuration from its first collective on, so what it measures depends on nothing that ran
+before it, nor on the number of VMs at work. Every ring, path and time is compared with the plan and the model.
 """
 
+import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import numpy as np
+
+from analysis.results.rows import Rows
+from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
+from hosts.collectives.ring import timed
 from scenarios import vm
-from scenarios.engines.base import Again, Failed, Have, News, nothing
-from scenarios.engines.point import (
-    EmulationError,
-    Task,
-    WrongError,
-    carried_chunk_bytes,
-    ground,
-    measured_by_dask,
-    memory_bytes,
-    most_gpus,
-    news_of,
-    run_point,
-    task_bytes,
-)
-from scenarios.engines.pool import TRIES, Lost, Over
-from scenarios.engines.watchdog import Watchdog
-from scenarios.spec.scenario import Scenario
+from scenarios.engines.base import Again, Doing, Failed, Have, News, Seen, Slice, Struck, nothing
+from scenarios.engines.pool import TRIES, Executors, Lost, results
+from scenarios.engines.prediction import Expectations
+from scenarios.spec.scenario import Scenario, to_json
+from scenarios.testbed import capabilities, launch
+from scenarios.testbed.platform import VIRTUAL, Ground
 from topologies.units import format_size
 
 MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
 """What a socket can queue, near enough."""
+WRONG_DATA = "delivered wrong data"
+"""In a testbed's last line on stderr where it ended because a chunk had wrong bytes."""
 
-_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machine some
+# What a VM takes, as measured with 8 to 256 GPUs: 120 MB for the system, Open vSwitch and the controller, 2.3 MB a GPU
+# (its host and its agent), 20 kB for each pair of GPUs of a site (its link's class and its share of every table).
+_SYSTEM_BYTES = 512 * 2**20  # with room for the kernel's cache of files and for the choice of rings
+_GPU_BYTES, _PAIR_BYTES = 2_500_000, 20_000
+_COPIES = 2.5  # of a chunk for each GPU: its buffer, and what TCP holds over the whole ring, 1.25 chunks a GPU
+_TRACE_SHARE = 6  # of a trace's size, for its rows while they are read
+_KEPT_BYTES = 65536  # of what a VM prints on stderr
+
+_PATIENCE_S = 180.0  # a busy machine takes a tenth of it from the start of a VM to the first line
+_PATIENCE_PAIR_S = 2e-3  # for each two GPUs: every host learns of every other, and the links of a site are pairs
+_PATIENCE_BYTES_PER_S = 1e8  # a tenth of what a slow machine carries
+
+OnStart = Callable[[Callable[[], None]], None]
+"""Is called with a function that ends the VM from any thread."""
+
+
+class EmulationError(RuntimeError):
+    """A point that ended early; one sentence that names it."""
+
+
+class WrongError(EmulationError):
+    """A point whose collectives delivered wrong bytes or differ from the plan; a retry would hide that."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One mode of one configuration, `place` being the configuration's index in the run."""
+
+    place: int
+    setting: Scenario
+    mode: str
+
+    @property
+    def name(self) -> str:
+        """The point in words."""
+        return f"emulation, {self.setting.label}, {self.mode}"
 
 
 def emulated(setting: Scenario) -> Scenario:
-    """The part of a setting that the emulation measures: its first collectives."""
+    """The part of a configuration that the emulation measures: its first collectives."""
     count = min(setting.collective.count, setting.collective.emulated)
     return replace(setting, collective=replace(setting.collective, count=count))
 
 
-@dataclass(frozen=True)
-class Emulation:
-    """The engine of the emulated testbed, `jobs` VMs at a time on this machine, or `elsewhere`: whole points, then."""
-
-    jobs: int = 1
-    elsewhere: Over | None = None
-
-    @property
-    def name(self) -> str:
-        """The engine as results name it."""
-        return "emulation"
-
-    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
-        """Every collective of every mode of every setting, a slice for each as soon as it is over; as `Engine.run`.
-
-        Raises vm.CannotRunError where this machine cannot run the VM.
-        """
-        tasks = tasks_of(settings, have)
-        if not tasks:
-            return
-        if self.elsewhere is not None:
-            yield from _from_elsewhere(self.elsewhere, tasks)
-            return
-        with _started(tasks, self.jobs) as news:
-            running = len(tasks)
-            while running:
-                item = news.get()
-                if isinstance(item, BaseException):
-                    raise item
-                running -= item is None or isinstance(item, Failed)
-                if item is not None:
-                    yield item
+def carried_chunk_bytes(setting: Scenario) -> int:
+    """The bytes that the emulation carries for a chunk."""
+    return setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
 
 
-def _from_elsewhere(over: Over, tasks: Sequence[Task]) -> Generator[News, None, None]:
-    names = {task_bytes(task): task for task in tasks}
-    with closing(over(measured_by_dask, names, jobs=len(tasks))) as results:
-        for task, result in results:
-            if isinstance(result, Lost):
-                point = names[task]
-                yield Failed(setting=point.place, mode=point.mode, why=f"{point.name}: {result.why}")
-            else:
-                yield from news_of(task, result)
+def memory_bytes(setting: Scenario) -> int:
+    """The memory of a VM that can run a configuration."""
+    pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
+    chunks = round(_COPIES * setting.gpus * carried_chunk_bytes(setting))
+    trace = setting.conditions.trace
+    rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
+    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + chunks + rows
 
 
-def tasks_of(settings: Sequence[Scenario], have: Have) -> list[Task]:
-    """The points that are not finished."""
-    return [
-        Task(place, setting, mode)
-        for place, setting in enumerate(settings)
-        for mode in setting.run.modes
-        if not have(place, mode, 0, setting.collective.count)
-    ]
+@cache
+def _own_kernel() -> bool:
+    """Whether this machine's own kernel carries experiments on the wall clock; looked up once."""
+    return not capabilities.lacking()
 
 
-def check(settings: Sequence[Scenario]) -> None:
-    """Raise vm.CannotRunError where there can be no VM on this machine for one of the settings; boots one to see.
-
-    Where it is for want of memory, the sentence names the most GPUs that there is memory for.
-    """
-    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
-    if not in_vm:
-        return
-    largest = max(in_vm, key=memory_bytes)
-    try:
-        vm.check(memory_bytes=memory_bytes(largest))
-    except vm.NoRoomError as error:
-        fewer = most_gpus(largest, error.room_bytes)
-        if fewer is None:
-            raise
-        chunk = format_size(carried_chunk_bytes(largest))
-        raise vm.CannotRunError(
-            error.what,
-            remedy=f"{error.remedy}, or take fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
-            f"{fewer.gpus}",
-        ) from None
-    _boot(memory_bytes=memory_bytes(largest))
-
-
-def _boot(*, memory_bytes: int) -> None:
-    """Boot a VM for a moment; raises vm.CannotRunError where it does not come up."""
-    with Watchdog(_BOOT_PATIENCE_S, waits_for="its first boot") as watchdog:
-        try:
-            vm.run(["true"], memory_bytes=memory_bytes, directory="/", on_start=watchdog.guard)
-        except vm.VMError as error:
-            if watchdog.stuck is not None:
-                raise vm.CannotRunError(watchdog.sentence()) from None
-            raise vm.CannotRunError(error.what, remedy=error.remedy, option=error.option, log=error.log) from None
+def ground(setting: Scenario) -> Ground:
+    """Where the testbed of a configuration runs: in a VM, or in real time on this machine's kernel where it can."""
+    return Ground.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
 
 
 def check_chunks(settings: Sequence[Scenario]) -> None:
-    """Raise ValueError for a setting whose chunks no socket can queue."""
+    """Raise ValueError for a configuration whose chunks no socket can queue."""
     for setting in settings:
         chunk_bytes = carried_chunk_bytes(setting)
         try:
@@ -149,91 +118,288 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
 
 
 def check_faults(settings: Sequence[Scenario]) -> None:
-    """Raise ValueError for a fault that comes after all collectives that are measured, as in `emulated` settings."""
+    """Raise ValueError for a fault that comes after all collectives of an `emulated` configuration."""
     for setting in settings:
         count = setting.collective.count
-        for place, fault in enumerate(setting.faults, 1):
+        for number, fault in enumerate(setting.faults, 1):
             if fault.collective >= count:
                 raise ValueError(
-                    f"fault[{place}].at: collective {fault.collective:,} is not among the {count:,} that the emulation "
-                    f"measures (collective.emulated): allowed is 0 to {count - 1:,}"
+                    f"fault[{number}].at: collective {fault.collective:,} is not among the {count:,} that the "
+                    f"emulation measures (collective.emulated): allowed is 0 to {count - 1:,}"
                 )
 
 
-def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
-    """How many VMs can be at work at a time, `jobs` at most: what they need together has room on this machine."""
-    points = [setting for setting in settings for _ in setting.run.modes]
-    in_vm = (memory_bytes(setting) if ground(setting).own_openvswitch else 0 for setting in points)
-    needs = sorted(in_vm, reverse=True)[:jobs]
-    while len(needs) > 1 and any(needs):
-        try:
-            vm.check(memory_bytes=sum(needs))
-        except vm.CannotRunError:
-            needs.pop()
-        else:
-            break
-    return len(needs)
+@dataclass(frozen=True)
+class Emulation:
+    """The engine of the emulated testbed: `jobs` VMs at a time on this machine, or whole points on `elsewhere`."""
 
+    jobs: int = 1
+    elsewhere: Executors | None = None
 
-class _Work:
-    """The points that are still to do, and what the threads that do them have to say."""
+    @property
+    def name(self) -> str:
+        """The engine as results name it."""
+        return "emulation"
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.news: queue.Queue[Any] = queue.Queue()
-        self._waiting: queue.Queue[Task | None] = queue.Queue()
-        self._tried: dict[tuple[int, str], int] = {}
-        self._ending = threading.Event()
-        self._stops: dict[int, Callable[[], None]] = {}
-        for task in tasks:
-            self._waiting.put(task)
+    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+        """Every collective of every mode of every configuration, a slice for each once it is over; as `Engine.run`.
 
-    def do(self) -> None:
-        """Do points until all are done, in the thread that calls; a VM dies with its thread."""
-        while (task := self._waiting.get()) is not None and not self._ending.is_set():
-            try:
-                run_point(task, self.news.put, self._started)
-            except EmulationError as error:
-                point = task.place, task.mode
-                self._tried[point] = self._tried.get(point, 0) + 1
-                if self._tried[point] < TRIES and not isinstance(error, WrongError):
-                    self.news.put(Again(setting=task.place, mode=task.mode, why=str(error)))
-                    self._waiting.put(task)
+        Raises vm.CannotRunError where this machine cannot run the VM.
+        """
+        tasks = [
+            Task(place, setting, mode)
+            for place, setting in enumerate(settings)
+            for mode in setting.run.modes
+            if not have(place, mode, 0, setting.collective.count)
+        ]
+        if self.elsewhere is None:
+            yield from _on_this_machine(tasks, self.jobs)
+            return
+        with self.elsewhere(len(tasks)) as executors:
+            for task, result in results(_measured_on_dask, tasks, executors):
+                if isinstance(result, Lost):
+                    yield Failed(setting=task.place, mode=task.mode, why=f"{task.name}: {result.why}")
                 else:
-                    self.news.put(Failed(setting=task.place, mode=task.mode, why=str(error)))
-            except Exception as error:
-                self.news.put(error)
-                return
-            else:
-                self.news.put(None)
-
-    def end(self, threads: int) -> None:
-        """Have so many threads end, and every VM."""
-        self._ending.set()
-        for stop in list(self._stops.values()):
-            stop()
-        for _ in range(threads):
-            self._waiting.put(None)
-
-    def _started(self, stop: Callable[[], None]) -> None:
-        self._stops[threading.get_ident()] = stop
-        if self._ending.is_set():
-            stop()
+                    yield from result
 
 
-@contextmanager
-def _started(tasks: Sequence[Task], jobs: int) -> Generator["queue.Queue[Any]", None, None]:
-    """Threads that run the tasks, and what they have to say: news, None for a task that is over, or an exception.
+def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, None]:
+    """Run points in `jobs` threads; when the generator ends, no thread and no VM is left."""
+    events = queue.SimpleQueue[News | Future[None]]()
+    running: dict[Future[None], tuple[Task, int]] = {}
+    vms = _Stops()
 
-    At the end no thread and no VM is left.
-    """
-    work = _Work(tasks)
-    threads = [threading.Thread(target=work.do) for _ in range(min(jobs, len(tasks)))]
+    def start(task: Task, tries: int) -> None:
+        future = threads.submit(run_point, task, events.put, vms.add)
+        running[future] = task, tries
+        future.add_done_callback(events.put)
+
+    threads = ThreadPoolExecutor(jobs)
     try:
-        for thread in threads:
-            thread.start()
-        yield work.news
+        for task in tasks:
+            start(task, 1)
+        while running:
+            event = events.get()
+            if not isinstance(event, Future):
+                yield event
+                continue
+            task, tries = running.pop(event)
+            error = event.exception()
+            if isinstance(error, EmulationError):
+                again = tries < TRIES and not isinstance(error, WrongError)
+                yield (Again if again else Failed)(setting=task.place, mode=task.mode, why=str(error))
+                if again:
+                    start(task, tries + 1)
+            elif error is not None:
+                raise error
     finally:
-        work.end(len(threads))
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        vms.stop()
+        threads.shutdown(cancel_futures=True)
+
+
+class _Stops:
+    """The functions that end VMs, one of each thread at a time."""
+
+    def __init__(self) -> None:
+        self._of_thread: dict[int, Callable[[], None]] = {}
+        self._stopping = False
+
+    def add(self, stop: Callable[[], None]) -> None:
+        """Remember how to end the VM that this thread has started; end it now if `stop` was called."""
+        self._of_thread[threading.get_ident()] = stop
+        if self._stopping:
+            stop()
+
+    def stop(self) -> None:
+        """End every VM."""
+        self._stopping = True
+        for stop in list(self._of_thread.values()):
+            stop()
+
+
+def _measured_on_dask(task: Task) -> list[News]:
+    """Run a whole point on a Dask worker and return its events; its VM ends once the task is cancelled."""
+    from scenarios.engines.dask import attended
+
+    news: list[News] = []
+    with attended() as on_start:
+        try:
+            run_point(task, news.append, on_start)
+        except WrongError as error:  # a result, as an exception would be retried
+            news.append(Failed(setting=task.place, mode=task.mode, why=str(error)))
+    return [item for item in news if not isinstance(item, Doing)]
+
+
+def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambda _: None) -> None:
+    """Run one point in a VM, from its first collective on, and return when it is over.
+
+    Every collective goes to `put` as soon as it is measured. Raises EmulationError where the point ends early,
+    vm.CannotRunError where this machine cannot run its VM.
+    """
+    setting, words = task.setting, Words()
+    put(Doing(setting=task.place, mode=task.mode, doing="the start of the testbed"))
+    with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
+        reader = Reader(task, put, watchdog.heard)
+
+        def started(stop: Callable[[], None]) -> None:
+            watchdog.guard(stop)
+            on_start(stop)
+
+        try:
+            status = launch.testbed(
+                [to_json(setting), task.mode, str(setting.collective.count)],
+                memory_bytes=memory_bytes(setting),
+                stdout=reader,
+                stderr=words,
+                ground=ground(setting),
+                on_start=started,
+            )
+        except vm.VMError as error:
+            if isinstance(error, vm.CannotRunError):
+                raise
+            raise EmulationError(f"{task.name}: {watchdog.sentence() if watchdog.stuck else error}") from None
+    if watchdog.stuck is not None:
+        raise EmulationError(f"{task.name}: {watchdog.sentence()}")
+    if status != 0:
+        kind = WrongError if WRONG_DATA in words.last() else EmulationError
+        raise kind(f"{task.name}, after {reader.done} collectives: {words.last() or 'it printed no reason'}")
+
+
+class Reader:
+    """Takes in a VM's output, JSON line by line, and hands on an event for each; `done` counts the collectives.
+
+    A ring or a path that differs from the plan raises WrongError. `heard` is called at every line, with what the VM
+    does next where the line says that.
+    """
+
+    def __init__(
+        self, task: Task, put: Callable[[News], None], heard: Callable[[str | None], object] = lambda _: None
+    ) -> None:
+        self._task, self._put, self._heard = task, put, heard
+        self._expected = Expectations(task.setting, task.mode)
+        self._events: list[Event] = []
+        self._unread = b""
+        self.done = 0
+
+    def write(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        point: dict[str, Any] = {"setting": self._task.place, "mode": self._task.mode}
+        for line in lines:
+            message: dict[str, Any] = json.loads(line)
+            self._heard(message.get("doing"))
+            if "collective" in message:
+                self._put(Slice(**point, rows=self._rows(message)))
+                self.done += 1
+            elif "event" in message:
+                self._events.append(message["event"])
+                if message["event"]["event"] == "ended":
+                    for outcome in fault_outcomes(self._events):
+                        self._put(Struck(**point, account=outcome))
+            elif "doing" in message:
+                self._put(Doing(**point, doing=message["doing"]))
+            else:
+                ((moment, facts),) = message.items()
+                self._put(Seen(**point, moment=moment, facts=facts))
+
+    def flush(self) -> None:
+        """Do nothing: every whole line has been handed on."""
+
+    def _rows(self, row: dict[str, Any]) -> Rows:
+        """The row of one collective, compared with the plan."""
+        k, faults = row["collective"], row.get("faults", ())
+        expected = self._expected.of(k, faults)
+        if not any(self._task.setting.faults[place].kind == "controller killed" for place in faults):
+            for name, planned in (("ring", expected.ring.tolist()), ("path", expected.path.tolist())):
+                if row[name] != planned:
+                    where = f"{self._task.name}, collective {k}"
+                    raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
+        moves = timed(row["ring"], start_ns=row["start_ns"], arrived_ns=row["arrived_ns"])
+        transfers = [(k, t.step, t.src, t.dst, t.chunk, t.start_ns, t.end_ns) for t in moves]
+        return Rows(
+            start=k,
+            completion_s=np.array([row["completion_s"]], dtype=np.float64),
+            predicted_s=np.array([expected.predicted_s]),
+            ring=np.array([row["ring"]], dtype=np.int16),
+            paths=np.array([row["path"]], dtype=np.int16),
+            reembedded=np.array([row["reembedded"]]),
+            rerouted=np.array([row["rerouted"]]),
+            drops=np.array([row["drops"]], dtype=np.int64),
+            late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
+            undisturbed=np.array([row.get("undisturbed", True)]),
+            bound_s=self._expected.bound_s(k),
+            reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
+            reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
+            transfers=np.array(transfers, dtype=np.int64),
+        )
+
+
+class Words:
+    """Takes in the end of what a VM prints on stderr."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+        del self._data[:-_KEPT_BYTES]
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def text(self) -> str:
+        """All of it, as text."""
+        return self._data.decode(errors="replace")
+
+    def last(self) -> str:
+        """The last line that is not blank; empty where there is none."""
+        return next((line.strip() for line in reversed(self.text().splitlines()) if line.strip()), "")
+
+
+def patience_s(setting: Scenario) -> float:
+    """How long a VM that runs this configuration may be silent: no step of it takes a tenth of that."""
+    carried = setting.gpus * (setting.gpus - 1) * setting.collective.chunk_bytes
+    return _PATIENCE_S + _PATIENCE_PAIR_S * setting.gpus**2 + carried / _PATIENCE_BYTES_PER_S
+
+
+class Watchdog:
+    """Stops a VM that prints nothing for `patience_s` seconds of wall time: where it hangs, its own clock stands still.
+
+    A context manager; its thread ends with it. `stuck` is what it waited for when it stopped the VM, else None.
+    """
+
+    def __init__(self, patience_s: float, *, waits_for: str) -> None:
+        self._patience_s, self._doing = patience_s, waits_for
+        self._last_s = 0.0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.stuck: str | None = None
+
+    def __enter__(self) -> "Watchdog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def guard(self, stop: Callable[[], None]) -> None:
+        """Start to watch a VM that `stop` ends."""
+        self.heard()
+        self._thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
+        self._thread.start()
+
+    def heard(self, doing: str | None = None) -> None:
+        """Note a sign of life; `doing` is what comes next, where that is known."""
+        self._last_s = time.monotonic()
+        self._doing = doing or self._doing
+
+    def sentence(self) -> str:
+        """Why the VM was stopped."""
+        return f"nothing was heard from the VM for {self._patience_s:.0f} s, while it was waited for {self.stuck}"
+
+    def _watch(self, stop: Callable[[], None]) -> None:
+        while (left_s := self._last_s + self._patience_s - time.monotonic()) > 0:
+            if self._over.wait(left_s):
+                return
+        self.stuck = self._doing
+        stop()

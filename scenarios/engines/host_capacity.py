@@ -1,29 +1,89 @@
-"""Whether this machine can carry an experiment on the wall clock: measured before it begins, held against the rates.
+"""Whether this machine can run the emulation: memory for its VMs, a VM that boots, rates on the wall clock.
 
-What a ring can ask for at one moment is the sum of its edges' rates: what all GPUs send while all are sending. Half of
-what the hosts can send without any shaping is allowed: the other half of the processor keeps timers in time.
+What a ring demands at one moment is the sum of its edges' rates, as all GPUs send at once. Half of what the hosts can
+send without any shaping is allowed: the other half of the processor keeps timers in time.
 """
 
+import io
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from scenarios import vm
-from scenarios.engines.point import ground, memory_bytes
+from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, ground, memory_bytes
 from scenarios.engines.prediction import planned
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.testbed.platform import CAPACITY
 from topologies.shaping.rate_scale import RateScale
+from topologies.units import format_size
 
 ALLOWED_SHARE = 0.5
 _ROUND = (1, 2, 5)
+_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machine some
+
+
+def check_vm(settings: Sequence[Scenario]) -> None:
+    """Raise vm.CannotRunError where this machine cannot run a VM for each of these configurations; boots one to see.
+
+    Where memory is short, the sentence names the most GPUs that fit.
+    """
+    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
+    if not in_vm:
+        return
+    largest = max(in_vm, key=memory_bytes)
+    try:
+        vm.check(memory_bytes=memory_bytes(largest))
+    except vm.NoRoomError as error:
+        fewer = most_gpus(largest, error.room_bytes)
+        if fewer is None:
+            raise
+        chunk = format_size(carried_chunk_bytes(largest))
+        raise vm.CannotRunError(
+            error.what,
+            remedy=f"{error.remedy}, or take fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
+            f"{fewer.gpus}",
+        ) from None
+    with Watchdog(_BOOT_PATIENCE_S, waits_for="its first boot") as watchdog:
+        try:
+            vm.run(["true"], memory_bytes=memory_bytes(largest), directory="/", on_start=watchdog.guard)
+        except vm.VMError as error:
+            if watchdog.stuck is not None:
+                raise vm.CannotRunError(watchdog.sentence()) from None
+            raise vm.CannotRunError(error.what, remedy=error.remedy, option=error.option, log=error.log) from None
+
+
+def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
+    """The configuration with the most GPUs that a VM of this memory can run, its largest sites cut; None where not even
+    two GPUs a site fit."""
+    sites = setting.fabric.gpus_per_site
+    for most in range(max(sites), 1, -1):
+        fewer = replace(setting, fabric=replace(setting.fabric, gpus_per_site=tuple(min(n, most) for n in sites)))
+        if memory_bytes(fewer) <= room_bytes:
+            return fewer
+    return None
+
+
+def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
+    """How many VMs, at most `jobs`, this machine has memory for at a time."""
+    points = [setting for setting in settings for _ in setting.run.modes]
+    in_vm = (memory_bytes(setting) if ground(setting).own_openvswitch else 0 for setting in points)
+    needs = sorted(in_vm, reverse=True)[:jobs]
+    while len(needs) > 1 and any(needs):
+        try:
+            vm.check(memory_bytes=sum(needs))
+        except vm.CannotRunError:
+            needs.pop()
+        else:
+            break
+    return len(needs)
 
 
 def check_capacity(settings: Sequence[Scenario]) -> None:
-    """Measure what this machine carries, where these settings are on the wall clock, and hold it against them all.
+    """Measure what this machine carries, where configurations use the wall clock, and compare it with their demand.
 
     Raises vm.CannotRunError where it is too little, vm.VMError where it cannot be measured.
     """
@@ -38,9 +98,9 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
 
 
 def check(demand_bps: float, carried_bps: float, scale: RateScale) -> None:
-    """Raise vm.CannotRunError where a ring asks, at this scale, for more than half of what the machine carries.
+    """Raise vm.CannotRunError where a ring demands, at this scale, more than half of what the machine carries.
 
-    `demand_bps` is what it asks for unscaled.
+    `demand_bps` is unscaled.
     """
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
@@ -62,48 +122,32 @@ def divisor(demand_bps: float, allowed_bps: float) -> int:
 
 
 def demand_bps(edge_beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, chunk_bytes: int) -> float:
-    """The most that a ring asks for at a time: the sum of its edges' rates, over these collectives, [K, n]."""
+    """The most that a ring demands at a time: the sum of its edges' rates, over these collectives, [K, n]."""
     return float((8 * chunk_bytes / edge_beta_s).sum(axis=1).max())
 
 
 def measured_bps(setting: Scenario) -> float:
-    """What the hosts of a setting's fabric can send in all where it would run, measured in a network of its own.
+    """What the hosts of a configuration's fabric can send in all where it would run, measured in a network of its own.
 
-    Raises vm.VMError where there can be none.
+    Raises vm.VMError where it cannot be measured.
     """
     where = "in the VM" if ground(setting).own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
-    said, words = _Text(), _Text()
+    output, errors = io.BytesIO(), io.BytesIO()
     status = launch.testbed(
         [to_json(setting), CAPACITY, "0"],
         memory_bytes=memory_bytes(setting),
-        stdout=said,
-        stderr=words,
+        stdout=output,
+        stderr=errors,
         ground=ground(setting),
     )
     if status != 0:
-        lines = words.text().split("\n")
-        raise vm.VMError(f"what this machine carries could not be measured: {lines[-1] or 'it said nothing'}")
-    carried_bps = float(json.loads(said.text().splitlines()[-1])["carried_bps"])  # before it, what it was doing
+        last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]
+        raise vm.VMError(f"what this machine carries could not be measured: {last or 'no reason was printed'}")
+    carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # before it, its progress
     print(f"it carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
     return carried_bps
 
 
 def _gbps(rate_bps: float) -> str:
     return f"{rate_bps / 1e9:.3g} Gbit/s"
-
-
-class _Text:
-    """Takes in what is written."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self._data += data
-
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-    def text(self) -> str:
-        return self._data.decode(errors="replace").strip()

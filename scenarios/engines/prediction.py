@@ -14,15 +14,9 @@ from analysis.model.alpha_beta import completion_s
 from analysis.model.lower_bound import LowerBound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
-from scenarios.spec.faults import Fault, active
+from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import Sampler, delays_s
-from topologies.fabric.fabric import Fabric
-
-
-def damaged(source: Sampler, fabric: Fabric, faults: Sequence[Fault]) -> Sampler:
-    """Conditions with the faults of a scenario, as they are in force where no collective is lost."""
-    return Conditions(fabric, source, lambda collective: active(faults, collective))
+from topologies.conditions.sampler import delays_s
 
 
 @dataclass(frozen=True, kw_only=True)

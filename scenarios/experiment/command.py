@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.statistics.sharing import warnings
-from scenarios.engines.emulation import Emulation, at_a_time, check, check_chunks, check_faults, emulated
-from scenarios.engines.host_capacity import check_capacity
+from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
+from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_reckoned
-from scenarios.engines.pool import Over, over_tasks
+from scenarios.engines.pool import Executors, processes
 from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, Asked, asked
 from scenarios.experiment.place import FolderError, Place
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
 
     try:
         with Cluster(wanted.dask) as cluster:
-            return _run(wanted, _parts(wanted, cluster.over_tasks), arguments)
+            return _run(wanted, _parts(wanted, cluster.executors), arguments)
     except ClusterError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
@@ -109,7 +109,7 @@ def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | N
             if engine.elsewhere is None:
                 try:
                     with progress.still("the VM is being tried"):
-                        check(settings)
+                        check_vm(settings)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
@@ -167,11 +167,11 @@ def _begin(
         return FAILED
 
 
-def _parts(wanted: Asked, elsewhere: Over | None = None) -> list["Part"]:
+def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
     """The engines that are asked for, each with the settings it is for."""
     settings = wanted.scenario.settings()
     model: Part = (
-        Model(jobs=wanted.jobs, over=elsewhere or over_tasks),
+        Model(jobs=wanted.jobs, executors=elsewhere or processes),
         tuple(as_reckoned(setting) for setting in settings),
     )
     emulation: Part = (

@@ -1,7 +1,6 @@
-"""How far a run is, on stderr: a live table on a terminal, elsewhere one plain line for each finished point.
+"""How far a run is, on stderr: a live table on a terminal, elsewhere a line for each finished point.
 
-Where there is no terminal, a line also says what is going on, and the time left, whenever none was printed for a while.
-The numbers shown here are those of the results over the collectives that have arrived so far.
+Elsewhere a line also says what is going on, and the time left, whenever none was printed for a while.
 """
 
 import math
@@ -23,176 +22,156 @@ from scenarios.engines.base import Again, Doing, Failed, News, Slice
 from scenarios.experiment.statistics import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
-_SETTINGS_SHOWN = 4  # at most this many settings stay in the live table, so that it fits a screen
+_SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen
 _REFRESH_S = 0.25
-_MOST_SHARE = 0.05  # of the time, at most, goes into the live table
-_FAIR_S = 2.0  # sooner than that, how fast it goes says little
+_FAIR_S = 2.0  # the pace of less time than that means little
 _SILENT_S = 8.0  # 15 at most are promised; between two heartbeats there are a few seconds more
 _AT_WORK_SHOWN = 3  # points that are named in one line
 
-# What the emulation takes on a usual machine: the expectation until the first collective, and the weights of settings.
+# What the emulation takes on a usual machine: the estimate before the first collective, and the weights of sweeps.
 _START_S, _COLLECTIVE_S, _BYTES_PER_S = 6.0, 0.1, 1.5e9
 
 
 @dataclass
-class _Running:
-    """What has arrived of one point: the times of every slice, by its first collective."""
+class _Point:
+    """What has arrived of one point; its work is in expected seconds, or in collectives of the model."""
 
+    count: int
+    start_work: float
+    collective_work: float
     times_s: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    done: int = 0
     total_s: float = 0.0
     predicted_s: float = 0.0
-    done: int = 0
+    doing: str | None = None
+    mean: str = ""
+    gain: str = ""
 
-    def take(self, part: Slice) -> None:
-        rows = part.rows
-        self.times_s[rows.start] = rows.completion_s
-        self.total_s += float(rows.completion_s.sum())
-        self.done += len(rows)
-        if rows.predicted_s is not None:
-            self.predicted_s += float(rows.predicted_s.sum())
+    @property
+    def complete(self) -> bool:
+        return self.done == self.count
 
-    def series(self, setting: Scenario, mode: str) -> Series:
-        """What has arrived, in the order of collectives."""
-        slices = sorted(self.times_s.items())
-        number = np.concatenate([np.arange(start, start + len(times)) for start, times in slices])
-        return series_of(setting, mode, number, np.concatenate([times for _, times in slices]))
+    @property
+    def work_done(self) -> float:
+        return (self.start_work if self.done else 0.0) + self.done * self.collective_work
 
+    @property
+    def work_left(self) -> float:
+        return self.start_work + self.count * self.collective_work - self.work_done
 
-def time_left_s(*, done: float, left: float, took_s: float, expected_s: float | None) -> float | None:
-    """Seconds until the work that is `left` is over, at the pace of what was `done` in `took_s`; in any unit of work.
-
-    Before anything is done it is `expected_s`, or as long as it has taken already; None where nothing is expected.
-    """
-    if done > 0:
-        return left * took_s / done
-    return None if expected_s is None else max(expected_s, took_s)
-
-
-def work(engine: str, setting: Scenario) -> tuple[float, float]:
-    """The work of a point's start and of one collective: expected seconds, or in the model collectives."""
-    if engine == "model":
-        return 0.0, 1.0
-    chunk_bytes = setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
-    return _START_S, _COLLECTIVE_S + setting.gpus * (setting.gpus - 1) * chunk_bytes / _BYTES_PER_S
+    def words(self) -> tuple[str, str, str, str, str]:
+        """Collectives done, mean and gain over base (with 95 % intervals once complete), predicted mean and ratio."""
+        done = f"{self.done:,} of {self.count:,}"
+        if not self.done:
+            return done, "", "", "", ""
+        mean = self.mean or f"{self.total_s / self.done * 1e3:,.3f} ms"
+        if not self.predicted_s:
+            return done, mean, self.gain, "", ""
+        predicted, ratio = self.predicted_s / self.done * 1e3, self.total_s / self.predicted_s
+        return done, mean, self.gain, f"{predicted:,.3f} ms", f"{ratio:.4f}"
 
 
 class Progress:
-    """What has arrived of a run, point by point, in words."""
+    """What has arrived of an engine's run, point by point."""
 
     def __init__(self, engine: str, settings: Sequence[Scenario]) -> None:
-        self.engine = engine
-        self.settings = settings
-        self.finished = 0
-        self._began_s = time.monotonic()
-        self._before = 0.0
-        self._doing: dict[tuple[int, str], str] = {}
-        self._final: dict[tuple[int, str], tuple[str, str, str]] = {}
-        self._points = {
-            (place, mode): _Running() for place, setting in enumerate(settings) for mode in setting.run.modes
-        }
+        self.engine, self.settings = engine, settings
+        self.points = {(place, mode): _point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
+        self._base: dict[int, Series] = {}
+        self._began_s, self._before = time.monotonic(), 0.0
 
     @property
-    def points(self) -> int:
-        """How many points there are."""
-        return len(self._points)
+    def finished(self) -> int:
+        """How many points are complete."""
+        return sum(point.complete for point in self.points.values())
 
     def take(self, part: Slice) -> bool:
         """Count a slice in; returns whether the last of its point has now arrived."""
-        point = self._points[part.setting, part.mode]
-        point.take(part)
-        complete = point.done == self.settings[part.setting].collective.count
-        self.finished += complete
-        if complete:
-            self._doing.pop((part.setting, part.mode), None)
-            self._settle(part.setting)
-        return complete
+        point, rows = self.points[part.setting, part.mode], part.rows
+        point.times_s[rows.start] = rows.completion_s
+        point.done += len(rows)
+        point.total_s += float(rows.completion_s.sum())
+        point.predicted_s += 0.0 if rows.predicted_s is None else float(rows.predicted_s.sum())
+        if point.complete:
+            self._complete(part.setting, part.mode, point)
+        return point.complete
+
+    def _complete(self, place: int, mode: str, point: _Point) -> None:
+        times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
+        series = series_of(self.settings[place], mode, np.arange(point.count), times_s)
+        if mode == "base":
+            self._base[place] = series
+        found = point_result(mode, series, None if mode == "base" else self._base.get(place))
+        point.mean = _with_half(found.summary.mean_s, 1e3, " ms", 3)
+        point.gain = "" if found.gain is None else _with_half(found.gain, 100, " %", 1)
+        point.doing = None
+        point.times_s.clear()
+        if all(self.points[place, other].complete for other in self.settings[place].run.modes):
+            self._base.pop(place, None)
 
     def note(self, item: News) -> None:
         """Note which point is at work, and at what."""
-        point = item.setting, item.mode
+        point = self.points[item.setting, item.mode]
         if isinstance(item, Again | Failed):
-            self._doing.pop(point, None)
-        elif isinstance(item, Doing) and self._points[point].done < self.settings[item.setting].collective.count:
-            self._doing[point] = item.doing
+            point.doing = None
+        elif isinstance(item, Doing) and not point.complete:
+            point.doing = item.doing
 
     def begin(self) -> None:
-        """Begin to measure how fast the rest comes: what has been taken so far was there."""
-        self._began_s = time.monotonic()
-        self._before = self._work()[0]
+        """Measure the pace from now on: what has been taken so far is from an earlier run."""
+        self._began_s, self._before = time.monotonic(), sum(point.work_done for point in self.points.values())
 
     def time_left(self) -> str:
-        """How long the rest takes if it goes on as it did, in words; nothing where that cannot be said."""
-        done, left = self._work()
+        """The time left at the pace so far, in words; before the first result that of the estimate, if there is one."""
+        done = sum(point.work_done for point in self.points.values()) - self._before
+        left = sum(point.work_left for point in self.points.values())
         took_s = time.monotonic() - self._began_s
-        expected_s = None if self.engine == "model" else left / max(1, len(self._doing))
-        left_s = time_left_s(done=done - self._before, left=left, took_s=took_s, expected_s=expected_s)
-        if not left or left_s is None or took_s < _FAIR_S:
+        if not left or took_s < _FAIR_S or (done <= 0 and self.engine == "model"):
             return ""
+        at_work = sum(point.doing is not None for point in self.points.values())
+        left_s = left * took_s / done if done > 0 else max(left / max(1, at_work), took_s)
         return f", about {left_s / 60:,.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
-    def _work(self) -> tuple[float, float]:
-        """The work that is done, and that is left, in the unit of `work`."""
-        done = left = 0.0
-        for (place, _), point in self._points.items():
-            start, each = work(self.engine, self.settings[place])
-            begun = start if point.done else 0.0
-            done += begun + point.done * each
-            left += start - begun + (self.settings[place].collective.count - point.done) * each
-        return done, left
-
     def going_on(self) -> str:
-        """What is going on, in one line: the points at work, what each is doing, and the time left."""
-        at_work = list(self._doing.items())  # in one step: the line is made in another thread than `note` is called in
+        """The points at work, what each is doing, and the time left, in one line."""
         words = [
-            f"{self.settings[place].label}, {mode}: {self.words(place, mode)[0]}, {doing}"
-            for (place, mode), doing in at_work[:_AT_WORK_SHOWN]
+            f"{self.settings[place].label}, {mode}: {point.words()[0]}, {point.doing}"
+            for (place, mode), point in self.points.items()
+            if point.doing is not None
         ]
-        if len(at_work) > _AT_WORK_SHOWN:
-            words.append(f"and {len(at_work) - _AT_WORK_SHOWN} more points")
-        if not words:
-            counts = [(point.done, self.settings[place].collective.count) for (place, _), point in self._points.items()]
-            words = [f"{sum(done for done, _ in counts):,} of {sum(count for _, count in counts):,} collectives"]
-        return f"[{self.finished}/{self.points}] {self.engine}, {'; '.join(words)}{self.time_left()}"
-
-    def against_model(self, place: int, mode: str) -> tuple[str, str]:
-        """Of one point that is measured: the mean that the model predicts for the same collectives, and the ratio."""
-        point = self._points[place, mode]
-        if not point.predicted_s:
-            return "", ""
-        mean_ms = point.predicted_s / point.done * 1e3
-        return f"{mean_ms:,.3f} ms", f"{point.total_s / point.predicted_s:.4f}"
+        if len(words) > _AT_WORK_SHOWN:
+            words[_AT_WORK_SHOWN:] = [f"and {len(words) - _AT_WORK_SHOWN} more points"]
+        done, count = (sum(getattr(point, name) for point in self.points.values()) for name in ("done", "count"))
+        what = "; ".join(words) or f"{done:,} of {count:,} collectives"
+        return f"[{self.finished}/{len(self.points)}] {self.engine}, {what}{self.time_left()}"
 
     def line(self, place: int, mode: str) -> str:
         """A finished point in one line."""
-        done, mean, gain = self.words(place, mode)
-        point = f"{self.engine}, {self.settings[place].label}, {mode}"
-        gain = gain and f", {gain} below base"
-        predicted, ratio = self.against_model(place, mode)
-        gain += predicted and f", predicted {predicted}, ratio {ratio}"
-        return f"[{self.finished}/{self.points}] {point}: {done}, mean {mean}{gain}"
+        done, mean, gain, predicted, ratio = self.points[place, mode].words()
+        parts = [self.engine, self.settings[place].label, f"{mode}: {done}", f"mean {mean}"]
+        parts += [f"{gain} below base"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
+        return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
-    def words(self, place: int, mode: str) -> tuple[str, str, str]:
-        """Of one point: collectives done, mean with 95 % interval, gain over base with 95 % interval."""
-        if (place, mode) in self._final:
-            return self._final[place, mode]
-        setting, point = self.settings[place], self._points[place, mode]
-        base = None if mode == "base" else self._points.get((place, "base"))
-        done = f"{point.done:,} of {setting.collective.count:,}"
-        if not point.done:
-            return done, "", ""
-        times = point.series(setting, mode)
-        found = point_result(mode, times, base.series(setting, "base") if base is not None and base.done else None)
-        gain = "" if found.gain is None else _with_half(found.gain, 100, " %", 1)
-        return done, _with_half(found.summary.mean_s, 1e3, " ms", 3), gain
+    def table(self, last: int) -> Table:
+        """The points of the last few configurations up to `last`."""
+        title = f"{self.engine}: {self.finished} of {len(self.points)} points{self.time_left()}"
+        table = Table("setting", "mode", title=title, title_justify="left")
+        for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
+            table.add_column(heading, justify="right")
+        for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
+            name = self.settings[place].label
+            for mode in self.settings[place].run.modes:
+                table.add_row(name, mode, *self.points[place, mode].words())
+                name = ""
+            table.add_section()
+        return table
 
-    def _settle(self, place: int) -> None:
-        """Keep the words of a setting of which all has arrived, and let its times go."""
-        setting = self.settings[place]
-        points = {mode: self._points[place, mode] for mode in setting.run.modes}
-        if all(point.done == setting.collective.count for point in points.values()):
-            self._final |= {(place, mode): self.words(place, mode) for mode in points}
-            for point in points.values():
-                point.times_s.clear()
+
+def _point(engine: str, setting: Scenario) -> _Point:
+    if engine == "model":
+        return _Point(setting.collective.count, 0.0, 1.0)
+    sent_bytes = setting.gpus * (setting.gpus - 1) * setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
+    return _Point(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
 def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
@@ -204,7 +183,7 @@ def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
 def shown(
     news: Iterable[News], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
 ) -> Generator[News, None, None]:
-    """Pass on the news of a run and show on stderr how far it is, `before` being what was there already."""
+    """Pass on the news of a run and show on stderr how far it is; `before` are the slices of an earlier run."""
     progress = Progress(engine, settings)
     for part in before:
         progress.take(part)
@@ -213,59 +192,61 @@ def shown(
     return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
 
 
-def _troubled(item: News) -> str:
-    """What is said of a point that failed; nothing of other news."""
+def _failure(item: News) -> str:
+    """What to print of a point that failed; empty for other news."""
     if isinstance(item, Again):
         return f"tried once more: {item.why}"
     return f"failed: {item.why}" if isinstance(item, Failed) else ""
 
 
 def _in_lines(news: Iterable[News], progress: Progress) -> Generator[News, None, None]:
-    """One line for each point when it is finished, or given up, and what is going on where that takes long."""
-    with _beating(progress.going_on) as heartbeat:
+    with _heartbeat(progress.going_on) as say:
         for item in news:
             progress.note(item)
-            if words := _troubled(item):
-                heartbeat.say(words)
+            if failure := _failure(item):
+                say(failure)
             if isinstance(item, Slice) and progress.take(item):
-                heartbeat.say(progress.line(item.setting, item.mode))
+                say(progress.line(item.setting, item.mode))
             yield item
 
 
-class Heartbeat:
-    """Prints lines on stderr, and what `describe` returns whenever there was none for a while."""
-
-    def __init__(self, describe: Callable[[], str], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is in seconds."""
-        self._describe, self._clock = describe, clock
-        self._last_s = clock()
-
-    def say(self, line: str) -> None:
-        """Print a line."""
-        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece: two threads print
-        self._last_s = self._clock()
-
-    def beat(self) -> float:
-        """Print what is going on if that is due; returns the seconds until it can be due again."""
-        if self._clock() - self._last_s >= _SILENT_S:
-            self.say(self._describe())
-        return max(0.0, self._last_s + _SILENT_S - self._clock())
+def _live(news: Iterable[News], progress: Progress, console: Console) -> Generator[News, None, None]:
+    last, due_s = 0, 0.0
+    with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread: workers are forked
+        for item in news:
+            if failure := _failure(item):
+                console.print(failure, markup=False, highlight=False)
+            progress.note(item)
+            if isinstance(item, Slice):
+                progress.take(item)
+                last = max(last, item.setting)
+            if time.monotonic() >= due_s:
+                live.update(progress.table(last), refresh=True)
+                due_s = time.monotonic() + _REFRESH_S
+            yield item
+        live.update(progress.table(last), refresh=True)
 
 
 @contextmanager
-def _beating(describe: Callable[[], str]) -> Generator[Heartbeat, None, None]:
-    """A heartbeat in a thread of its own."""
-    heartbeat, over = Heartbeat(describe), threading.Event()
+def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
+    """Yields a function that prints a line on stderr; a thread prints `describe()` where it was not called for long."""
+    last_s, over = time.monotonic(), threading.Event()
+
+    def say(line: str) -> None:
+        nonlocal last_s
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece: two threads print
+        last_s = time.monotonic()
 
     def beat() -> None:
-        with suppress(OSError):  # whoever read stderr has gone, which the main thread finds out by itself
-            while not over.wait(heartbeat.beat()):
-                pass
+        with suppress(OSError):  # stderr is closed, which the main thread finds out by itself
+            while not over.wait(max(0.0, last_s + _SILENT_S - time.monotonic())):
+                if time.monotonic() >= last_s + _SILENT_S:
+                    say(describe())
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield heartbeat
+        yield say
     finally:
         over.set()
         thread.join()
@@ -273,48 +254,10 @@ def _beating(describe: Callable[[], str]) -> Generator[Heartbeat, None, None]:
 
 @contextmanager
 def still(doing: str) -> Generator[None, None, None]:
-    """Say again and again, where stderr is not a terminal, that this is what the command is doing."""
+    """Print every few seconds, where stderr is not a terminal, that the command is doing this."""
     if Console(stderr=True).is_terminal:
         yield
         return
     began_s = time.monotonic()
-    with _beating(lambda: f"{doing}, {time.monotonic() - began_s:.0f} s so far"):
+    with _heartbeat(lambda: f"{doing}, {time.monotonic() - began_s:.0f} s so far"):
         yield
-
-
-def _live(news: Iterable[News], progress: Progress, console: Console) -> Generator[News, None, None]:
-    """A table that is redrawn in place, from this thread alone: no other runs while workers start."""
-    due = 0.0
-    with Live(console=console, auto_refresh=False) as live:
-        place = 0
-        live.update(_table(progress, place), refresh=True)
-        for item in news:
-            if words := _troubled(item):
-                console.print(words, markup=False, highlight=False)
-            progress.note(item)
-            if isinstance(item, Slice):
-                progress.take(item)
-                place = max(place, item.setting)
-            if (began := time.monotonic()) >= due:
-                live.update(_table(progress, place), refresh=True)
-                now = time.monotonic()
-                due = now + max(_REFRESH_S, (now - began) / _MOST_SHARE)
-            yield item
-        live.update(_table(progress, place), refresh=True)
-
-
-def _table(progress: Progress, last: int) -> Table:
-    """The points of the last few settings up to `last`."""
-    title = f"{progress.engine}: {progress.finished} of {progress.points} points{progress.time_left()}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("setting")
-    table.add_column("mode")
-    for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
-        table.add_column(heading, justify="right")
-    for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
-        setting = progress.settings[place]
-        for row, mode in enumerate(setting.run.modes):
-            ends = row + 1 == len(setting.run.modes)
-            words = (*progress.words(place, mode), *progress.against_model(place, mode))
-            table.add_row("" if row else setting.label, mode, *words, end_section=ends)
-    return table

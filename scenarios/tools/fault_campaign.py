@@ -21,8 +21,7 @@ import psutil
 
 from scenarios import vm
 from scenarios.engines.base import News, Slice, Struck
-from scenarios.engines.point import WRONG_DATA, EmulationError, Reader, Task, Words, memory_bytes
-from scenarios.engines.watchdog import Watchdog
+from scenarios.engines.emulation import WRONG_DATA, EmulationError, Reader, Task, Watchdog, Words, memory_bytes
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import to_json

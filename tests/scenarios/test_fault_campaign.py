@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from scenarios import vm
+from scenarios.engines import emulation
 from scenarios.engines.prediction import Expectations
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import scenario_of
@@ -34,8 +35,8 @@ def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> No
     assert {drill.mode for drill in found} == {"base", "wan", "ccl", "joint"}
 
 
-def rows(count=6, change=lambda row: row, account=WELL):
-    """The VM's output for `count` collectives that went as planned, the last one changed, and a fault's account."""
+def rows(count=6, change=lambda row: row, outcomes=(WELL,)):
+    """The VM's output for `count` collectives that went as planned, the last one changed, and what faults led to."""
     setting = scenario_of(DRILL.text)
     expected, n = Expectations(setting, DRILL.mode), setting.gpus
     for k in range(count):
@@ -44,8 +45,8 @@ def rows(count=6, change=lambda row: row, account=WELL):
                "ring": found.ring.tolist(), "path": found.path.tolist(), "start_ns": [0] * n,
                "arrived_ns": [[10 * step for step in range(1, n)]] * n}  # fmt: skip
         yield change(row) if k == count - 1 else row
-    if account is not None:
-        yield {"fault": account}
+    if outcomes:
+        yield {"event": {"event": "ended", "outcomes": outcomes}}
 
 
 WRONG = "collective 2 delivered wrong data: GPU 1, step 1: byte 0 is wrong"
@@ -56,14 +57,14 @@ UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
     ("said", "status", "words", "ended"),
     [
         (rows(), 0, "", [("recovered", "", 2)]),
-        (rows(account=None), 0, "", [("ridden out", "", 0)]),
-        (rows(3, account=None), 1, "why it ended", [("aborted", "why it ended", 0)]),
-        (rows(3, account=WELL | {"outcome": "aborted: why"}), 1, "why", [("aborted", "why", 2)]),
+        (rows(outcomes=()), 0, "", [("ridden out", "", 0)]),
+        (rows(3, outcomes=()), 1, "why it ended", [("aborted", "why it ended", 0)]),
+        (rows(3, outcomes=[WELL | {"outcome": "aborted: why"}]), 1, "why", [("aborted", "why", 2)]),
         (rows(5), 0, "", [("hung", None, 0)]),
         (rows(5), 1, "", [("hung", None, 0)]),
         (rows(3), 1, WRONG, [("wrong data", WRONG, 0)]),
         (rows(), 0, "Traceback (most recent call last)", [("wrong data", None, 0)]),
-        ([*rows(), {"fault": UNDECLARED}], 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
+        (rows(outcomes=[WELL, UNDECLARED]), 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
         ([], vm.VMError("the VM died"), "", [("VM lost", "the VM died", 0)]),
         (rows(2, change=lambda row: row | {"ring": row["ring"][::-1]}), 0, "", [("wrong data", None, 0)]),
         (rows(2, change=lambda row: row | {"path": row["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
@@ -79,6 +80,7 @@ def test_every_ending_has_its_name(monkeypatch, said, status, words, ended):
         return status
 
     monkeypatch.setattr(launch, "testbed", testbed)
+    monkeypatch.setattr(emulation, "fault_outcomes", lambda events: events[-1]["outcomes"])
     found = run(DRILL, patience_s=60)
     assert [one.what for one in found][:1] == list(DRILL.whats)
     assert [(one.outcome, one.lost) for one in found] == [(outcome, lost) for outcome, _, lost in ended]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from analysis.results.reader import open_run
 from scenarios.engines.base import Slice
+from scenarios.engines.emulation import Watchdog
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Expectations
-from scenarios.engines.watchdog import Watchdog
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
@@ -188,8 +188,8 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
 
 def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from scenarios import vm
-    from scenarios.engines import point
-    from scenarios.engines.point import EmulationError, Task, run_point
+    from scenarios.engines import emulation
+    from scenarios.engines.emulation import EmulationError, Task, run_point
     from scenarios.testbed import launch
 
     def spin(_arguments: object, *, stdout: vm.Sink, on_start: object, **_: object) -> int:
@@ -198,7 +198,7 @@ def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.Mon
         return vm.run(command, directory=PROJECT, stdout=stdout, on_start=on_start)  # type: ignore[arg-type]
 
     monkeypatch.setattr(launch, "testbed", spin)
-    monkeypatch.setattr(point, "patience_s", lambda _setting: 25.0)
+    monkeypatch.setattr(emulation, "patience_s", lambda _setting: 25.0)
     with pytest.raises(
         EmulationError, match=r"nothing was heard from the VM for 25 s, while .* collective 0: the ring"
     ):

@@ -11,8 +11,8 @@ import pytest
 
 from analysis.results import load
 from scenarios.engines import emulation
+from scenarios.engines.emulation import EmulationError, Reader
 from scenarios.engines.model import Model
-from scenarios.engines.point import EmulationError, Reader
 from scenarios.engines.prediction import Expectations
 from scenarios.experiment import command
 from scenarios.spec.load import load_scenario

@@ -1,0 +1,81 @@
+"""The command in this process, its results, and testbeds that need no VM."""
+
+import json
+
+import numpy as np
+import pytest
+
+from scenarios.engines import emulation, host_capacity
+from scenarios.engines.emulation import EmulationError, Reader
+from scenarios.engines.prediction import Expectations
+from scenarios.experiment import command
+from scenarios.spec.load import Override, load_scenario
+
+
+def run(*arguments, status=0):
+    """Run the command in this process, where its parts can be replaced."""
+    assert command.run([str(argument) for argument in arguments]) == status
+
+
+def scenario(**values):
+    """The paper's scenario with other values: table__key=value."""
+    return load_scenario("paper", [Override(key.replace("__", "."), value, key) for key, value in values.items()])
+
+
+def times(settings, model):
+    """Completion times by (setting, mode)."""
+    found = {}
+    for part in model.run(settings):
+        found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
+    return {key: np.concatenate([parts[start] for start in sorted(parts)]) for key, parts in found.items()}
+
+
+class FakeTestbeds:
+    """Takes the place of the VMs: collectives take what the model predicts.
+
+    Points of the modes in `failing` fail `times` times after two collectives. `tries` are the points that were begun,
+    as (place, mode).
+    """
+
+    def __init__(self, failing=(), times=2, error=EmulationError):
+        self.failing, self.times, self.error = failing, times, error
+        self.tries = []
+
+    def run_point(self, task, put, on_start=None):
+        self.tries.append((task.place, task.mode))
+        reader, expected = Reader(task, put), Expectations(task.setting, task.mode)
+        for k in range(task.setting.collective.count):
+            if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
+                raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
+            reader.write((json.dumps(row(expected.of(k), k)) + "\n").encode())
+
+
+def row(expected, k, faults=()):
+    """What a testbed prints of collective k where everything is as expected."""
+    n = len(expected.ring)
+    return {
+        "collective": k,
+        "completion_s": expected.predicted_s,
+        "ring": expected.ring.tolist(),
+        "path": expected.path.tolist(),
+        "drops": 0,
+        "reembedded": False,
+        "rerouted": False,
+        "start_ns": [0] * n,
+        "arrived_ns": [[10 * step for step in range(1, n)]] * n,
+        "faults": list(faults),
+    }
+
+
+@pytest.fixture
+def testbeds(monkeypatch, tmp_path):
+    """A function that puts FakeTestbeds in the place of the VMs; runs are in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(host_capacity.vm, "check", lambda **_: None)
+    monkeypatch.setattr(host_capacity.vm, "run", lambda *_, **__: 0)  # the boot before the first point
+
+    def put(testbeds):
+        monkeypatch.setattr(emulation, "run_point", testbeds.run_point)
+        return testbeds
+
+    return put

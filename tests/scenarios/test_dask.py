@@ -1,0 +1,151 @@
+"""A run on a Dask cluster of this machine: the same numbers, also where a worker dies in the middle."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from analysis.results.reader import load, open_run
+from tests.conftest import PROJECT
+from tests.fakes.commands import run
+from tests.fakes.processes import descendants
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+WORKERS = 2
+MODEL = ["fig4b", "--engine", "model", "--collectives", "40000", "--modes", "base,joint", "--chunk", "8 MB"]
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def dask(role, *arguments, environment):
+    program = f"import sys; from distributed.cli.dask_{role} import main; sys.argv[0] = 'dask'; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def cluster(folder):
+    """The address of a scheduler, its workers' processes and its own."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "DASK_TEMPORARY_DIRECTORY": str(folder)}
+    own = ["--host", "127.0.0.1"]
+    scheduler = dask("scheduler", *own, "--port", address.rpartition(":")[2], "--no-dashboard", environment=environment)
+    wanted = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", folder, "--death-timeout", "120"]
+    workers = [dask("worker", address, *own, *wanted, environment=environment) for _ in range(WORKERS)]
+    try:
+        wait_for_workers(address)
+        yield address, workers, scheduler
+    finally:
+        for process in [*workers, scheduler]:
+            process.kill()
+            process.wait()
+
+
+def wait_for_workers(address):
+    from distributed import Client
+
+    until = time.monotonic() + 120
+    while True:
+        try:
+            with Client(address, timeout=10, set_as_default=False) as client:
+                client.wait_for_workers(WORKERS, timeout=60)
+                return
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+
+
+def started(*arguments, cwd):
+    return subprocess.Popen([*RUN, *arguments], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(there, process):
+    until = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < until and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def has_vm(worker):
+    """Whether a worker has a VM at work."""
+    return any(b"linux" in command_of(child) for child in descendants(worker.pid))
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def rows(folder):
+    return load(folder).sort_values(["setting", "mode", "collective"], ignore_index=True)
+
+
+def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(*MODEL, "--out", "here")
+    with cluster(tmp_path / "dask") as (address, workers, scheduler):
+        with started(*MODEL, "--dask", address, "--out", "there", cwd=tmp_path) as process:
+            wait_until(lambda: list(tmp_path.glob("there/points/*")), process)
+            workers[0].kill()
+            _, err = process.communicate(timeout=300)
+        assert process.returncode == 0 and "failed" not in err, err
+        with started(*MODEL, "--seed", "2", "--dask", address, "--out", "alone", cwd=tmp_path) as process:
+            wait_until(lambda: list(tmp_path.glob("alone/points/*")), process)
+            scheduler.kill()
+            _, err = process.communicate(timeout=300)
+        assert process.returncode == 1
+        assert err.endswith(f"--resume alone\nrun.py: the Dask scheduler at {address} has ended\n")
+    assert rows("there").equals(rows("here"))
+
+
+def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_interrupted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = ["--modes", "base,joint", "--collectives", "3", "--engine", "emulation"]
+    with cluster(tmp_path / "dask") as (address, workers, _):
+        endless = ["--modes", "base", "--collectives", "500", "--engine", "emulation"]
+        with started(*endless, "--dask", address, "--out", "interrupted", cwd=tmp_path) as process:
+            wait_until(lambda: any(map(has_vm, workers)), process)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=10)
+        assert process.returncode == 130
+        until = time.monotonic() + 60
+        while any(map(has_vm, workers)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not any(map(has_vm, workers)) and not (tmp_path / "interrupted").exists()
+        with started(*wanted, "--dask", address, "--out", "there", cwd=tmp_path) as process:
+            wait_until(lambda: has_vm(workers[0]), process)
+            workers[0].kill()
+            _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        assert not has_vm(workers[0])
+    run(*wanted, "--out", "here")
+    there, here = rows("there"), rows("here")
+    assert len(there) == 6 and there.completion_s.to_list() == here.completion_s.to_list()
+    assert len(open_run("there").transfers) == 6 * 7 * 8
+    assert open_run("there").provenance["vm"]["after"] is not None
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    run("--engine", "model", "--dask", address, status=1)
+    err = capsys.readouterr().err
+    assert err.startswith(f"run.py: no Dask scheduler answers at {address}: ") and len(err.splitlines()) == 1
+    run("--engine", "model", "--dask", "somewhere", "--jobs", "2", status=2)
+    assert capsys.readouterr().err.startswith("--jobs: is beside --dask")
+    assert list(tmp_path.iterdir()) == []

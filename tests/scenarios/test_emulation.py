@@ -1,0 +1,333 @@
+"""The emulation engine: measured times against the model, the fate of points that fail, what a machine has room for."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from analysis.results.reader import load, open_run
+from scenarios.engines import host_capacity
+from scenarios.engines.emulation import (
+    MOST_QUEUED_BYTES,
+    EmulationError,
+    Reader,
+    Task,
+    WrongError,
+    check_chunks,
+    emulated,
+    memory_bytes,
+    run_point,
+)
+from scenarios.engines.host_capacity import at_a_time
+from scenarios.engines.prediction import Expectations
+from scenarios.testbed import launch
+from scenarios.testbed.platform import VIRTUAL
+from scenarios.vm import CannotRunError, NoRoomError
+from tests.conftest import PROJECT
+from tests.fakes.commands import FakeTestbeds, row, run, scenario, testbeds  # noqa: F401
+from tests.fakes.processes import descendants, living
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+PAPER = str(PROJECT / "scenarios" / "paper.toml")
+
+
+# Measured in VMs
+
+
+def measured(folder, *arguments, collectives):
+    """Run the command, compare its measured times with the model, and return its JSON; its folder is `folder`."""
+    command = [*RUN, "--json", "--out", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    fidelity = answer["fidelity"]
+    assert (fidelity["collectives"], fidelity["drops"]) == (collectives, 0)
+    if "transport.line_rate=false" not in arguments:
+        assert abs(fidelity["median_ratio"] - 1) <= 0.0005
+        assert fidelity["p99_abs_error"] <= 0.002
+    return answer
+
+
+def rows(folder):
+    found = load(folder)
+    return found[found.engine == "emulation"].sort_values(["mode", "collective"], ignore_index=True)
+
+
+def test_both_engines_agree_in_every_mode(tmp_path):
+    wanted = ("--modes", "base,ccl,wan,joint", "--collectives", "11")  # the last one re-embeds
+    answer = measured(tmp_path / "run", *wanted, collectives=44)
+    gains = {(point["engine"], point["mode"]): point["gain_vs_base"] for point in answer["points"]}
+    for mode in ("ccl", "wan", "joint"):
+        assert abs(gains["emulation", mode] - gains["model", mode]) <= 0.01
+    assert_agrees_within(tmp_path / "run")
+
+
+def assert_agrees_within(folder):
+    """The transfers and the conditions of a run agree with its collectives, and the VM is described."""
+    run = open_run(folder)
+    ends = run.transfers.groupby(["mode", "collective"]).agg(sent=("chunk", "size"), last_s=("end_s", "max"))
+    assert set(ends.sent) == {8 * 7}  # in each of seven steps every GPU sends one chunk
+    measured = rows(folder).set_index(["mode", "collective"]).completion_s
+    assert (ends.last_s - measured).abs().max() < 1e-8
+    links = run.settings[0]["fabric"]["links"]
+    assert len(run.conditions) == 11 * len(links)
+    wan = run.conditions[run.conditions.link.isin([link["index"] for link in links if link["kind"] == "wan"])]
+    assert wan.rate_bps.between(10e9, 100e9).all() and set(wan.delay_s) == {10e-6}
+    vm = run.provenance["vm"]
+    assert vm["kernel"].startswith("Linux 6.") and vm["openvswitch"].startswith("3.")
+    for moment in ("before", "after"):
+        assert sum(" netem " in line and " delay " in line for line in vm[moment]["qdiscs"]) >= 8  # the WAN's links
+        assert vm[moment]["sysctls"]["net.ipv4.tcp_congestion_control"] == "cubic"
+
+
+def test_unequal_sites_on_a_wan_with_transit_routers(tmp_path):
+    other = ("--set", "fabric.wan=five-router", "--set", "fabric.gpus=[3, 5]", "--wan-delay", "1 ms")
+    wanted = ("--engine", "emulation", "--modes", "joint", "--collectives", "4")
+    measured(tmp_path / "run", *wanted, *other, collectives=4)
+
+
+def test_sixty_four_gpus_are_emulated(tmp_path):
+    wanted = ("--engine", "emulation", "--modes", "wan", "--collectives", "1", "--gpus", "64", "--chunk", "1 MB")
+    measured(tmp_path / "run", *wanted, collectives=1)
+
+
+def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):
+    wanted = ("--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms")
+    measured(tmp_path / "run", *wanted, "--set", "transport.line_rate=false", collectives=2)
+    first = rows(tmp_path / "run").iloc[0]
+    assert first.completion_s / first.predicted_s > 1.2  # slow start over 20 ms of round trip
+
+
+def test_an_interrupted_experiment_leaves_its_rows_and_no_process(tmp_path):
+    folder = tmp_path / "run"
+    wanted = ["--engine", "emulation", "--modes", "base,joint", "--jobs", "2", "--collectives", "1000"]
+    with subprocess.Popen([*RUN, *wanted, "--out", str(folder)], stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 120
+        while not list(folder.glob("points/*")) or len(rows(folder)) < 4:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        below = descendants(process.pid)
+        assert below
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and time.monotonic() - sent < 2
+    assert err.endswith(f"go on with --resume {folder}\nrun.py: interrupted\n")
+    assert rows(folder).collective.to_list()[:2] == [0, 1]
+    time.sleep(0.5)
+    assert not set(below) & living().keys()
+
+
+def inside(*arguments):
+    """Run the guest script of a testbed in a VM and return the lines it printed."""
+    script = [sys.executable, str(PROJECT / "tests" / "guest" / "testbed.py"), PAPER, "joint", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
+    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_bytes_go_over_the_chosen_wan_links_and_no_others():
+    seen = [json.loads(line) for line in inside("bytes")]
+    assert len(seen) == 4
+    assert len({tuple(collective["chosen"]) for collective in seen}) > 1  # the paths did change
+    for collective in seen:
+        assert sorted(collective["busy"]) == collective["chosen"]
+        for sent in collective["busy"].values():
+            assert 7 * 8e6 < sent < 7 * 8e6 * 1.02  # seven chunks and their headers, and nothing twice
+
+
+@pytest.mark.parametrize(
+    ("victim", "outcomes"),
+    [
+        ("controller", ["the controller has died: recovered, 0 lost"]),
+        ("agent", ["collective 3 failed: the process of GPU 7 died: recovered, 1 lost"]),
+        ("switch", []),  # a border router: paths avoid it
+    ],
+)
+def test_an_experiment_goes_on_after_a_process_or_a_switch_has_died(victim, outcomes):
+    printed = inside(victim)
+    assert [line for line in printed if line.isdecimal()] == ["0", "1", "2", "3"]
+    assert [line for line in printed if not line.isdecimal()] == outcomes
+
+
+# One point, with what a VM prints made up
+
+
+@pytest.mark.parametrize("name", ["ring", "path"])
+@pytest.mark.parametrize("faults", [(), (0,)], ids=["whole", "with a link down"])
+def test_a_ring_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults):
+    down = {"fault": [{"at": "collective 0", "what": "link s0b0-s1b0 down"}]} if faults else {}
+    task = Task(0, scenario(collective__count=3, **down), "wan")
+    planned, took = row(Expectations(task.setting, task.mode).of(0, faults), 0, faults), []
+    Reader(task, took.append).write(json.dumps(planned).encode() + b"\n")
+    assert len(took) == 1
+    paths, between = planned["path"], build_fabric(FabricSpec()).paths_between[0, 1]
+    crossing = next(edge for edge, path in enumerate(paths) if path >= 0)
+    another = between[(paths[crossing] + 1) % 4].index
+    changed = {"ring": planned["ring"][::-1], "path": [*paths[:crossing], another, *paths[crossing + 1 :]]}
+    with pytest.raises(WrongError, match=rf"wan, collective 0: the {name} "):
+        Reader(task, took.append).write(json.dumps(planned | {name: changed[name]}).encode() + b"\n")
+    assert len(took) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("collective 2 delivered wrong data: GPU 5, step 3: byte 9 is wrong", WrongError),
+        ("collective 2 was begun 4 times: the process of GPU 3 died", EmulationError),
+        ("", EmulationError),
+    ],
+)
+def test_a_testbed_that_fails_is_quoted_and_wrong_bytes_are_an_error_of_their_own(monkeypatch, last, kind):
+    def testbed(*_, stderr, **__):
+        stderr.write(f"something before it\n{last}\n".encode())
+        return 1
+
+    monkeypatch.setattr(launch, "testbed", testbed)
+    with pytest.raises(EmulationError, match=last or "something before it") as raised:
+        run_point(Task(0, scenario(), "base"), lambda _: None)
+    assert type(raised.value) is kind
+
+
+# Points that fail
+
+
+def test_a_point_that_fails_once_is_measured_again_and_nothing_is_twice(testbeds, capsys):
+    used = testbeds(FakeTestbeds(failing=("wan",), times=1))
+    run("--engine", "emulation", "--collectives", "5", "--jobs", "2", "--out", "run")
+    assert used.tries.count((0, "wan")) == 2
+    assert load("run").groupby("mode").size().to_dict() == dict.fromkeys(["base", "ccl", "joint", "wan"], 5)
+    assert open_run("run").complete
+    again = "tried once more: emulation, 8 GPUs, 8 MB, 10 us, wan, after 2 collectives: the switch fell over\n"
+    assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
+    wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide that
+    run("--engine", "emulation", "--modes", "wan", "--collectives", "5", "--out", "wrong", status=1)
+    assert wrong.tries == [(0, "wan")]
+
+
+def test_a_point_that_fails_twice_is_named_the_rest_goes_on_and_it_can_be_resumed(testbeds, capsys):
+    used = testbeds(FakeTestbeds(failing=("wan",)))
+    run("--engine", "both", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
+    out, err = capsys.readouterr()
+    sentence = "emulation, 8 GPUs, 8 MB, 10 us, seed 1, wan, after 2 collectives: the switch fell over"
+    assert f"run.py: failed: {sentence}\n" in err and err.endswith("go on with --resume run\n")
+    assert re.search("^emulation +8 GPUs, 8 MB, 10 us, seed 2 +joint", out, re.MULTILINE)
+    found = open_run("run")
+    assert [failed["why"] for failed in found.provenance["failed"]] == [sentence, sentence.replace("seed 1", "seed 2")]
+    sizes = found.collectives.groupby(["engine", "mode", "setting"]).size()
+    assert not found.complete and set(sizes["model"]) == {5}
+    assert {sizes["emulation"][mode, place] for mode in ("base", "ccl", "joint") for place in (0, 1)} == {5}
+    assert (Path("run") / "summary.csv").exists() and (Path("run") / "figures").exists()
+    assert used.tries.count((0, "wan")) == 2 and used.tries.count((0, "base")) == 1
+    again = testbeds(FakeTestbeds())
+    run("--resume", "run")
+    assert sorted(again.tries) == [(0, "wan"), (1, "wan")]
+    assert open_run("run").complete and open_run("run").provenance["failed"] == []
+    assert set(load("run").groupby(["engine", "mode", "setting"]).size()) == {5}
+
+
+# What this machine can run
+
+
+def no_kernel(**_):
+    raise CannotRunError("there is no kernel", remedy="build one")
+
+
+@pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
+def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testbeds, monkeypatch, capsys, asked):
+    used = testbeds(FakeTestbeds())
+    monkeypatch.setattr(host_capacity, "ground", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
+    monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
+    run(*asked, "--out", "run", status=3)
+    assert capsys.readouterr().err == "run.py: there is no kernel: build one (or reckon alone: --engine model)\n"
+    assert used.tries == [] and not Path("run").exists()
+
+
+def test_a_machine_without_a_vm_models_what_nobody_asked_to_be_measured(testbeds, monkeypatch, capsys):
+    testbeds(FakeTestbeds())
+    with monkeypatch.context() as machine:
+        machine.setattr(host_capacity.vm, "check", no_kernel)
+        run("--collectives", "5", "--json", "--out", "run", status=3)
+        out, err = capsys.readouterr()
+        answer = json.loads(out)
+        assert {point["engine"] for point in answer["points"]} == {"model"} and len(answer["points"]) == 4
+        assert answer["unmeasured"] == "there is no kernel: build one" and "fidelity" not in answer
+        assert "nothing was measured: there is no kernel: build one" in err
+        assert (Path("run") / "summary.csv").exists() and (Path("run") / "report.html").exists()
+        run("--resume", "run", status=3)  # what is left is the measurement
+    used = testbeds(FakeTestbeds())
+    run("--resume", "run")  # the machine has been mended
+    assert len(used.tries) == 4 and open_run("run").complete
+    assert load("run").groupby("engine").size().to_dict() == {"emulation": 20, "model": 20}
+
+
+@pytest.mark.parametrize("gpus", ["[64, 64]", "[6, 100]"])
+def test_where_memory_is_short_the_refusal_names_the_most_gpus_that_fit(testbeds, monkeypatch, capsys, gpus):
+    def room(**_):
+        raise NoRoomError("no room", room_bytes=10**9)
+
+    monkeypatch.setattr(host_capacity.vm, "check", room)
+    wanted = ("--modes", "base", "--chunk", "4 MB", "--set", f"fabric.gpus={gpus}")
+    run("--engine", "emulation", *wanted, "--out", "run", status=3)
+    (most,) = re.findall(r"room for (\d+) \(", capsys.readouterr().err)
+    smaller, largest = json.loads(gpus)
+    fits = max(n for n in range(2, largest + 1) if memory_bytes(four_mb(min(n, smaller), n)) <= 10**9)
+    assert int(most) == fits + min(fits, smaller)
+    assert not Path("run").exists()
+
+
+def four_mb(*gpus):
+    return scenario(fabric__gpus=list(gpus), collective__chunk="4 MB", run__modes=["base"])
+
+
+def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, capsys):
+    small, large = scenario(collective__chunk="8 MB"), scenario(collective__chunk="64 MB")
+    assert memory_bytes(large) - memory_bytes(small) >= 8 * 2 * 56e6
+    room = 2 * memory_bytes(large) + 10
+
+    def check(*, memory_bytes):
+        if memory_bytes > room:
+            raise CannotRunError("no room")
+
+    monkeypatch.setattr(host_capacity.vm, "check", check)
+    assert at_a_time([large, small], 8) == 2
+    assert at_a_time([small], 2) == 2
+    assert at_a_time([small], 1) == 1
+    used = testbeds(FakeTestbeds())
+    run("--engine", "emulation", "--chunk", "64 MB", "--jobs", "3", "--out", "run", status=3)
+    assert "not of 3: allowed is --jobs 2" in capsys.readouterr().err
+    assert used.tries == [] and not Path("run").exists()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
+    run("--engine", "emulation", "--chunk", "64 MB", "--collectives", "1", "--out", "run")
+    assert "2 VMs at a time, so that many are run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpus", [4, 8, 16])
+def test_the_largest_chunk_that_is_allowed_is_allowed_and_no_larger(gpus):
+    largest = MOST_QUEUED_BYTES // (gpus - 1) // 10**6
+    check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest} MB")])
+    with pytest.raises(ValueError, match=f"with {gpus} GPUs, .* allowed is {largest} MB"):
+        check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])
+
+
+def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_after_them(testbeds, capsys):
+    assert emulated(scenario(collective__count=100_000)).collective.count == 20
+    assert emulated(scenario(collective__count=5)).collective.count == 5
+    testbeds(FakeTestbeds())
+    Path("late.toml").write_text('[collective]\ncount = 30\n[[fault]]\nat = "collective 20"\nwhat = "agent 3 killed"\n')
+    run("late.toml", "--engine", "both", "--modes", "base", "--out", "run", status=2)
+    err = capsys.readouterr().err
+    assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed is 0 to 19\n")
+    assert not Path("run").exists()
+    run("late.toml", "--engine", "model", "--modes", "base", "--out", "run")

@@ -1,0 +1,180 @@
+"""The model engine: the same numbers however it is run, the same conditions in every mode; its worker processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.model.alpha_beta import completion_s
+from scenarios.engines.base import Slice
+from scenarios.engines.model import Model
+from scenarios.engines.pool import Lost, processes, results
+from scenarios.policies.decide import MODES, decide
+from scenarios.spec.load import Override, load_scenario
+from tests.conftest import PROJECT
+from tests.fakes.commands import scenario, times
+from tests.fakes.processes import descendants, living
+from topologies.conditions.sampler import delays_s, sampler
+from topologies.fabric.fabric import build_fabric
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 70),
+    every=st.integers(1, 30),
+    modes=st.permutations(list(MODES)),
+    chosen=st.sampled_from(["uniform", "gaussian", "markov"]),
+)
+def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, chosen):
+    values = {"collective__count": 61, "collective__reembed_every": every, "conditions__sampler": chosen}
+    whole = times(scenario(**values, run__modes=list(MODES)).settings(), Model(batch=61))
+    parts = times(scenario(**values, run__modes=modes).settings(), Model(batch=batch))
+    assert set(whole) == set(parts)
+    assert all((whole[key] == parts[key]).all() for key in whole)
+
+
+def test_more_processes_change_no_number():
+    settings = load_scenario(
+        "fig4b", [Override("collective.count", 300, ""), Override("fabric.gpus", [3, 5], "")]
+    ).settings()
+    alone, together = times(settings, Model(jobs=1, batch=100)), times(settings, Model(jobs=3, batch=40))
+    assert len(alone) == 16
+    assert all((alone[key] == together[key]).all() for key in alone)
+
+
+def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
+    """With one border router a site there is no path to choose: modes that embed alike must take the same times."""
+    fixed = {"fabric__gpus": 4, "fabric__border_routers": 1, "collective__count": 50}
+    by_mode = times(scenario(**fixed).settings(), Model())
+    assert (by_mode[0, "base"] == by_mode[0, "wan"]).all()
+    assert (by_mode[0, "ccl"] == by_mode[0, "joint"]).all()
+    assert not (by_mode[0, "base"] == by_mode[0, "ccl"]).all()
+    # Times that delays hardly add to are in proportion to the chunk: the rates behind them are equal.
+    small, large = (times(scenario(**fixed, collective__chunk=c).settings(), Model()) for c in ("500 MB", "1000 MB"))
+    assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
+
+
+def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
+    setting = scenario(collective__count=40, run__seed=5)
+    fabric = build_fabric(setting.fabric)
+    for mode in MODES.values():
+        decided = decide(
+            fabric,
+            sampler(fabric, setting.conditions, seed=5),
+            delays_s=delays_s(fabric, setting.conditions),
+            mode=mode,
+            chunk_bytes=8_000_000,
+            reembed_every=10,
+            start=0,
+            count=40,
+        )
+        expected = completion_s(decided.edge_alpha_s, decided.edge_beta_s)
+        assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
+
+
+def test_the_model_imports_nothing_that_is_large():
+    large = "pandas", "pyarrow", "scipy", "matplotlib", "rich", "distributed"
+    program = f"import sys, scenarios.engines.model; print(*sys.modules.keys() & {set(large)})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def doubled(task):
+    return task * 2
+
+
+def failing_on_three(task):
+    if task == 3:
+        raise ValueError("no threes")
+    return task
+
+
+def dying_once(path):
+    """Is killed at the first try of a task, which makes a file."""
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def always_dying_on_two(task):
+    if task == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def over(function, tasks, jobs):
+    with processes(jobs) as executors:
+        return dict(results(function, tasks, executors))
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs):
+    assert over(doubled, range(20), jobs) == {task: task * 2 for task in range(20)}
+    assert over(doubled, [], jobs) == {}
+    assert over(failing_on_three, range(6), jobs) == {0: 0, 1: 1, 2: 2, 3: Lost("ValueError: no threes"), 4: 4, 5: 5}
+
+
+def test_the_task_of_a_worker_that_is_killed_is_done_again_and_given_up_the_second_time(tmp_path):
+    paths = [tmp_path / str(number) for number in range(5)]
+    assert over(dying_once, paths, jobs=2) == dict.fromkeys(paths, "done")
+    found = over(always_dying_on_two, range(8), jobs=2)
+    assert "ended before its task was done" in found.pop(2).why
+    assert found == {task: task for task in range(8) if task != 2}
+
+
+def test_a_worker_killed_between_two_tasks_is_replaced():
+    with processes(2) as executors:
+        pid = executors[0].submit(os.getpid).result()
+        os.kill(pid, signal.SIGKILL)
+        assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}
+
+
+def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
+    paths = [tmp_path / str(number) for number in range(6)]
+    with processes(2) as executors:
+        next(results(Path.touch, paths, executors))
+        until = time.monotonic() + 60
+        while not paths[2].exists() and time.monotonic() < until:
+            time.sleep(0.01)  # no result is taken meanwhile
+        assert paths[2].exists()
+
+
+def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_is_killed():
+    run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).settings())
+    next(run)
+    below = descendants(os.getpid())
+    assert len(below) >= 2
+    run.close()
+    assert not set(below) & living().keys()
+    program = "import time; from scenarios.engines.pool import processes\n"
+    program += "with processes(2) as workers:\n    [w.submit(time.sleep, 99) for w in workers]; print(); time.sleep(99)"
+    with subprocess.Popen([sys.executable, "-uc", program], cwd=PROJECT, stdout=subprocess.PIPE) as parent:
+        parent.stdout.readline()
+        below = descendants(parent.pid)
+        parent.kill()
+    until = time.monotonic() + 10
+    while set(below) & living().keys() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(below) == 2 and not set(below) & living().keys()
+
+
+def test_a_worker_that_is_killed_in_a_run_changes_no_number_in_it():
+    given = scenario(collective__count=400).settings()
+    whole, found, killed = times(given, Model()), {}, set()
+    for part in Model(jobs=2, batch=20).run(given):
+        assert isinstance(part, Slice), part
+        found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
+        if not killed:
+            killed = set(descendants(os.getpid()))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+    assert len(killed) == 2
+    assert all((np.concatenate([parts[k] for k in sorted(parts)]) == whole[key]).all() for key, parts in found.items())

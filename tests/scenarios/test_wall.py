@@ -1,0 +1,141 @@
+"""Experiments on the wall clock: scaled, compared with what the machine carries, and marked where it was too slow."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.results.reader import open_run
+from scenarios.engines.host_capacity import check, demand_bps, divisor
+from scenarios.spec.load import resolved
+from scenarios.vm import CannotRunError
+from tests.conftest import PROJECT
+from tests.fakes.commands import run, scenario
+from topologies.shaping.rate_scale import RateScale
+
+RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
+WALL = ("--engine", "emulation", "--clock", "wall", "--chunk", "64 MB", "--gpus", "4")
+FAULTS = """
+[[fault]]
+at = "collective 1"
+what = "link s0b0-s1b0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 2"
+what = "agent 2 killed"
+"""
+
+
+@pytest.mark.alone
+def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere(tmp_path):
+    (tmp_path / "f.toml").write_text(FAULTS)
+    where = tmp_path / "run"
+    chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--out", where)
+    done = subprocess.run(
+        [*RUN, tmp_path / "f.toml", *WALL, *chosen], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    label = "4 GPUs, 64 MB, 10 us, wall clock at 1/1000 of the rates with 64 kB"
+    assert label in done.stdout and label in done.stderr
+    assert re.search(r"^it carries [\d.]+ Gbit/s between 4 hosts$", done.stderr, re.MULTILINE)
+    assert re.search(r"certificate: \d collectives measured, .*, \d late$", done.stdout, re.MULTILINE)
+    found = open_run(where)
+    assert found.settings[0]["label"] == label
+    assert {'clock = "wall"', 'rate_scale = "1/1000"'} <= set((where / "scenario.toml").read_text().splitlines())
+    with (where / "summary.csv").open(newline="") as file:
+        summary = [(row["clock"], row["rate_scale"], row["carried_chunk_bytes"]) for row in csv.DictReader(file)]
+    assert summary == [("wall", "1/1000", "64000")]
+    rows = pq.read_table(where / "collectives.parquet").to_pandas()
+    assert rows.late.dtype == bool and rows.collective.tolist() == [0, 1, 2]
+    # A machine that is busy with other tests is late, so the times can be off; the scale still shows in them.
+    calm = rows[rows.collective == 0]
+    assert 0.8 < (calm.completion_s / calm.predicted_s).median() < 3
+    assert found.faults.what.tolist() == ["link s0b0-s1b0 down", "agent 2 killed"]
+    assert set(found.faults.outcome) == {"recovered"}
+    assert (found.faults.detected_s <= found.faults.recovered_s).all()
+
+
+def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(*WALL, "--out", "run", status=3)
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert "at the rate scale 1 a ring of this scenario sends up to" in sentence
+    assert re.search(r"carries [\d.]+ Gbit/s, of which half is allowed: take --rate-scale 1/\d+", sentence)
+    assert not Path("run").exists()
+
+
+def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_it_changed(vm):
+    ended = vm.run("--clock", "wall", "--memory", "3 GiB", "--", sys.executable, "-m", "tests.guest.own", timeout=400)
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out.splitlines()[-1])
+    assert found["first"]["status"] == 0, found["first"]["err"]
+    assert "measuring what this machine carries on its own kernel" in found["first"]["err"]
+    (point,) = json.loads(found["first"]["out"])["points"]
+    assert (point["clock"], point["rate_scale"], point["carried_chunk_bytes"]) == ("wall", "1/1000", 64_000)
+    assert found["second"] == 128 + signal.SIGTERM
+    assert found["before"]["processes"] == found["before"]["files"] == []
+    assert found["after"] == found["before"]
+    assert found["at the end"] == found["before"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "allowed"),
+    [
+        ("--rate-scale 1/1000", "--rate-scale", "with the virtual clock is 1"),
+        ("--clock wal", "--clock", "virtual, wall"),
+        ("--clock wall --rate-scale 2/3", "--rate-scale", "1/N"),
+        ("--clock wall --jobs 2", "--jobs", "one at a time"),
+        ("--clock wall --rate-scale 1/900000 --chunk 1kB", "--rate-scale", "less than a byte"),
+    ],
+)
+def test_a_clock_or_a_scale_that_cannot_be_is_one_sentence(capsys, arguments, key, allowed):
+    run("--dry-run", *arguments.split(), status=2)
+    err = capsys.readouterr().err
+    assert err.startswith(f"{key}: ") and allowed in err and len(err.splitlines()) == 1
+
+
+def test_the_resolved_scenario_keeps_clock_and_scale():
+    text = resolved(scenario(run__clock="wall", run__rate_scale="1/250"))
+    assert 'clock = "wall"\nrate_scale = "1/250"\n' in text
+
+
+def test_a_ring_demands_the_sum_of_its_edges_rates():
+    # Chunks of 1 MB in 1 ms and in 2 ms are 8 and 4 Gbit/s: the second collective asks for most, 16 Gbit/s.
+    edges_s = np.array([[2e-3, 2e-3], [1e-3, 1e-3]])
+    assert demand_bps(edges_s, chunk_bytes=10**6) == pytest.approx(16e9)
+
+
+def test_half_of_what_is_carried_is_allowed():
+    check(16e9, 3.2e9, RateScale(10))
+    with pytest.raises(CannotRunError, match=r"sends up to 1\.6 Gbit/s at a time, .* carries 3\.19 Gbit/s, .* 1/20$"):
+        check(16e9, 3.19e9, RateScale(10))
+    assert [divisor(demand, 1.0) for demand in (0.5, 1, 1.1, 4.9, 5.1, 99, 501)] == [1, 1, 2, 5, 10, 100, 1000]
+
+
+def test_a_process_that_was_kept_from_the_processor_knows_how_long():
+    script = """
+import sys
+from hosts.monitor import TimerLatency
+with TimerLatency() as watch:
+    watch.worst_s()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(watch.worst_s())
+"""
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=PROJECT, text=True, **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate("\n", timeout=30)
+    assert 0.45 < float(out) < 30
