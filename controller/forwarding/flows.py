@@ -5,7 +5,7 @@ Every rule is for IPv4. `rules` makes them, `switches` sends them.
 
 from dataclasses import dataclass, field
 
-STANDING_PRIORITY = 100
+DEFAULT_PRIORITY = 100
 TURN_PRIORITY = 110  # a default rule for packets to send back out of their input port
 ROUTE_PRIORITY = 200
 
@@ -17,7 +17,7 @@ LAST_GENERATION = 0xFFFF_FFFF
 
 _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
-STANDING_COOKIE = _OURS
+DEFAULT_COOKIE = _OURS
 ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ LAST_GENERATION
 """The cookie and mask that match all routes of all generations, and no default rule."""
 

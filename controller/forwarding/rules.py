@@ -1,6 +1,6 @@
 """From routes to flow rules, and from old routes to new ones without losing a packet.
 
-The default rules ("standing" in their cookie) lead from every GPU to every other: by the destination alone within its
+The default rules lead from every GPU to every other: by the destination alone within its
 site, by the pair of sites over the WAN, on the default path. A route puts one pair of GPUs on another path. Its first
 leaf tags the pair's packets (in the destination MAC, so the IP header stays as it is), the switches further along match
 the tag and the route's input port, and the last leaf restores the MAC. There are two tags, and a pair that changes its
@@ -47,7 +47,7 @@ class Change:
     routes: tuple[Route, ...]
 
 
-def standing(ways: Ways, switch: str) -> tuple[Rule, ...]:
+def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
     """The default rules of a switch, for every pair of GPUs that the WAN joins."""
     here = ways.switches[switch]
     outwards = _outwards if here.kind in ("leaf", "spine") else _over_wan
@@ -85,11 +85,11 @@ def detour(old: Ways, new: Ways, switch: str) -> Stage:
     A rule that turns packets round is removed, as it would send back what a new rule sends here. Other unused rules
     match no traffic and stay.
     """
-    before, after = standing(old, switch), standing(new, switch)
+    before, after = default_rules(old, switch), default_rules(new, switch)
     fresh = [Install(switch=switch, rule=rule) for rule in after if rule not in before]
     turns = {rule.match for rule in before if rule.match.in_port is not None} - {rule.match for rule in after}
     gone = [rule.match for rule in before if rule.match in turns]
-    return (*fresh, *(Remove(switch=switch, cookie=flows.STANDING_COOKIE, match=match) for match in gone))
+    return (*fresh, *(Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match) for match in gone))
 
 
 def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, Stage, Stage]:
@@ -98,7 +98,7 @@ def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage,
     Between the second stage and the third its packets follow the default rules; none is lost.
     """
     mine = tuple(message for route in routes for message in installs(ways, route)[::-1] if message.switch == switch)
-    rules = standing(ways, switch)
+    rules = default_rules(ways, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
     no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
     return defaults, (*_other_turns(ways, switch, rules), no_routes), mine
@@ -111,7 +111,7 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
         for port in ways.switches[switch].ports:
             match = Match(src=ways.networks[a], dst=ways.networks[b], in_port=port.number)
             if match not in kept:
-                yield Remove(switch=switch, cookie=flows.STANDING_COOKIE, match=match)
+                yield Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match)
 
 
 def installs(ways: Ways, route: Route) -> tuple[Install, ...]:
@@ -145,10 +145,10 @@ def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
     """To every GPU of the switch's own site, if any; its leaf restores the MAC address."""
     for gpu in (gpu for gpu in ways.fabric.gpus if gpu.site == here.site):
         if gpu.leaf == here.name:
-            yield _standing(Match(dst=gpu.ip), ways.port(here.name, gpu.name), eth_dst=gpu.mac)
+            yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, gpu.name), eth_dst=gpu.mac)
         else:
             peer = gpu.leaf if here.kind == "spine" else ways.spine(gpu, here.name)
-            yield _standing(Match(dst=gpu.ip), ways.port(here.name, peer))
+            yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, peer))
 
 
 def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
@@ -160,9 +160,9 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
         first = ways.over_wan(ways.fixed(here.site, site))[0]
         if here.kind == "spine":
             match = Match(src=ways.networks[here.site], dst=network)
-            yield _standing(match, ways.port(here.name, first), eth_dst=tag(0))
+            yield _default_rule(match, ways.port(here.name, first), eth_dst=tag(0))
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            yield _standing(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
+            yield _default_rule(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
 
 
 def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
@@ -171,19 +171,19 @@ def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
         if peer is None:
             continue
         port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
-        yield _standing(match, port, eth_dst=tag(0))
+        yield _default_rule(match, port, eth_dst=tag(0))
         # A packet that has lost its route may have to turn round.
         back = Match(src=match.src, dst=match.dst, in_port=port)
         yield Rule(
             priority=flows.TURN_PRIORITY,
-            cookie=flows.STANDING_COOKIE,
+            cookie=flows.DEFAULT_COOKIE,
             match=back,
             out_port=flows.IN_PORT,
             eth_dst=tag(0),
         )
 
 
-def _standing(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:
+def _default_rule(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:
     return Rule(
-        priority=flows.STANDING_PRIORITY, cookie=flows.STANDING_COOKIE, match=match, out_port=out_port, eth_dst=eth_dst
+        priority=flows.DEFAULT_PRIORITY, cookie=flows.DEFAULT_COOKIE, match=match, out_port=out_port, eth_dst=eth_dst
     )

@@ -13,7 +13,7 @@ from controller.forwarding.switches import SETTLE_S, SwitchError, Switches
 from controller.routing.path_choice import Router
 from controller.routing.paths import Ways, acknowledgements
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, dead_links
+from topologies.fabric.failures import Cables, failed_links
 
 DEADLINE_S = 5.0
 """How long the switches may take to confirm one stage of a change."""
@@ -95,7 +95,7 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
         return []
     src, dst = np.array(request.crossings).T
     rates_bps = np.array(request.rates_bps)
-    rates_bps[list(dead_links(fabric, dead))] = 0.0
+    rates_bps[list(failed_links(fabric, dead))] = 0.0
     every = np.broadcast_to(rates_bps, (src.size, rates_bps.size))
     router = Router(fabric, np.array(request.delays_s))
     if request.best:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, WanPath
-from topologies.fabric.failures import NONE, Cables, cable, dead_links, spines
+from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
 
 _SITE_PREFIX = 24  # bits of a GPU's address that its site determines
 
@@ -34,7 +34,7 @@ class Ways:
         self._ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
         self._spines = [spines(fabric, site) for site in sites]
         self._first_rank = [sum(fabric.gpus_per_site[:site]) for site in sites]
-        self._dead_links = set(dead_links(fabric, dead))
+        self._failed_links = set(failed_links(fabric, dead))
         self.fallback = cache(self._fallback)
 
     def port(self, switch: str, peer: str) -> int:
@@ -82,7 +82,7 @@ class Ways:
         to_br, from_br, gpus = self.fabric.to_br_index, self.fabric.from_br_index, self.fabric.gpus
         for path in self.fabric.paths_between[gpus[src].site, gpus[dst].site]:
             links = (int(to_br[src, path.src_br]), *path.links, int(from_br[path.dst_br, dst]))
-            if self._dead_links.isdisjoint(links):
+            if self._failed_links.isdisjoint(links):
                 return path
         return None
 

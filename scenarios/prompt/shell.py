@@ -23,7 +23,7 @@ from scenarios.prompt.capture import Capture
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
-from topologies.fabric.failures import NONE, cable, dead_links
+from topologies.fabric.failures import NONE, cable, failed_links
 from topologies.shaping.classes import htb_classes
 
 _ASK_S, _PING_S = 30, 3
@@ -78,7 +78,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """rate LINK RATE: give a logical link another rate: rate s0b0>s1b0 40 Gbit/s"""
         link, rate_bps = arguments.link_rate(self._fabric, line)
         self._testbed.set_rate(link, rate_bps)
-        down = link in dead_links(self._fabric, self._testbed.state().dead)
+        down = link in failed_links(self._fabric, self._testbed.state().dead)
         print(text.rated(self._fabric.links[link].name, rate_bps, self._testbed.scale, down=down))
 
     def do_delay(self, line: str) -> None:

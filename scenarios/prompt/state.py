@@ -16,7 +16,7 @@ import numpy.typing as npt
 from analysis.model.alpha_beta import completion_s
 from controller.routing.paths import Ways
 from topologies.fabric.fabric import Fabric, WanPath
-from topologies.fabric.failures import Cables, cable, dead_links
+from topologies.fabric.failures import Cables, cable, failed_links
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class State:
     def rates_bps(self) -> Floats:
         """The rates, [links]; 0 where the failed cables leave a link no way."""
         rates = self.set_bps.copy()
-        rates[list(dead_links(self.fabric, self.dead))] = 0.0
+        rates[list(failed_links(self.fabric, self.dead))] = 0.0
         return rates
 
     @cached_property

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from controller.forwarding.flows import ROUTES_COOKIE, ROUTES_MASK, STANDING_COOKIE, tag
+from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, tag
 from controller.routing.paths import Ways
 from scenarios.policies.decide import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
@@ -269,7 +269,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
 
 
 def _kind(cookie: int) -> str | None:
-    if cookie == STANDING_COOKIE:
+    if cookie == DEFAULT_COOKIE:
         return "default"
     return f"route {cookie & ~ROUTES_MASK}" if cookie & ROUTES_MASK == ROUTES_COOKIE else None
 

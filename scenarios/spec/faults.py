@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, dead_links
+from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
@@ -215,5 +215,5 @@ def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floa
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
     """Rates, [..., links], as who chooses rings and paths knows them: slowed, and 0 where a link has no way left."""
     found = slowed(rates_bps, faults, fabric)
-    found[..., list(dead_links(fabric, dead_cables(faults, fabric)))] = 0.0
+    found[..., list(failed_links(fabric, dead_cables(faults, fabric)))] = 0.0
     return found

@@ -104,7 +104,7 @@ def test_a_switch_that_leaves_or_refuses_a_rule_is_named_at_once(fakes: Fakes) -
         fakes.route(2)
 
 
-def test_a_switch_that_does_not_confirm_its_standing_rules_may_connect_anew(fakes: Fakes) -> None:
+def test_a_switch_that_does_not_confirm_its_default_rules_may_connect_anew(fakes: Fakes) -> None:
     fakes.switches["s1p0"].close()
     fakes.connect("s1p0", silent=True)
     assert fakes.switches["s1p0"].hung_up_on(timeout_s=60)

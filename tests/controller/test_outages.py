@@ -15,10 +15,10 @@ from controller.routing import link_state as controller_outages
 from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError, Router
 from controller.routing.paths import Ways
-from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, wan_of, with_standing_rules
+from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, wan_of, with_default_rules
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, dead_links
+from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
 from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
@@ -35,7 +35,7 @@ def deaths(draw: st.DrawFn, fabric: Fabric) -> Cables:
 
 
 def whole(fabric: Fabric, dead: Cables, path: WanPath, src: int, dst: int) -> bool:
-    gone = set(dead_links(fabric, dead))
+    gone = set(failed_links(fabric, dead))
     up, down = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
     return not gone & {int(up), int(down), *path.links}
 
@@ -45,7 +45,7 @@ def whole(fabric: Fabric, dead: Cables, path: WanPath, src: int, dst: int) -> bo
 def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     ways = Ways(fabric)
-    network = with_standing_rules(ways)
+    network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
     for generation in range(1, 4):
         new = Ways(fabric, data.draw(deaths(fabric)))
@@ -68,7 +68,7 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
 
 
 def check(fabric: Fabric, network: FakeNetwork, ways: Ways, wanted: dict[tuple[int, int], int]) -> None:
-    gone = set(dead_links(fabric, ways.dead))
+    gone = set(failed_links(fabric, ways.dead))
     for a in fabric.gpus:
         for b in fabric.gpus:
             if a is b:
@@ -101,7 +101,7 @@ def test_the_fixed_path_is_the_first_that_is_whole() -> None:
 @pytest.mark.parametrize("dead", [{cable("s0b0", "s1b0")}, around(FABRIC, "s0b0"), around(FABRIC, "s0p0"), NONE])
 def test_a_link_that_is_down_is_never_chosen(dead: Cables) -> None:
     rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 50)
-    rates[:, list(dead_links(FABRIC, frozenset(dead)))] = 0.0
+    rates[:, list(failed_links(FABRIC, frozenset(dead)))] = 0.0
     router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
     src, dst = np.full(50, 2), np.full(50, 5)
     best, fixed = router.best(rates, src, dst, chunk_bytes=10**6), router.fixed(rates, src, dst)
@@ -154,7 +154,7 @@ def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() 
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset="five-router")))
     now = Ways(fabric)
     for dead in combinations(wan_cables(fabric), 2):
-        network = with_standing_rules(Ways(fabric, frozenset(dead)))
+        network = with_default_rules(Ways(fabric, frozenset(dead)))
         for switch in fabric.switches:
             for stage in rules.greeting(now, switch.name, ()):
                 for message in stage:
@@ -179,7 +179,7 @@ class FailingSwitches:
 
 @pytest.mark.parametrize("fails", [1, 2, 3, 4])
 def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int) -> None:
-    network = with_standing_rules(Ways(FABRIC))
+    network = with_default_rules(Ways(FABRIC))
     switches = FailingSwitches(network)
     forwarding = Forwarding(FABRIC, switches)  # type: ignore[arg-type]
     forwarding.ready = {switch.name for switch in FABRIC.switches}

@@ -8,7 +8,7 @@ import pytest
 from controller.routing.path_choice import NoPathError, Router
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import around, dead_links
+from topologies.fabric.failures import around, failed_links
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -104,7 +104,7 @@ def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() ->
     """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
     rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
     struck = [1, 4]
-    rates[np.ix_(struck, dead_links(FABRIC, around(FABRIC, "s0b0")))] = 0.0
+    rates[np.ix_(struck, failed_links(FABRIC, around(FABRIC, "s0b0")))] = 0.0
     router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
     src, dst = np.full(6, 2), np.full(6, 5)
     paths = FABRIC.paths_between[0, 1]

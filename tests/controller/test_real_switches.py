@@ -27,8 +27,8 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     fabric = build_fabric(FABRICS[name])
     ways = Ways(fabric)
     for switch in fabric.switches:
-        wanted = sorted(as_ovs(rule) for rule in rules.standing(ways, switch.name))
-        assert found["standing"][switch.name] == wanted
+        wanted = sorted(as_ovs(rule) for rule in rules.default_rules(ways, switch.name))
+        assert found["default_rules"][switch.name] == wanted
     assert found["pairs_lost"] == []
     there, back = fabric.paths_between[0, 1], fabric.paths_between[1, 0]
     answers = links_of(back[0].name)
@@ -48,7 +48,7 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     assert found["routed_when_dead"] == dict.fromkeys([*links_of(last.name), *answers], 50)
     assert found["asked_when_dead"].endswith("controller.sock has ended")
     assert found["live_restart"]["sent"] > 1000 and found["live_restart"]["lost"] == 0
-    assert found["standing_again"] is True
+    assert found["default_rules_again"] is True
 
     victim = last.name.split(">")[0]
     assert victim not in found["asked_without_switch"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.forwarding import rules
 from controller.forwarding.flows import Message, Stage, tag
 from controller.routing.paths import Ways, acknowledgements
-from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_standing_rules
+from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import cable
 from topologies.fabric.wan import WanSpec
@@ -48,8 +48,8 @@ def messages(change: rules.Change) -> list[Message]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
-def test_standing_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
-    network = with_standing_rules(Ways(fabric))
+def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
+    network = with_default_rules(Ways(fabric))
     for a, b in permutations(fabric.gpus, 2):
         if a.site == b.site:
             assert len(network.walk(network.sent(a.rank, b.rank))) == (1 if a.leaf == b.leaf else 3)
@@ -61,7 +61,7 @@ def test_standing_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric
 
 def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4))
-    network = with_standing_rules(Ways(fabric))
+    network = with_default_rules(Ways(fabric))
     used = Counter(
         network.walk(network.sent(a.rank, b.rank))[1]
         for a, b in permutations(fabric.gpus, 2)
@@ -73,7 +73,7 @@ def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
 def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
     links = (("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0"))
     spec = FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, links=links))
-    network = with_standing_rules(Ways(build_fabric(spec)))
+    network = with_default_rules(Ways(build_fabric(spec)))
     assert network.walk(network.sent(0, 2))
     with pytest.raises(AssertionError, match="a black hole: no rule at s0l0"):
         network.walk(network.sent(0, 4))
@@ -85,7 +85,7 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = Ways(fabric)
-    network = with_standing_rules(ways)
+    network = with_default_rules(ways)
     pairs, sites = crossing_pairs(fabric), fabric.gpu_sites
     fixed = {(src, dst): fabric.paths_between[sites[src], sites[dst]][0].index for src, dst in pairs}
     routes: tuple[rules.Route, ...] = ()
@@ -108,9 +108,9 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
         for src, dst in pairs:
             took = wan_of(fabric, network.walk(network.sent(src, dst)))
             assert took == fabric.paths[new.get((src, dst), fixed[src, dst])].name
-        # Nothing but the standing rules and one rule a switch for each route is left.
+        # Nothing but the default rules and one rule a switch for each route is left.
         left = sum(len(table) for table in network.tables.values())
-        should = sum(len(rules.standing(ways, switch.name)) for switch in fabric.switches)
+        should = sum(len(rules.default_rules(ways, switch.name)) for switch in fabric.switches)
         off_fixed = [(pair, path) for pair, path in new.items() if path != fixed[pair]]
         assert left == should + sum(len(fabric.paths[path].links) + 5 for _, path in off_fixed)
     for packet in on_the_way:
@@ -124,7 +124,7 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = Ways(fabric)
-    network = with_standing_rules(ways)
+    network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
     packets: list[Packet] = []
     for generation in range(1, 5):
@@ -149,7 +149,7 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = Ways(fabric)
-    network = with_standing_rules(ways)
+    network = with_default_rules(ways)
     earlier = rules.change(ways, (), data.draw(choices(fabric)), generation=7)
     current = rules.change(ways, (), data.draw(choices(fabric)), generation=1)
     network.apply(*messages(earlier))
@@ -163,7 +163,7 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
                     routed = [(route.src, route.dst) for route in (*earlier.routes, *current.routes)]
                     for src, dst in (*routed, chance.choice(pairs)):
                         network.walk(network.sent(src, dst))
-    expected = with_standing_rules(ways)
+    expected = with_default_rules(ways)
     expected.apply(*messages(current))
     for name, table in network.tables.items():
         assert set(table) == set(expected.tables[name])
@@ -173,12 +173,12 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
 
 
 def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
-    """From T the standing rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
+    """From T the default rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
     ways = Ways(fabric)
-    network = with_standing_rules(ways)
+    network = with_default_rules(ways)
     (path,) = (path.index for path in fabric.paths if path.name == "s0b0>A>T>U>V>s1b1")
     route = rules.change(ways, (), {(0, 4): path}, generation=1)
     network.apply(*messages(route))
@@ -192,7 +192,7 @@ def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
 
 def test_a_packet_whose_tag_is_another_routes_by_now_is_not_sent_back() -> None:
     fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
-    network = with_standing_rules(ways := Ways(fabric))
+    network = with_default_rules(ways := Ways(fabric))
     first = rules.change(ways, (), {(0, 4): names["s0b0>R0>R1>R2>R4>R3>s1b0"]}, generation=1)
     network.apply(*messages(first))
     packet = network.sent(0, 4)
@@ -232,7 +232,7 @@ def test_whoever_can_be_reached_can_also_acknowledge() -> None:
         ways = Ways(MESH, frozenset(dead))
         there = {(src, dst): ways.first(src, dst) for src, dst in ((0, 4), (2, 7))}
         wanted = {pair: path.index for pair, path in there.items() if path is not None}
-        network = with_standing_rules(ways)
+        network = with_default_rules(ways)
         network.apply(*messages(rules.change(ways, (), acknowledgements(ways, wanted) | wanted, generation=1)))
         for src, dst in wanted:
             for a, b in ((src, dst), (dst, src)):

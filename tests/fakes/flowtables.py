@@ -159,8 +159,8 @@ def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
     return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
 
 
-def with_standing_rules(ways: Ways) -> FakeNetwork:
+def with_default_rules(ways: Ways) -> FakeNetwork:
     network = FakeNetwork(ways.fabric)
     for switch in ways.fabric.switches:
-        network.apply(*(Install(switch=switch.name, rule=rule) for rule in rules.standing(ways, switch.name)))
+        network.apply(*(Install(switch=switch.name, rule=rule) for rule in rules.default_rules(ways, switch.name)))
     return network

@@ -229,7 +229,7 @@ class Life:
         n = len(self.fabric.gpus)
         pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
         return {
-            "standing": self.rules(),
+            "default_rules": self.rules(),
             "pairs_lost": [(a, b) for a, b in pairs if ping(self.fabric, a, b, count=1) != 1],
             "default": self.carried(),
         }
@@ -247,7 +247,7 @@ class Life:
             routed[self.fabric.paths[path].name] = self.carried()
         return found | {"routed": routed}
 
-    def killed(self, standing: object) -> dict[str, object]:
+    def killed(self, default_rules: object) -> dict[str, object]:
         last = self.paths[-1]
         assert self.fabric.border_routers[self.fabric.paths[last].src_br] != "s0b0"  # off the way of the answers
         self.ask(last)
@@ -264,9 +264,9 @@ class Life:
         live = Stream(self.fabric, *self.pair)
         self.process = start_controller()
         self.controller.wait_ready(timeout_s=60, alive=lambda: self.process.poll() is None)
-        return found | {"live_restart": live.end(), "standing_again": standing == self.rules()}
+        return found | {"live_restart": live.end(), "default_rules_again": default_rules == self.rules()}
 
-    def without_a_switch(self, standing: dict[str, Any]) -> dict[str, object]:
+    def without_a_switch(self, default_rules: dict[str, Any]) -> dict[str, object]:
         last = self.paths[-1]
         self.ask(last)
         victim = self.fabric.paths[last].name.split(">")[0]
@@ -281,7 +281,7 @@ class Life:
         }
         sh(f"ovs-vsctl set-controller {victim} tcp:127.0.0.1:{PORT}")
         self.controller.wait_ready(timeout_s=60)
-        found["reconnected"] = set(standing[victim]) <= set(dump(victim))
+        found["reconnected"] = set(default_rules[victim]) <= set(dump(victim))
         self.ask(last)
         return found | {"routed_reconnected": self.carried()}
 
@@ -301,8 +301,8 @@ def life(fabric: Fabric) -> dict[str, object]:
     """What was seen in each stage of a controller's life."""
     one = Life(fabric)
     found = one.up()
-    standing: Any = found["standing"]
-    return found | one.changing() | one.killed(standing) | one.without_a_switch(standing) | one.stopped()
+    default_rules: Any = found["default_rules"]
+    return found | one.changing() | one.killed(default_rules) | one.without_a_switch(default_rules) | one.stopped()
 
 
 FABRICS = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.forwarding.flows import ROUTES_COOKIE, STANDING_COOKIE, tag
+from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, tag
 from controller.routing.path_choice import Router
 from scenarios.policies.decide import MODES, decide
 from scenarios.prompt import arguments, text
@@ -190,11 +190,11 @@ def test_unreachable_gpus_are_named_with_the_cables(
 
 
 DUMP = f"""NXST_FLOW reply (xid=0x4):
- cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=3, n_bytes=294, priority=100,ip,nw_dst=10.0.0.1 \
+ cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=3, n_bytes=294, priority=100,ip,nw_dst=10.0.0.1 \
 actions=set_field:02:00:00:00:00:00->eth_dst,output:1
- cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=100,ip,nw_src=10.0.0.1,\
+ cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=100,ip,nw_src=10.0.0.1,\
 nw_dst=10.1.0.0/24 actions=output:"s0l0-eth3"
- cookie={STANDING_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
+ cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
 nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{tag(0)}->eth_dst,IN_PORT
  cookie={ROUTES_COOKIE | 12:#x}, duration=1.1s, table=0, n_packets=7, n_bytes=70000, priority=200,ip,\
 in_port=3,dl_dst={tag(2)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=output:4

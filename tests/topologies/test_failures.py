@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, dead_links, reachable
+from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, failed_links, reachable
 from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
@@ -60,7 +60,7 @@ def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str
 
 
 def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) -> bool:
-    gone = set(dead_links(fabric, failed))
+    gone = set(failed_links(fabric, failed))
     return not gone & {fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst], *path.links}
 
 
@@ -69,7 +69,7 @@ def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) ->
 def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     failed = data.draw(failures(fabric))
-    gone = set(dead_links(fabric, failed))
+    gone = set(failed_links(fabric, failed))
     site = {gpu.name: gpu.site for gpu in fabric.gpus} | dict(zip(fabric.border_routers, fabric.br_sites, strict=True))
     for link in fabric.links:
         leaves = {gpu.leaf for gpu in fabric.gpus if gpu.name in (link.src, link.dst)}

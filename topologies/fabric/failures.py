@@ -31,7 +31,7 @@ def spines(fabric: Fabric, site: int) -> tuple[str, ...]:
     return tuple(switch.name for switch in fabric.switches if switch.kind == "spine" and switch.site == site)
 
 
-def dead_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
+def failed_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
     """The logical links, by index, for which no path is left without these cables."""
     if not dead:
         return ()
@@ -63,7 +63,7 @@ class CutOff:
 def reachable(fabric: Fabric, dead: Cables) -> npt.NDArray[np.bool_]:
     """Whether rank i has a path left to rank j without these cables, [n, n], over any of the candidate WAN paths."""
     alive = np.ones(len(fabric.links), dtype=bool)
-    alive[list(dead_links(fabric, dead))] = False
+    alive[list(failed_links(fabric, dead))] = False
     reach: npt.NDArray[np.bool_] = np.eye(len(fabric.gpus), dtype=bool)
     inside = fabric.intra_index >= 0
     reach[inside] = alive[fabric.intra_index[inside]]
