@@ -100,12 +100,12 @@ def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_
     run(*MODEL, "--out", "here")
     with cluster(tmp_path / "dask") as (address, workers, scheduler):
         with started(*MODEL, "--dask", address, "--out", "there", cwd=tmp_path) as process:
-            wait_until(lambda: list(tmp_path.glob("there/points/*")), process)
+            wait_until(lambda: list(tmp_path.glob("there/parts/*.collectives.parquet")), process)
             workers[0].kill()
             _, err = process.communicate(timeout=300)
         assert process.returncode == 0 and "failed" not in err, err
         with started(*MODEL, "--seed", "2", "--dask", address, "--out", "alone", cwd=tmp_path) as process:
-            wait_until(lambda: list(tmp_path.glob("alone/points/*")), process)
+            wait_until(lambda: list(tmp_path.glob("alone/parts/*.collectives.parquet")), process)
             scheduler.kill()
             _, err = process.communicate(timeout=300)
         assert process.returncode == 1

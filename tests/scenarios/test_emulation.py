@@ -110,7 +110,7 @@ def test_an_interrupted_experiment_leaves_its_rows_and_no_process(tmp_path):
     wanted = ["--engine", "emulation", "--modes", "base,joint", "--jobs", "2", "--collectives", "1000"]
     with subprocess.Popen([*RUN, *wanted, "--out", str(folder)], stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 120
-        while not list(folder.glob("points/*")) or len(rows(folder)) < 4:
+        while not list(folder.glob("parts/*.collectives.parquet")) or len(rows(folder)) < 4:
             assert time.monotonic() < until
             time.sleep(0.1)
         below = descendants(process.pid)
