@@ -65,6 +65,29 @@ def slept(seconds: float) -> list[float]:
     return [before, time.time() - before, time.monotonic() - began]
 
 
+def clock_readings() -> dict[str, object]:
+    """How a clock is read: by a loop until it moves, by a child process at once, and after a child has slept 1 ms."""
+    time.sleep(0.001)
+    began, loops = time.monotonic_ns(), 0
+    while time.monotonic_ns() == began:
+        loops += 1
+    steps = [time.monotonic_ns() for _ in range(3)]
+    time.sleep(0.001)
+    began = time.monotonic_ns()
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writer, str(time.monotonic_ns()).encode())
+        time.sleep(0.001)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {
+        "loops": loops,
+        "steps": [steps[1] - steps[0], steps[2] - steps[1]],
+        "child_ns": int(os.read(reader, 100)) - began,
+        "after_ns": time.monotonic_ns() - began,
+    }
+
+
 def main() -> None:
     clock, folder, argument = sys.argv[1:]
     sys.stdout.buffer.write(sys.stdin.buffer.read())
@@ -79,6 +102,7 @@ def main() -> None:
         "argument": argument,
         "package": scenarios.vm.__name__,
         "slept": slept(3600 if clock == "virtual" else 1.5),
+        "readings": clock_readings(),
         "ping_ms": [float(ms) for ms in re.findall(r"time=([\d.]+) ms", sh(CABLE))],
         "switch": sh(SWITCH).splitlines(),
         "abilities": sh(f'"$PY" -c "{ABILITIES}"') if clock == "wall" else None,

@@ -61,8 +61,12 @@ def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
     if clock == "virtual":  # an hour takes no time, and 5 ms are 5 ms
         assert passed_s == pytest.approx(3600, abs=0.1) and took_s < 300
         assert all(abs(ms - 5) <= 0.001 for ms in seen["ping_ms"]), seen["ping_ms"]
+        readings = seen["readings"]
+        assert 500 < readings["loops"] <= 1000 and readings["steps"] == [256, 256]  # who loops does not loop for ever
+        assert readings["child_ns"] == 0 and 1_000_000 <= readings["after_ns"] < 1_100_000  # one clock for all
     else:
         assert 1.5 <= passed_s < 30
+        assert 0 < seen["readings"]["child_ns"] < seen["readings"]["after_ns"]
         assert min(seen["ping_ms"]) >= 5 and statistics.median(seen["ping_ms"]) < 50
         lacking = "[Lack(what='Open vSwitch running', mend='service openvswitch-switch start')]"
         assert seen["abilities"] == f"{lacking} []\n"
