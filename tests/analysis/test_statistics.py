@@ -13,6 +13,7 @@ from scenarios.engines.model import Model
 from scenarios.experiment.statistics import series_of
 from scenarios.spec.load import Override, assignment, load_scenario
 from scenarios.spec.scenario import plain_values
+from tests.fakes.commands import scenario
 from topologies.conditions.sampler import SAMPLERS
 
 DRAWS = 1000
@@ -157,18 +158,43 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
                 assert 0.93 <= held <= 0.97, (mode, count)
 
 
-def test_an_order_of_which_one_step_is_open_is_open():
-    """Three clear steps do not make up for two modes that cannot be told apart."""
+def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.0, count=4000):
+    """Claims of series of these modes, whose times are those shares of the base's."""
     rng = np.random.default_rng(3)
+    times = {
+        mode: share + noise * rng.standard_normal(count) for mode, share in zip(order.split(), shares, strict=False)
+    }
+    return claims({mode: series(times_s, 10) for mode, times_s in times.items()})
 
-    def series(share):
-        return Series(np.arange(4000), share + 0.01 * rng.standard_normal(4000), 10)
 
-    times = {mode: series(share) for mode, share in {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}.items()}
-    assert claims(times).order_holds is True
-    times["ccl"] = series(1.0)
-    found = claims(times)
-    assert (found.order_holds, found.relations) == (None, ("~", ">", ">"))
+@pytest.mark.parametrize(
+    ("arguments", "order_holds", "joint_holds"),
+    [
+        ({}, True, True),
+        ({"order": "base wan ccl joint"}, False, True),
+        ({"shares": (1.0, 0.97, 0.93, 0.9)}, True, False),
+        ({"shares": (1.0, 1.0, 1.0, 0.999999), "noise": 0.5}, None, False),
+        # Three clear steps do not make up for two modes that cannot be told apart.
+        ({"shares": (1.0, 1.0, 0.7, 0.67), "noise": 0.01}, None, True),
+        ({"order": "base joint", "shares": (1.0, 0.67)}, None, True),
+        ({"order": "ccl wan"}, None, None),
+        ({"count": 3}, None, None),  # too few for an interval
+    ],
+)
+def test_claims_are_held_not_held_or_open(arguments, order_holds, joint_holds):
+    found = claims_of(**arguments)
+    assert (found.order_holds, found.joint_holds) == (order_holds, joint_holds)
+
+
+def test_collectives_hang_together_that_share_a_ring_or_conditions():
+    def blocks(setting):
+        return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
+
+    assert blocks(scenario()) == [1, 10, 1, 10]
+    assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
+    markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
+    assert min(markov) >= 30 and markov[0] == markov[2]
+    assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
 
 
 def papers(name, *assignments):

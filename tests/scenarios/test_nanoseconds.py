@@ -5,14 +5,12 @@ them anew, and says so.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from analysis.results import load
-from tests.conftest import PROJECT
+from tests.fakes.runs import ended
 
-ARGUMENTS = (
+ARGUMENTS = [
     "--engine",
     "emulation",
     "--gpus",
@@ -23,14 +21,12 @@ ARGUMENTS = (
     "base,wan,ccl,joint",
     "--seed",
     "3",
-)
+]
 RECORDED = Path(__file__).with_name("nanoseconds.json")
 
 
 def test_every_mode_takes_the_recorded_nanoseconds(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), *ARGUMENTS, "--out", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    ended(*ARGUMENTS, "--out", "run", cwd=tmp_path)
     rows = load(tmp_path / "run")
     found = {
         (row["mode"], row.collective): [round(row.completion_s * 1e9), list(row.ring), list(row.paths), row.drops]
