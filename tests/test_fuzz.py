@@ -276,10 +276,7 @@ def test_the_fabric_that_the_controller_is_given(data: bytes) -> None:
         assert isinstance(spec, FabricSpec)
 
 
-JSON_FILE = [
-    b"{", b"}", b"[", b"]", b":", b",", b'"', b"null", b"-1", b"1e999", b'"format": 2', b'"ended": null', b"9" * 5000,
-    b"\xff", b"PAR1", b"\n",
-]  # fmt: skip
+JSON_FILE = [*JSON, b"null", b'"format": 2', b'"ended": null', b"PAR1"]
 POINT = Point("emulation", 0, "base")
 PARTS = [f"parts/emulation-0000-base-00000000.{what}.parquet" for what in ("collectives", "transfers")]
 FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parquet", *PARTS]

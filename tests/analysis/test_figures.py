@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
@@ -16,7 +14,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures.__main__ import draw
+from analysis.figures import __main__ as figures
+from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
@@ -183,42 +182,39 @@ def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):
     assert any("$\\frac{<b>&$" in text for text in texts)
 
 
-def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "analysis.figures", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
-
-
-def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_path):
+def test_the_command_names_what_it_wrote_and_draws_the_collective_asked_for(tmp_path, capsys):
     run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
-    ended = command(run, "--collective", 3)
-    assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
+    assert main([str(run), "--collective", "3"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
     assert {row["collective"] for row in data(run, "paper-timeline")} == {"3"}
-    ended = command(run, "--collective", 800)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "no collective 800" in ended.stderr
+    assert main([str(run), "--collective", "800"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "no collective 800" in err
 
 
-def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
-    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
-    shutil.copytree(run, tmp_path / "lacking")
-    settings = json.loads((run / "settings.json").read_text())
-    del settings[0]["values"]["run.seed"]
-    (tmp_path / "lacking" / "settings.json").write_text(json.dumps(settings))
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [("nowhere", 2, "nowhere"), ("empty", 2, "not a run folder"), ("lacking", 1, "run.seed"), ("taken", 1, "figures")],
+)
+def test_what_cannot_be_drawn_or_written_is_one_sentence(tmp_path, capsys, name, status, words):
+    run = write_run(tmp_path / "lacking", overrides={"fabric.gpus": 4}, modelled=4, engines=("model",))
     shutil.copytree(run, tmp_path / "taken")
     (tmp_path / "taken" / "figures").write_text("a file")
     (tmp_path / "empty").mkdir()
-    for name, status, words in (
-        ("nowhere", 2, "nowhere"),
-        ("empty", 2, "not a run folder"),
-        ("lacking", 1, "run.seed"),
-        ("taken", 1, "figures"),
-    ):
-        ended = command(tmp_path / name)
-        assert (ended.returncode, ended.stdout) == (status, ""), (name, ended.stderr)
-        assert len(ended.stderr.splitlines()) == 1, ended.stderr
-        assert words in ended.stderr
+    settings = json.loads((run / "settings.json").read_text())
+    del settings[0]["values"]["run.seed"]
+    (run / "settings.json").write_text(json.dumps(settings))
+    assert main([str(tmp_path / name)]) == status
+    out, err = capsys.readouterr()
+    assert out == "" and words in err and len(err.splitlines()) == 1
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figures, "draw", interrupted)
+    assert figures.main(["run"]) == 130 and capsys.readouterr() == ("", "")
 
 
 MACHADO = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB

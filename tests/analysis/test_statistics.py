@@ -1,4 +1,4 @@
-"""Statistics of completion times: right values, intervals that hold as often as they say, claims and answers."""
+"""Statistics of completion times: right values, intervals that hold as often as they say, claims, answer, fidelity."""
 
 import math
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 
 from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import claims, is_papers
+from analysis.statistics.fidelity import certificate
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
 from scenarios.experiment.statistics import series_of
@@ -106,14 +107,6 @@ def test_times_of_a_trace_hang_together_as_long_as_they_resemble_each_other() ->
     assert 100 < block(np.repeat(random.random(500), 8)) < 4000 // 5
     slow = np.repeat(random.random(10), 100)
     assert math.isnan(summarise(series(slow, block(slow))).mean_s.low)
-
-
-def test_what_makes_no_series_is_refused() -> None:
-    for number, times, block in ((0, 0, 10), (5, 5, 0), (5, 6, 1)):
-        with pytest.raises(ValueError, match=r"must be 1 or more|of shape"):
-            Series(np.arange(number), np.ones(times), block)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        summarise(series(np.ones(5)), confidence=95)
 
 
 # What is drawn, and the collectives of a draw: the least number that has intervals, and one that is typical.
@@ -250,9 +243,6 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
     assert "95 % interval 30.0 to 30.0 %" in text
     few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
     assert "too few" in few and "measured" in few and "joint has the least mean" in few
-
-
-def test_the_answer_counts_where_each_mode_wins():
     shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
     text = answer([contest(times) for times in shares])
     assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
@@ -260,3 +250,37 @@ def test_the_answer_counts_where_each_mode_wins():
     assert "at all 2" in answer([contest(times) for times in shares[:2]])
     assert "no mode to compare" in answer([contest({"wan": 0.8})])
     assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
+
+
+def measured(measured_s, predicted_s, drops=0, late=False):
+    return np.array([measured_s]), np.array([predicted_s]), np.array([drops]), np.array([late])
+
+
+def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
+    assert certificate([]) is None
+    none = np.zeros(0)
+    assert certificate([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
+    found = certificate([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
+    assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
+    assert 0.0198 <= found.p99_abs_error <= 0.02
+
+
+def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
+    for parts, holds, warned in (
+        ([measured(1.0, 1.0)], True, False),
+        ([measured(1.000004, 1.0)] * 3, True, False),
+        ([measured(1.0, 1.0, 3)], True, True),
+        ([measured(1.02, 1.0)] * 3, False, True),
+        ([measured(1.0, 1.0)] * 2 + [measured(1.011, 1.0)], False, True),
+    ):
+        found = certificate(parts)
+        assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
+
+
+def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():
+    found = certificate(
+        [measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True
+    )
+    assert found.late == 2 and "too slow for 2 collectives" in str(found)
+    punctual = certificate([measured(1.0, 1.0)], is_real=True)
+    assert (punctual.late, punctual.warnings) == (0, ())
