@@ -28,7 +28,7 @@ MODES = ["base", "ccl", "wan", "joint"]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A drawn run of both engines: more collectives reckoned than measured, at two chunk sizes."""
+    """A drawn run of both engines: more collectives predicted than measured, at two chunk sizes."""
     folder = tmp_path_factory.mktemp("runs") / "both"
     write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=600, emulated=12)
     draw(folder)
@@ -235,7 +235,7 @@ def lab(colour: str, seen: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_modes_are_told_apart_in_grey_and_with_any_colour_vision():
+def test_modes_differ_in_grey_and_with_any_colour_vision():
     assert list(MODE_STYLES) == MODES
     for look in (lambda colour: colour, paler):
         least = 12 if look is not paler else 6

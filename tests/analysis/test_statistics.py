@@ -122,7 +122,7 @@ CASES = {
 def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
     """Over a thousand draws of every mode; the truth is the mean of them all. 3 standard errors are 2 %."""
     values, counts = CASES[sampler]
-    # A trace is what somebody recorded: here of a network whose conditions are drawn afresh each time.
+    # A trace is a recording: here of a network whose conditions are drawn afresh each time.
     values = {
         "conditions.sampler": "uniform" if sampler == "trace" else sampler,
         "collective.count": DRAWS * max(counts),
@@ -167,7 +167,7 @@ def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.
         ({"order": "base wan ccl joint"}, False, True),
         ({"shares": (1.0, 0.97, 0.93, 0.9)}, True, False),
         ({"shares": (1.0, 1.0, 1.0, 0.999999), "noise": 0.5}, None, False),
-        # Three clear steps do not make up for two modes that cannot be told apart.
+        # Three clear steps do not make up for two modes that cannot be distinguished.
         ({"shares": (1.0, 1.0, 0.7, 0.67), "noise": 0.01}, None, True),
         ({"order": "base joint", "shares": (1.0, 0.67)}, None, True),
         ({"order": "ccl wan"}, None, None),

@@ -1,6 +1,6 @@
 """Runs inside a wall-clock VM with Open vSwitch up: experiments on the VM's kernel as if it were the machine's own.
 
-Prints one JSON object: how a run ended and what it said, how one ended that got SIGTERM in the middle, and what each of
+Prints one JSON object: how a run ended and its output, how one ended that got SIGTERM in the middle, and what each of
 the two has left behind.
 """
 

@@ -66,15 +66,15 @@ def test_what_is_declared_is_read_and_written_back_the_same(
         ({"since": 1}, "since", "unknown key of a fault"),
     ],
 )
-def test_every_mistake_is_told_at_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
+def test_every_mistake_names_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
     table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in (DOWN | change).items())
     good = ", ".join(f"{key} = {json.dumps(value)}" for key, value in DOWN.items())
     path = tmp_path / "mine.toml"
     path.write_text(f"fault = [{{ {good} }}, {{ {table} }}]\n")
-    with pytest.raises(ScenarioError) as told:
+    with pytest.raises(ScenarioError) as refusal:
         load_scenario(str(path))
-    assert len(told.value.mistakes) == 1
-    assert told.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in told.value.mistakes[0]
+    assert len(refusal.value.mistakes) == 1
+    assert refusal.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in refusal.value.mistakes[0]
 
 
 # --- what the model makes of them -----------------------------------------------------------------------------------

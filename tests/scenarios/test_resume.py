@@ -42,7 +42,7 @@ def is_run(folder):
 def killed(*arguments, folder, cwd, after_s, there=is_run):
     """Run the command and kill it and all of its processes with kill -9 so long after that was there in its folder.
 
-    Returns whether it was killed before it ended, and what it had said.
+    Returns whether it was killed before it ended, and its error output.
     """
     with started(*arguments, cwd=cwd) as process:
         until = time.monotonic() + 120
@@ -139,7 +139,7 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
         assert len(transfers) == 2 * 12 * 7 * 8
 
 
-def test_a_complete_run_is_told_again_and_nothing_is_run(tmp_path):
+def test_a_complete_run_is_shown_again_and_nothing_is_run(tmp_path):
     out, _ = ended("--engine", "model", "--collectives", "20", "--json", "--out", "run", cwd=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     again, said = ended("--resume", "run", "--json", cwd=tmp_path)

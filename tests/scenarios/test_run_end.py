@@ -59,7 +59,7 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
         while not list(tmp_path.glob("killed/provenance.json")):
             time.sleep(0.05)
         (command, *_) = descendants(process.pid)
-        os.kill(command, signal.SIGSTOP)  # it does not hear the signal
+        os.kill(command, signal.SIGSTOP)  # so that the signal does not reach it
         process.send_signal(signal.SIGINT)
 
     arguments = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "killed"]

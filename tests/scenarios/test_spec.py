@@ -54,6 +54,23 @@ def test_an_empty_file_is_the_defaults_which_the_paper_spells_out(load):
     assert empty == paper
 
 
+@pytest.mark.parametrize(
+    ("names", "key", "values"),
+    [
+        (("fig4a", "fig5a"), "collective.chunk", [8_000_000, 16_000_000, 32_000_000, 64_000_000]),
+        (("fig4b", "fig5b"), "conditions.wan_delay", [10e-6, 100e-6, 1e-3, 10e-3]),
+    ],
+)
+def test_the_figures_are_the_papers(names, key, values):
+    for name, gpus in zip(names, (8, 16), strict=True):
+        scenario = load_scenario(name)
+        assert (scenario.gpus, scenario.collective.count) == (gpus, 100_000)
+        assert [setting.value(key) for setting in scenario.settings()] == values
+        first = scenario.settings()[0]
+        assert first.collective.chunk_bytes == (64_000_000 if key == "conditions.wan_delay" else 8_000_000)
+        assert first.conditions.wan_delay_s == 10e-6
+
+
 WAN = 'wan = { routers = ["A"], links = [["s0b0", "A"], ["A", "s1b0"]] }'
 TEXTS = [
     '[fabric]\ngpus = [3, 5]\nleaves = [1, 2]\nwan = "five-router"',

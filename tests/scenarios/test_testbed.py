@@ -1,4 +1,4 @@
-"""A collective of a testbed whose parts only say what they are told to: what of it reaches the record and its JSON."""
+"""A collective of a testbed with scripted parts: what of it reaches the record and its JSON."""
 
 from types import SimpleNamespace
 from typing import Any
