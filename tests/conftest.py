@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -34,17 +33,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(following, fcntl.LOCK_UN)
         return (yield)
-
-
-def panicking(folder: Path, image: Path, *words: str) -> Path:
-    """A kernel that has every option of `image`, and at boot prints these lines and ends as one that panics does."""
-    fake = folder / "linux-that-panics"
-    lines = "".join(f"echo {shlex.quote(line)}\n" for line in words)
-    fake.write_text(
-        f'#!/bin/sh\n[ "$1" != --showconfig ] || exec {shlex.quote(str(image))} --showconfig\n{lines}exit 134\n'
-    )
-    fake.chmod(0o755)
-    return fake
 
 
 class VM:

@@ -1,23 +1,107 @@
-"""Whatever is read from outside, random and mutated: an answer or one sentence, soon, and within bounds of memory."""
+"""Whatever is read from outside, random and mutated: an answer or one sentence, soon, and within bounds of memory.
+
+`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of a hundred.
+"""
 
 import json
 import math
+import os
+import shutil
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from analysis.results import reader, schema
+from analysis.results.rows import Point
+from analysis.results.writer import Writer, write_table
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
 from scenarios.spec import FOLDER, ScenarioError, load
-from scenarios.spec.scenario import Scenario
-from tests.fuzz import anything, bounded, fuzzed, json_values, mutated, one_line
+from scenarios.spec.scenario import KEYS, Scenario, from_json, to_json
+from tests.fakes.stored import some_rows, write_run
 from topologies import units
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
+
+EXAMPLES = int(os.environ.get("LONGHAUL_FUZZ", "100"))
+HANG_S = 20  # for what takes milliseconds, on a machine that is busy
+MEMORY_BYTES = 64 << 20
+
+fuzzed = settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None
+)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fail where what is done within does not end, or takes more memory than anything so small can need."""
+
+    def hung(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"it has not ended after {HANG_S} s")
+
+    before = signal.signal(signal.SIGALRM, hung)
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert peak < MEMORY_BYTES, f"it took {peak:,} bytes"
+
+
+def one_line(error: BaseException) -> None:
+    """An error's message is one line that can be shown, and not a long one."""
+    text = str(error)
+    assert text and "\n" not in text and len(text) < 2000, text
+
+
+@st.composite
+def mutated(draw: st.DrawFn, seeds: list[bytes], words: list[bytes]) -> bytes:
+    """One of the seeds with a few bytes changed, cut out, doubled, or replaced by words of the format."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.integers(0, len(data)))
+        end = draw(st.integers(at, min(len(data), at + 40)))
+        change = draw(st.integers(0, 5))
+        if change == 0:
+            data[at:end] = draw(st.binary(max_size=8))
+        elif change == 1:
+            data[at:end] = b""
+        elif change == 2:
+            data[at:at] = data[at:end] * draw(st.integers(1, 20))
+        elif change == 3:
+            data[at:end] = draw(st.sampled_from(words))
+        elif change == 4:
+            del data[at:]
+        elif at < len(data):
+            data[at] ^= 1 << draw(st.integers(0, 7))
+    return bytes(data)
+
+
+def anything(words: list[bytes]) -> st.SearchStrategy[bytes]:
+    """Bytes at random, and words of the format one after the other."""
+    return st.binary(max_size=300) | st.lists(st.sampled_from(words), max_size=40).map(b"".join)
+
+
+def json_values(names: list[str]) -> st.SearchStrategy[Any]:
+    """Values that JSON can hold, with these names among an object's keys, and numbers of every size."""
+    numbers = st.integers() | st.integers(-(10**30), 10**30) | st.floats() | st.sampled_from([2**63, 10**300, -0.0])
+    leaves = st.none() | st.booleans() | numbers | st.text(max_size=20) | st.sampled_from(names)
+    keys = st.sampled_from(names) | st.text(max_size=5)
+    return st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=30)
+
 
 FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
 LINKS = [link.name for link in FABRIC.links]
@@ -76,6 +160,7 @@ def test_the_scenario_loader(data: bytes) -> None:
         assert isinstance(scenario, Scenario)
     path.write_text(load.resolved(scenario))
     assert load.load_scenario(str(path)) == scenario
+    assert all(from_json(to_json(setting)) == setting for setting in scenario.settings())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,6 +170,15 @@ def _scratch(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 _SCRATCH = Path()
+
+
+@fuzzed
+@given(st.sampled_from([*KEYS, *(f"sweep.{key}" for key in KEYS)]) | st.text(max_size=20), mutated([b"8"], TOML))
+def test_an_option_that_sets_a_key(key: str, value: bytes) -> None:
+    try:
+        load.load_scenario("paper", [load.assignment(f"{key}={os.fsdecode(value)}")])
+    except ScenarioError as error:
+        assert error.mistakes and all(line.isprintable() for line in error.mistakes)
 
 
 UNITS = ["Gbit/s", "bit/s", "MB", "MiB", "us", "ms", " ", "-", "–", ".", "1", "9" * 30, "0", "e5", "nan", "inf", "−", "µs", "٣"]  # fmt: skip  # noqa: E501
@@ -180,3 +274,43 @@ def test_the_fabric_that_the_controller_is_given(data: bytes) -> None:
             one_line(error)
             return
         assert isinstance(spec, FabricSpec)
+
+
+JSON_FILE = [*JSON, b"null", b'"format": 2', b'"ended": null', b"PAR1"]
+POINT = Point("emulation", 0, "base")
+PARTS = [f"parts/emulation-0000-base-00000000.{what}.parquet" for what in ("collectives", "transfers")]
+FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parquet", *PARTS]
+
+
+@pytest.fixture(scope="module")
+def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small complete run, and a part of its rows as if it were not complete."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
+    writer = Writer(folder, reader.read_settings(folder), {POINT: 3})
+    writer.add(POINT, some_rows(0, 3, measured=True))
+    account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
+    account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
+    record = {"engine": "emulation", "setting": 0, "mode": "base", **account}
+    write_table(folder / "faults.parquet", schema.FAULTS, [schema.faults_table([record])])
+    return folder
+
+
+@fuzzed
+@given(st.sampled_from(FILES), st.booleans(), st.data())
+def test_the_results_reader(stored_run: Path, name: str, complete: bool, data: st.DataObject) -> None:
+    folder = _SCRATCH / "mutated"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(stored_run, folder)
+    listed = reader.read_settings(folder)
+    if not complete:  # then the parts are read
+        provenance = json.loads((folder / "provenance.json").read_text())
+        (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
+    seed = (folder / name).read_bytes()
+    (folder / name).write_bytes(data.draw(mutated([seed], JSON_FILE) | anything(JSON_FILE)))
+    with bounded():
+        for read in (lambda: reader.open_run(folder), lambda: Writer(folder, listed, {POINT: 3})):
+            try:
+                read()
+            except reader.ResultsError as error:
+                one_line(error)

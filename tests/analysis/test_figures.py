@@ -5,10 +5,6 @@ import itertools
 import json
 import math
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
@@ -18,8 +14,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.figures.__main__ import draw
-from analysis.figures.collective import Move, lanes
+from analysis.figures import __main__ as figures
+from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
@@ -32,7 +28,7 @@ MODES = ["base", "ccl", "wan", "joint"]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A drawn run of both engines: more collectives reckoned than measured, at two chunk sizes."""
+    """A drawn run of both engines: more collectives predicted than measured, at two chunk sizes."""
     folder = tmp_path_factory.mktemp("runs") / "both"
     write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=600, emulated=12)
     draw(folder)
@@ -176,73 +172,49 @@ def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
 
 
 def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):
-    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=6, emulated=6)
-    settings = json.loads((run / "settings.json").read_text())
-    settings[0]["label"] = "$\\frac{<b>&$"
-    (run / "settings.json").write_text(json.dumps(settings))
-    provenance = json.loads((run / "provenance.json").read_text())
-    (run / "provenance.json").write_text(json.dumps(provenance | {"name": "../../out of/here"}))
+    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=6, engines=("model",))
+    for name, old, new in (("settings", "4 GPUs", "$\\\\frac{<b>&$"), ("provenance", '"paper"', '"../../out of/here"')):
+        path = run / f"{name}.json"
+        path.write_text(path.read_text().replace(old, new))
     files = draw(run)
     assert {path.parent for path in files} == {run / "figures"}
-    assert any(
-        "$\\frac{<b>&$" in "".join(ET.fromstring(path.read_text()).itertext())
-        for path in files
-        if path.suffix == ".svg"
-    )
+    texts = ["".join(ET.fromstring(path.read_text()).itertext()) for path in files if path.suffix == ".svg"]
+    assert any("$\\frac{<b>&$" in text for text in texts)
 
 
-def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "analysis.figures", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
-
-
-def test_the_command_says_what_it_wrote_and_draws_the_collective_asked_for(tmp_path):
+def test_the_command_names_what_it_wrote_and_draws_the_collective_asked_for(tmp_path, capsys):
     run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
-    ended = command(run, "--collective", 3)
-    assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
+    assert main([str(run), "--collective", "3"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
     assert {row["collective"] for row in data(run, "paper-timeline")} == {"3"}
-    ended = command(run, "--collective", 800)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "no collective 800" in ended.stderr
+    assert main([str(run), "--collective", "800"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "no collective 800" in err
 
 
-@pytest.mark.parametrize(("module", "after_s"), [("figures", 0.3), ("report", 0)])
-def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
-    command = [sys.executable, "-m", f"analysis.{module}", str(both)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
-        maps = Path(f"/proc/{drawing.pid}/maps")
-        until = time.monotonic() + 60
-        while "numpy" not in maps.read_text() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert "numpy" in maps.read_text()
-        time.sleep(after_s)
-        drawing.send_signal(signal.SIGINT)
-        _, said = drawing.communicate(timeout=60)
-    assert drawing.returncode == 130
-    assert "Traceback" not in said
-
-
-def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
-    run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
-    shutil.copytree(run, tmp_path / "lacking")
-    settings = json.loads((run / "settings.json").read_text())
-    del settings[0]["values"]["run.seed"]
-    (tmp_path / "lacking" / "settings.json").write_text(json.dumps(settings))
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [("nowhere", 2, "nowhere"), ("empty", 2, "not a run folder"), ("lacking", 1, "run.seed"), ("taken", 1, "figures")],
+)
+def test_what_cannot_be_drawn_or_written_is_one_sentence(tmp_path, capsys, name, status, words):
+    run = write_run(tmp_path / "lacking", overrides={"fabric.gpus": 4}, modelled=4, engines=("model",))
     shutil.copytree(run, tmp_path / "taken")
     (tmp_path / "taken" / "figures").write_text("a file")
     (tmp_path / "empty").mkdir()
-    for name, status, words in (
-        ("nowhere", 2, "nowhere"),
-        ("empty", 2, "not a run folder"),
-        ("lacking", 1, "run.seed"),
-        ("taken", 1, "figures"),
-    ):
-        ended = command(tmp_path / name)
-        assert (ended.returncode, ended.stdout) == (status, ""), (name, ended.stderr)
-        assert len(ended.stderr.splitlines()) == 1, ended.stderr
-        assert words in ended.stderr
+    settings = json.loads((run / "settings.json").read_text())
+    del settings[0]["values"]["run.seed"]
+    (run / "settings.json").write_text(json.dumps(settings))
+    assert main([str(tmp_path / name)]) == status
+    out, err = capsys.readouterr()
+    assert out == "" and words in err and len(err.splitlines()) == 1
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figures, "draw", interrupted)
+    assert figures.main(["run"]) == 130 and capsys.readouterr() == ("", "")
 
 
 MACHADO = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -263,7 +235,7 @@ def lab(colour: str, seen: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_modes_are_told_apart_in_grey_and_with_any_colour_vision():
+def test_modes_differ_in_grey_and_with_any_colour_vision():
     assert list(MODE_STYLES) == MODES
     for look in (lambda colour: colour, paler):
         least = 12 if look is not paler else 6
@@ -376,12 +348,3 @@ def test_no_node_of_a_fabric_stands_on_another_nor_on_a_link(spec):
         for name, place in placed.items():
             if name not in (link.src, link.dst):
                 assert np.hypot(*(along - place).T).min() > NODE, (link.name, name)
-
-
-def test_moves_share_a_lane_only_one_after_the_other():
-    def move(leaves_s, end_s):
-        return Move(step=1, src=0, dst=1, chunk=0, start_s=0, leaves_s=leaves_s, end_s=end_s)
-
-    moves = [move(0, 3), move(1, 4), move(3, 5), move(3.95, 8)]
-    assert lanes(moves) == [0, 1, 0, 2]
-    assert lanes(moves, touching=0.05) == [0, 1, 0, 1]

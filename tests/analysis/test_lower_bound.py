@@ -57,41 +57,27 @@ def test_direct_sending_over_every_link_at_once_does_not_beat_it() -> None:
     assert bound <= once_over + spread
 
 
-def test_it_is_what_a_narrow_wan_takes() -> None:
-    fabric = build_fabric(FabricSpec(gpus_per_site=(5, 3), border_routers=1))
-    delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-3))
-    rates = uniform_rates(fabric, intra_bps=1e15, wan_bps=1e9)
-    bound = lower_bound_s(fabric, rates, delays_s=delays, chunk_bytes=CHUNK)[0]
-    assert bound == pytest.approx(5 * 8 * CHUNK / 1e9 + 1e-3 + 2 * 0.7e-6, rel=1e-12)
+BITS = 8 * CHUNK
+FORMS = {  # GPUs, routers or WAN, (inner, WAN) bit/s, (inner, WAN) delay, narrow links and their rate, the closed form
+    "a narrow WAN": ((5, 3), 1, (1e15, 1e9), (0.7e-6, 1e-3), None, 5 * BITS / 1e9 + 1e-3 + 2 * 0.7e-6),
+    "into a narrow GPU": ((3, 3), 2, (1e12, 1e12), (1e-6, 1e-5), (">g4", 1e9), 5 * BITS / (4 * 1e9) + 1e-6),
+    # its chunk has to reach the far site too
+    "out of a narrow GPU": ((3, 3), 2, (1e12, 1e12), (1e-6, 1e-5), ("g4>", 1e8), BITS / (4 * 1e8) + 2e-6 + 10e-6),
+    # four chunks over two links between transit routers
+    "a narrow place in the WAN": ((4, 4), FIVE, (1e13, 1e12), (0, 0), ("R1>R2 R0>R4", 1e9), 4 * BITS / 2e9),
+    # R0, R4 and R3 lie between the two sites
+    "delay alone": ((4, 4), FIVE, (1e25, 1e25), (0.7e-6, 1e-2), None, 4 * 1e-2 + 2 * 0.7e-6),
+}
 
 
-def test_it_is_what_a_narrow_gpu_takes() -> None:
-    fabric = build_fabric(FabricSpec(gpus_per_site=(3, 3)))
-    delays = delays_s(fabric, ConditionsSpec(intra_delay_s=1e-6))
-    rates = uniform_rates(fabric, intra_bps=1e12, wan_bps=1e12)
-    into = [link.index for link in fabric.links if link.dst == "g4"]
-    rates[0, into] = 1e9
-    bound = lower_bound_s(fabric, rates, delays_s=delays, chunk_bytes=CHUNK)[0]
-    assert bound == pytest.approx(5 * 8 * CHUNK / (len(into) * 1e9) + 1e-6, rel=1e-12)
-    rates = uniform_rates(fabric, intra_bps=1e12, wan_bps=1e12)
-    out_of = [link.index for link in fabric.links if link.src == "g4"]
-    rates[0, out_of] = 1e8  # its chunk has to reach the far site too
-    bound = lower_bound_s(fabric, rates, delays_s=delays, chunk_bytes=CHUNK)[0]
-    assert bound == pytest.approx(8 * CHUNK / (len(out_of) * 1e8) + 2e-6 + 10e-6, rel=1e-12)
-
-
-def test_a_narrow_place_between_transit_routers_counts() -> None:
-    fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4), wan=FIVE))
-    rates = uniform_rates(fabric, intra_bps=1e13, wan_bps=1e12)
-    narrow = [link.index for link in fabric.links if link.name in ("R1>R2", "R0>R4")]
-    rates[0, narrow] = 1e9
-    delays = np.zeros(len(fabric.links))
-    bound = lower_bound_s(fabric, rates, delays_s=delays, chunk_bytes=CHUNK)[0]
-    assert bound == pytest.approx(4 * 8 * CHUNK / 2e9, rel=1e-9)
-
-
-def test_delay_alone_bounds_a_chunk_of_next_to_nothing() -> None:
-    fabric = build_fabric(FabricSpec(wan=FIVE))
-    delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-2))
-    bound = lower_bound_s(fabric, uniform_rates(fabric, intra_bps=1e15, wan_bps=1e15), delays_s=delays, chunk_bytes=1)
-    assert bound[0] == pytest.approx(4 * 1e-2 + 2 * 0.7e-6, rel=1e-9)  # R0, R4 and R3 lie between the two sites
+@pytest.mark.parametrize(("gpus", "wan", "rates", "delays", "narrow", "form"), FORMS.values(), ids=FORMS)
+def test_it_is_the_closed_form(gpus, wan, rates, delays, narrow, form) -> None:
+    chosen = {"wan": wan} if isinstance(wan, WanSpec) else {"border_routers": wan}
+    fabric = build_fabric(FabricSpec(gpus_per_site=gpus, **chosen))
+    rates_bps = uniform_rates(fabric, intra_bps=rates[0], wan_bps=rates[1])
+    delays_s = np.array([delays[link.kind == "wan"] for link in fabric.links])
+    for link in fabric.links if narrow else ():
+        if any(name in (link.name, f">{link.dst}", f"{link.src}>") for name in narrow[0].split()):
+            rates_bps[0, link.index] = narrow[1]
+    bound = lower_bound_s(fabric, rates_bps, delays_s=delays_s, chunk_bytes=CHUNK)[0]
+    assert bound == pytest.approx(form, rel=1e-9)

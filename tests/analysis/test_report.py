@@ -19,7 +19,7 @@ from analysis.results.reader import load
 from tests.fakes import browser
 from tests.fakes.stored import write_run
 
-SIZES = [(1400, 900), (1200, 900), (390, 844)]
+SIZES = [(1200, 900), (390, 844)]
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
     assert float(drawn["base"]["total_s"]) == pytest.approx(total_s)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["wide", "1,200 px", "phone"])
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
 def test_a_browser_shows_it_without_complaint_and_within_the_screen(run, tmp_path, size):
     _, said = browser.run(tmp_path, (run / "report.html").as_uri(), size)
     assert browser.console(said) == []

@@ -1,4 +1,4 @@
-"""Statistics of completion times: right values, intervals that hold as often as they say, claims and answers."""
+"""Statistics of completion times: right values, intervals that hold as often as they say, claims, answer, fidelity."""
 
 import math
 from dataclasses import replace
@@ -8,11 +8,13 @@ import pytest
 
 from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import claims, is_papers
+from analysis.statistics.fidelity import certificate
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
 from scenarios.experiment.statistics import series_of
 from scenarios.spec.load import Override, assignment, load_scenario
 from scenarios.spec.scenario import plain_values
+from tests.fakes.commands import scenario
 from topologies.conditions.sampler import SAMPLERS
 
 DRAWS = 1000
@@ -107,14 +109,6 @@ def test_times_of_a_trace_hang_together_as_long_as_they_resemble_each_other() ->
     assert math.isnan(summarise(series(slow, block(slow))).mean_s.low)
 
 
-def test_what_makes_no_series_is_refused() -> None:
-    for number, times, block in ((0, 0, 10), (5, 5, 0), (5, 6, 1)):
-        with pytest.raises(ValueError, match=r"must be 1 or more|of shape"):
-            Series(np.arange(number), np.ones(times), block)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        summarise(series(np.ones(5)), confidence=95)
-
-
 # What is drawn, and the collectives of a draw: the least number that has intervals, and one that is typical.
 CASES = {
     "uniform": ({}, (60, 200)),
@@ -128,7 +122,7 @@ CASES = {
 def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
     """Over a thousand draws of every mode; the truth is the mean of them all. 3 standard errors are 2 %."""
     values, counts = CASES[sampler]
-    # A trace is what somebody recorded: here of a network whose conditions are drawn afresh each time.
+    # A trace is a recording: here of a network whose conditions are drawn afresh each time.
     values = {
         "conditions.sampler": "uniform" if sampler == "trace" else sampler,
         "collective.count": DRAWS * max(counts),
@@ -157,18 +151,43 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
                 assert 0.93 <= held <= 0.97, (mode, count)
 
 
-def test_an_order_of_which_one_step_is_open_is_open():
-    """Three clear steps do not make up for two modes that cannot be told apart."""
+def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.0, count=4000):
+    """Claims of series of these modes, whose times are those shares of the base's."""
     rng = np.random.default_rng(3)
+    times = {
+        mode: share + noise * rng.standard_normal(count) for mode, share in zip(order.split(), shares, strict=False)
+    }
+    return claims({mode: series(times_s, 10) for mode, times_s in times.items()})
 
-    def series(share):
-        return Series(np.arange(4000), share + 0.01 * rng.standard_normal(4000), 10)
 
-    times = {mode: series(share) for mode, share in {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}.items()}
-    assert claims(times).order_holds is True
-    times["ccl"] = series(1.0)
-    found = claims(times)
-    assert (found.order_holds, found.relations) == (None, ("~", ">", ">"))
+@pytest.mark.parametrize(
+    ("arguments", "order_holds", "joint_holds"),
+    [
+        ({}, True, True),
+        ({"order": "base wan ccl joint"}, False, True),
+        ({"shares": (1.0, 0.97, 0.93, 0.9)}, True, False),
+        ({"shares": (1.0, 1.0, 1.0, 0.999999), "noise": 0.5}, None, False),
+        # Three clear steps do not make up for two modes that cannot be distinguished.
+        ({"shares": (1.0, 1.0, 0.7, 0.67), "noise": 0.01}, None, True),
+        ({"order": "base joint", "shares": (1.0, 0.67)}, None, True),
+        ({"order": "ccl wan"}, None, None),
+        ({"count": 3}, None, None),  # too few for an interval
+    ],
+)
+def test_claims_are_held_not_held_or_open(arguments, order_holds, joint_holds):
+    found = claims_of(**arguments)
+    assert (found.order_holds, found.joint_holds) == (order_holds, joint_holds)
+
+
+def test_collectives_hang_together_that_share_a_ring_or_conditions():
+    def blocks(setting):
+        return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
+
+    assert blocks(scenario()) == [1, 10, 1, 10]
+    assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
+    markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
+    assert min(markov) >= 30 and markov[0] == markov[2]
+    assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
 
 
 def papers(name, *assignments):
@@ -224,9 +243,6 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
     assert "95 % interval 30.0 to 30.0 %" in text
     few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
     assert "too few" in few and "measured" in few and "joint has the least mean" in few
-
-
-def test_the_answer_counts_where_each_mode_wins():
     shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
     text = answer([contest(times) for times in shares])
     assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
@@ -234,3 +250,37 @@ def test_the_answer_counts_where_each_mode_wins():
     assert "at all 2" in answer([contest(times) for times in shares[:2]])
     assert "no mode to compare" in answer([contest({"wan": 0.8})])
     assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
+
+
+def measured(measured_s, predicted_s, drops=0, late=False):
+    return np.array([measured_s]), np.array([predicted_s]), np.array([drops]), np.array([late])
+
+
+def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
+    assert certificate([]) is None
+    none = np.zeros(0)
+    assert certificate([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
+    found = certificate([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
+    assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
+    assert 0.0198 <= found.p99_abs_error <= 0.02
+
+
+def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
+    for parts, holds, warned in (
+        ([measured(1.0, 1.0)], True, False),
+        ([measured(1.000004, 1.0)] * 3, True, False),
+        ([measured(1.0, 1.0, 3)], True, True),
+        ([measured(1.02, 1.0)] * 3, False, True),
+        ([measured(1.0, 1.0)] * 2 + [measured(1.011, 1.0)], False, True),
+    ):
+        found = certificate(parts)
+        assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
+
+
+def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():
+    found = certificate(
+        [measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True
+    )
+    assert found.late == 2 and "too slow for 2 collectives" in str(found)
+    punctual = certificate([measured(1.0, 1.0)], is_real=True)
+    assert (punctual.late, punctual.warnings) == (0, ())

@@ -46,7 +46,7 @@ def chromium() -> str:
 
 
 def run(folder: Path, address: str, size: tuple[int, int], *options: str) -> tuple[str, str]:
-    """Open a page; returns its elements once all is loaded, and what Chromium said on stderr."""
+    """Open a page; returns its elements once all is loaded, and what Chromium printed on stderr."""
     command = [chromium(), "--headless", "--disable-gpu", "--enable-logging=stderr", "--log-level=0", "--dump-dom"]
     command += ["--no-sandbox"] if os.geteuid() == 0 else []
     command += [f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}", *options, address]

@@ -31,14 +31,14 @@ def times(settings, model):
 
 
 class FakeTestbeds:
-    """Takes the place of the VMs: collectives take what the model predicts.
+    """Takes the place of the VMs: collectives take what the model predicts, with `changes` made to their records.
 
     Points of the modes in `failing` fail `times` times after two collectives. `tries` are the points that were begun,
     as (place, mode).
     """
 
-    def __init__(self, failing=(), times=2, error=EmulationError):
-        self.failing, self.times, self.error = failing, times, error
+    def __init__(self, failing=(), times=2, error=EmulationError, changes=lambda row, mode: {}):
+        self.failing, self.times, self.error, self.changes = failing, times, error, changes
         self.tries = []
 
     def run_point(self, task, put, on_start=None):
@@ -47,7 +47,8 @@ class FakeTestbeds:
         for k in range(task.setting.collective.count):
             if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
                 raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
-            reader.write((json.dumps(row(expected.of(k), k)) + "\n").encode())
+            found = row(expected.of(k), k)
+            reader.write((json.dumps(found | self.changes(found, task.mode)) + "\n").encode())
 
 
 def row(expected, k, faults=()):

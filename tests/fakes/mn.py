@@ -8,7 +8,7 @@ CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
 def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
     """Have mn ping all over a fabric while this controller runs, look at host `look`, and return all that is said.
 
-    Fails where mn does, where the controller ends before it is told to, and where mn leaves a bridge or a cable.
+    Fails where mn does, where the controller ends before it is stopped, and where mn leaves a bridge or a cable.
     """
     commands = vm.folder / "commands"
     commands.write_text(

@@ -23,7 +23,7 @@ def started(*arguments, cwd, **popen):
 
 
 def ended(*arguments, cwd, status=0, **popen):
-    """Run the command to its end; returns what it said."""
+    """Run the command to its end; returns its output and its error output."""
     with started(*arguments, cwd=cwd, **popen) as process:
         out, said = process.communicate(timeout=600)
     assert process.returncode == status, said

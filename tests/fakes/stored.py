@@ -14,11 +14,11 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
 from hosts.collectives.ring import ring_allgather
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.spec.scenario import Scenario, described
-from topologies.conditions.sampler import delays_s, sampler
-from topologies.fabric.fabric import build_fabric
+from topologies.conditions.sampler import delays_s
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""
@@ -56,8 +56,12 @@ def write_run(
     (directory / "scenario.toml").write_text(resolved(chosen))
     (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
     if "emulation" in engines:
-        conditions = [_conditions(place, setting, emulated) for place, setting in enumerate(chosen.settings())]
-        write_table(directory / "conditions.parquet", schema.CONDITIONS, conditions)
+        tables = []
+        for place, setting in enumerate(chosen.settings()):
+            drawn = conditions_of(setting)
+            delays = delays_s(drawn.fabric, setting.conditions)
+            tables.append(schema.conditions_table(place, 0, drawn.rates_bps(0, emulated), delays))
+        write_table(directory / "conditions.parquet", schema.CONDITIONS, tables)
     with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
         for point, rows in points.items():
             writer.add(point, rows.part(0, (unfinished or {}).get(point.mode, len(rows))))
@@ -83,18 +87,12 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
     }
 
 
-def _conditions(place: int, setting: Scenario, count: int) -> Any:
-    fabric = build_fabric(setting.fabric)
-    rates_bps = sampler(fabric, setting.conditions, seed=setting.run.seed).rates_bps(0, count)
-    return schema.conditions_table(place, 0, rates_bps, delays_s(fabric, setting.conditions))
-
-
 def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
-    fabric = build_fabric(setting.fabric)
+    conditions = conditions_of(setting)
     return decide(
-        fabric,
-        sampler(fabric, setting.conditions, seed=setting.run.seed),
-        delays_s=delays_s(fabric, setting.conditions),
+        conditions.fabric,
+        conditions,
+        delays_s=delays_s(conditions.fabric, setting.conditions),
         mode=MODES[mode],
         chunk_bytes=setting.collective.chunk_bytes,
         reembed_every=setting.collective.reembed_every,

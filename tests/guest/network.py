@@ -1,6 +1,6 @@
 """Runs inside the VM: builds fabrics, shapes them, sends over them; prints one JSON object of what was seen.
 
-What the network is like is told by ovs-vsctl, ovs-ofctl, ip and tc, raw; the tests compare it with the declared fabric.
+The network is shown by ovs-vsctl, ovs-ofctl, ip and tc, raw; the tests compare that with the declared fabric.
 """
 
 import ctypes
@@ -275,7 +275,7 @@ def many_classes() -> dict[str, Any]:
 
 
 def without_open_vswitch() -> dict[str, Any]:
-    """What is said of a network that cannot be, and what is left of it."""
+    """The error for a network that cannot be, and what is left of it."""
     before = sh("ip -br link")
     try:
         mininet_network.start(build_fabric(UNEQUAL), controller_port=6653)

@@ -1,6 +1,6 @@
 """Runs inside a wall-clock VM with Open vSwitch up: experiments on the VM's kernel as if it were the machine's own.
 
-Prints one JSON object: how a run ended and what it said, how one ended that got SIGTERM in the middle, and what each of
+Prints one JSON object: how a run ended and its output, how one ended that got SIGTERM in the middle, and what each of
 the two has left behind.
 """
 
@@ -42,7 +42,7 @@ def interrupted() -> int:
     """The exit status of a run that gets SIGTERM once its network is up and shaped."""
     with subprocess.Popen([*RUN, *SETTING, "--collectives", "500", "--out", "/tmp/second"]) as process:
         until = time.monotonic() + 120
-        while not list(Path("/tmp/second").glob("parts/*.collectives.parquet")):
+        while not list(Path("/tmp/second").glob("parts/[!.]*")):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.2)
         process.send_signal(signal.SIGTERM)

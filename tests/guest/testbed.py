@@ -1,8 +1,8 @@
-"""Runs inside the VM: a small experiment by hand, with something looked at or killed on the way.
+"""Runs inside the VM: small experiments by hand, with something looked at or killed on the way.
 
-``testbed.py SCENARIO MODE bytes`` prints, for each collective, the WAN ports that carried more than one megabyte and
-the links of the paths in use; ``testbed.py SCENARIO MODE controller|agent|switch`` kills that before the third
-collective and prints what became of it and of the collectives.
+`testbed.py SCENARIO MODE ACTION...` prints one JSON object of what was found, by ACTION. `bytes`: for each collective,
+the WAN ports that carried more than one megabyte and the links of the paths in use; `controller`, `agent` and `switch`
+kill that before the third collective: the numbers of the collectives, and what became of the faults.
 """
 
 import json
@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import psutil
 
@@ -18,7 +20,7 @@ from scenarios.policies.decide import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.testbed.record import CollectiveRecord, Event
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.testbed import Testbed
 
 COUNT = 4
 
@@ -40,7 +42,7 @@ def wan_ports(testbed: Testbed) -> dict[str, str]:
     return ports
 
 
-def watch(testbed: Testbed, mode: str) -> None:
+def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
     ports = wan_ports(testbed)
     before = sent_bytes()
     for row in testbed.run(MODES[mode], count=COUNT):
@@ -48,20 +50,20 @@ def watch(testbed: Testbed, mode: str) -> None:
         busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
         paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
         chosen = sorted(testbed.fabric.links[link].name for path in paths for link in path.links)
-        print(json.dumps({"busy": {k: v for k, v in busy.items() if v > 1_000_000}, "chosen": chosen}))
+        yield {"busy": {k: v for k, v in busy.items() if v > 1_000_000}, "chosen": chosen}
         before = after
 
 
-def kill(testbed: Testbed, mode: str, victim: str) -> None:
+def kill(testbed: Testbed, mode: str, victim: str) -> Iterator[Any]:
     events: list[Event] = []
     for row in Recovery(testbed, MODES[mode]).run(count=COUNT):
         if not isinstance(row, CollectiveRecord):
             events.append(row)
             if row["event"] == "ended":
                 for fault in fault_outcomes(events):
-                    print(f"{fault['what']}: {fault['outcome']}, {fault['collectives_lost']} lost", flush=True)
+                    yield f"{fault['what']}: {fault['outcome']}, {fault['collectives_lost']} lost"
             continue
-        print(row.collective, flush=True)
+        yield row.collective
         if row.collective != 1:
             continue
         if victim == "switch":
@@ -72,15 +74,12 @@ def kill(testbed: Testbed, mode: str, victim: str) -> None:
         os.kill(max(found), signal.SIGKILL)
 
 
-def main(scenario: str, mode: str, action: str) -> None:
-    try:
+def main(scenario: str, mode: str, *actions: str) -> None:
+    seen = {}
+    for action in actions:
         with Testbed(load_scenario(scenario)) as testbed:
-            if action == "bytes":
-                watch(testbed, mode)
-            else:
-                kill(testbed, mode, action)
-    except Failure as error:
-        print(f"error: {error}", flush=True)
+            seen[action] = list(watch(testbed, mode) if action == "bytes" else kill(testbed, mode, action))
+    print(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A bare Debian is laid by debootstrap and gets the project as `git` lists it and a user who may use sudo; then the
 Vagrantfile's own provisioner runs in it, and so does the command that the Vagrantfile promises. So a package that
-set-up does not install is missing there. Of this machine it has the kernel, the archives that apt is told of and the
+set-up does not install is missing there. Of this machine it has the kernel, the archives of its apt and the
 VM's kernel where that is of the same source: building it is begun, which takes all the tools, and not finished.
 """
 

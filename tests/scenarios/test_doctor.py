@@ -1,6 +1,7 @@
 """The command on machines that are not ready: ``--doctor``, the system's Python, and set-up."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.tools.doctor import CANNOT
-from tests.conftest import PROJECT, panicking
+from tests.conftest import PROJECT
 
 RUN = str(PROJECT / "scenarios" / "run.py")
 SETUP = str(PROJECT / "scenarios" / "setup.sh")
@@ -29,6 +30,17 @@ def test_here_the_default_works_and_it_has_been_tried() -> None:
     done = run(sys.executable, RUN, "--doctor")
     assert " yes" in done.stdout.splitlines()[1] and " yes" in done.stdout.splitlines()[2]
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["doctor:", "doctor:"]
+
+
+def panicking(folder: Path, image: Path, *words: str) -> Path:
+    """A kernel that has every option of `image`, and at boot prints these lines and ends as one that panics does."""
+    fake = folder / "linux-that-panics"
+    lines = "".join(f"echo {shlex.quote(line)}\n" for line in words)
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" != --showconfig ] || exec {shlex.quote(str(image))} --showconfig\n{lines}exit 134\n'
+    )
+    fake.chmod(0o755)
+    return fake
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from scenarios.testbed import launch
 from scenarios.tools import fault_campaign
 from scenarios.tools.fault_campaign import Outcome, drawn, run, sizes_of
 from tests.conftest import PROJECT
+from tests.fakes.commands import row
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
 DRILL = drawn(0, 1, 1)  # one fault: "controller killed", in mode joint
@@ -35,16 +36,12 @@ def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> No
     assert {drill.mode for drill in found} == {"base", "wan", "ccl", "joint"}
 
 
-def rows(count=6, change=lambda row: row, outcomes=(WELL,)):
+def rows(count=6, change=lambda found: found, outcomes=(WELL,)):
     """The VM's output for `count` collectives that went as planned, the last one changed, and what faults led to."""
-    setting = scenario_of(DRILL.text)
-    expected, n = Expectations(setting, DRILL.mode), setting.gpus
+    expected = Expectations(scenario_of(DRILL.text), DRILL.mode)
     for k in range(count):
-        found = expected.of(k)
-        row = {"collective": k, "completion_s": found.predicted_s, "drops": 0, "reembedded": False, "rerouted": True,
-               "ring": found.ring.tolist(), "path": found.path.tolist(), "start_ns": [0] * n,
-               "arrived_ns": [[10 * step for step in range(1, n)]] * n}  # fmt: skip
-        yield change(row) if k == count - 1 else row
+        found = row(expected.of(k), k)
+        yield change(found) if k == count - 1 else found
     if outcomes:
         yield {"event": {"event": "ended", "outcomes": outcomes}}
 
@@ -66,8 +63,8 @@ UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
         (rows(), 0, "Traceback (most recent call last)", [("wrong data", None, 0)]),
         (rows(outcomes=[WELL, UNDECLARED]), 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
         ([], vm.VMError("the VM died"), "", [("VM lost", "the VM died", 0)]),
-        (rows(2, change=lambda row: row | {"ring": row["ring"][::-1]}), 0, "", [("wrong data", None, 0)]),
-        (rows(2, change=lambda row: row | {"path": row["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
+        (rows(2, change=lambda one: one | {"ring": one["ring"][::-1]}), 0, "", [("wrong data", None, 0)]),
+        (rows(2, change=lambda one: one | {"path": one["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
     ],
 )
 def test_every_ending_has_its_name(monkeypatch, said, status, words, ended):
@@ -115,7 +112,7 @@ def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_
 @pytest.mark.parametrize(
     ("outcome", "leaves", "status"), [("hung", False, 1), ("recovered", True, 1), ("aborted", False, 0)]
 )
-def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, capsys, outcome, leaves, status):
+def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, outcome, leaves, status):
     left = []
 
     def drill(*_):
@@ -126,9 +123,6 @@ def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, capsys, out
     monkeypatch.setattr(fault_campaign, "run", drill)
     monkeypatch.setattr(sys, "argv", ["campaign.py", "--count", "1"])
     assert fault_campaign.main() == status
-    heading, _, *_, total = capsys.readouterr().out.splitlines()
-    found = dict(zip(heading.split(" | "), total.split(" | "), strict=True))
-    assert found[outcome] == "1" and ("left something" in found) == leaves
     for process in left:
         process.kill()
         process.wait()

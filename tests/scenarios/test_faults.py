@@ -1,7 +1,6 @@
 """Faults: how a scenario declares them, what they do to conditions, and what becomes of them in the VM."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,8 +18,9 @@ from scenarios.engines.prediction import Expectations
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
-from scenarios.spec.load import Override, load_scenario, resolved
+from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
+from tests.fakes.runs import ended
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
@@ -51,56 +51,30 @@ def test_what_is_declared_is_read_and_written_back_the_same(
     assert load(dict(fault.written())) == (fault,)
 
 
-def test_a_scenario_with_faults_is_resolved_to_itself(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('[[fault]]\nat = "40 ms into collective 12"\nwhat = "agent 3 killed"\n\n[[fault]]\n'
-                    'at = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"\n')  # fmt: skip
-    scenario = load_scenario(str(path))
-    first, second = scenario.faults
-    assert (first.kind, first.target, first.collective, first.after_s) == ("agent killed", "3", 12, 0.04)
-    assert (second.kind, second.ends, second.amount, second.lasts) == ("link loss", ("s0b0", "s1b0"), 0.01, 1)
-    path.write_text(resolved(scenario))
-    assert load_scenario(str(path)) == scenario
-
-
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
         ({"at": "tomorrow"}, "at", '"tomorrow" is not understood: allowed is "collective 12"'),
-        ({"at": 12}, "at", "12 is not understood"),
         ({"at": "collective 100000"}, "at", "collective 100,000 is not run: allowed is 0 to 99,999"),
-        ({"at": "4 parsec into collective 2"}, "at", "wrong unit for a delay"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
         ({"what": "link s0b0-s1b7 down"}, "what", "is no link: allowed is a cable of the fabric (did you mean"),
         ({"what": "switch s9b9 down"}, "what", "s9b9 is no switch: allowed is s0l0"),
         ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8: allowed is 0 to 7"),
-        ({"what": "agent 1 slow 1x"}, "what", "1x is not slower"),
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
         ({"what": "agent 1 killed"}, "for", "does nothing"),
-        ({"for": "ever"}, "for", '"ever" is not understood: allowed is "3 collectives"'),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
     ],
 )
-def test_every_mistake_is_told_at_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
+def test_every_mistake_names_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
     table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in (DOWN | change).items())
     good = ", ".join(f"{key} = {json.dumps(value)}" for key, value in DOWN.items())
     path = tmp_path / "mine.toml"
     path.write_text(f"fault = [{{ {good} }}, {{ {table} }}]\n")
-    with pytest.raises(ScenarioError) as told:
+    with pytest.raises(ScenarioError) as refusal:
         load_scenario(str(path))
-    assert len(told.value.mistakes) == 1
-    assert told.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in told.value.mistakes[0]
-
-
-def test_all_mistakes_are_told_at_once() -> None:
-    with pytest.raises(ScenarioError) as told:
-        load({"at": "never", "what": "nothing"}, {"at": "collective 1"})
-    assert [mistake.split(": ")[0] for mistake in told.value.mistakes] == [
-        "fault[1].at",
-        "fault[1].what",
-        "fault[2].what",
-    ]
+    assert len(refusal.value.mistakes) == 1
+    assert refusal.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in refusal.value.mistakes[0]
 
 
 # --- what the model makes of them -----------------------------------------------------------------------------------
@@ -240,13 +214,7 @@ for = "1 collective"
 
 def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
-    run = [sys.executable, str(PROJECT / "scenarios" / "run.py"), str(tmp_path / "struck.toml"), "--json"]
-    ended = subprocess.run(
-        [*run, "--engine", "emulation", "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    answer = json.loads(ended.stdout)
+    answer = json.loads(ended("struck.toml", "--json", "--engine", "emulation", "--out", "out", cwd=tmp_path)[0])
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12

@@ -15,9 +15,9 @@ import pytest
 
 from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
+from tests.fakes import runs
 from tests.fakes.processes import descendants, living
 
-RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
 _BACK_S = 5.0  # two seconds on a machine without other work
@@ -27,7 +27,7 @@ _STARTED_S = 0.3  # before that Python itself may not listen yet, and a signal k
 def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, float, str]:
     """Run, interrupt so long after the start, or after there is a run folder, if `begun`; return the exit status, how
     long it took to end, and the error output."""
-    with subprocess.Popen([*RUN, *SMALL, "--out", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+    with runs.started(*SMALL, "--out", folder, cwd=folder.parent) as run:
         while begun and not list(folder.parent.glob(f"{folder.name}*/{PROVENANCE}")) and run.poll() is None:
             time.sleep(0.01)
         time.sleep(after_s)
@@ -38,7 +38,7 @@ def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, floa
         took = time.monotonic() - began
     time.sleep(0.3)
     assert not set(below) & living().keys()
-    return run.returncode, took, said.decode()
+    return run.returncode, took, said
 
 
 @pytest.mark.parametrize("instants", [2, pytest.param(50, marks=pytest.mark.slow)])
@@ -63,8 +63,7 @@ def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_pa
             assert not folder.exists() or not any(folder.iterdir())
     assert unfinished, "every run was over, or not yet begun, when it was interrupted"
     for folder in unfinished[-1:]:
-        done = subprocess.run([*RUN, "--resume", str(folder)], capture_output=True, text=True, check=False, timeout=500)
-        assert done.returncode == 0, done.stderr
+        runs.ended("--resume", folder, cwd=tmp_path)
         assert len(load(folder)) == 2 * 2 * 6
 
 
@@ -177,7 +176,7 @@ def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
 
 
 def test_an_interrupt_while_modules_are_imported_leaves_no_trace() -> None:
-    for command, said in (((RUN[1], "--engine", "model"), "run.py: interrupted\n"), (("-m", "scenarios.vm"), "")):
+    for command, said in (((runs.RUN[1], "--engine", "model"), "run.py: interrupted\n"), (("-m", "scenarios.vm"), "")):
         # Python tells of every module once it is imported: so it is known when.
         watched = [sys.executable, "-X", "importtime", *command, "--", "true"]
         with subprocess.Popen(watched, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as process:

@@ -12,17 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.alpha_beta import completion_s
 from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
 from scenarios.engines.pool import Lost, processes, results
-from scenarios.policies.decide import MODES, decide
-from scenarios.spec.load import Override, load_scenario
+from scenarios.policies.decide import MODES
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
 from tests.fakes.processes import descendants, living
-from topologies.conditions.sampler import delays_s, sampler
-from topologies.fabric.fabric import build_fabric
 
 
 @settings(max_examples=25, deadline=None)
@@ -40,13 +36,13 @@ def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, cho
     assert all((whole[key] == parts[key]).all() for key in whole)
 
 
-def test_more_processes_change_no_number():
-    settings = load_scenario(
-        "fig4b", [Override("collective.count", 300, ""), Override("fabric.gpus", [3, 5], "")]
-    ).settings()
+def test_more_processes_change_no_number_and_another_seed_every_one():
+    swept = {"collective__count": 300, "fabric__gpus": [3, 5]}
+    settings = scenario(**swept, sweep__run__seed=[1, 2]).settings()
     alone, together = times(settings, Model(jobs=1, batch=100)), times(settings, Model(jobs=3, batch=40))
-    assert len(alone) == 16
+    assert len(alone) == 8
     assert all((alone[key] == together[key]).all() for key in alone)
+    assert not any((alone[0, mode] == alone[1, mode]).any() for mode in MODES)
 
 
 def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
@@ -59,24 +55,6 @@ def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
     # Times that delays hardly add to are in proportion to the chunk: the rates behind them are equal.
     small, large = (times(scenario(**fixed, collective__chunk=c).settings(), Model()) for c in ("500 MB", "1000 MB"))
     assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
-
-
-def test_the_engine_is_the_decisions_and_the_timing_model_and_nothing_else():
-    setting = scenario(collective__count=40, run__seed=5)
-    fabric = build_fabric(setting.fabric)
-    for mode in MODES.values():
-        decided = decide(
-            fabric,
-            sampler(fabric, setting.conditions, seed=5),
-            delays_s=delays_s(fabric, setting.conditions),
-            mode=mode,
-            chunk_bytes=8_000_000,
-            reembed_every=10,
-            start=0,
-            count=40,
-        )
-        expected = completion_s(decided.edge_alpha_s, decided.edge_beta_s)
-        assert (times([setting], Model(batch=7))[0, mode.name] == expected).all()
 
 
 def test_the_model_imports_nothing_that_is_large():

@@ -334,18 +334,3 @@ def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
             assert child.wait(timeout=60) == 128 + signal.SIGTERM
         finally:
             child.kill()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--cli", "--json"), "--json"),
-        (("--rate-scale", "1/1000"), "1/1000"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, RUN, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert ended.returncode == 2
-    assert named in ended.stderr and ended.stdout == "" and list(tmp_path.iterdir()) == []

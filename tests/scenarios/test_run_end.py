@@ -1,46 +1,28 @@
 """How a run of the command ends, and what it makes of where it is started: signals, terminals, pipes, folders."""
 
-import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
-import sys
 import time
 
-import pytest
-
 from analysis.results.reader import load
-from tests.conftest import PROJECT, panicking
 from tests.fakes.processes import descendants, living
-
-RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
-
-
-def run(*arguments, cwd, status=0, **environment):
-    done = subprocess.run(
-        [*RUN, *map(str, arguments)], cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-    return done
+from tests.fakes.runs import RUN, ended, started
 
 
-@pytest.mark.parametrize(
-    ("number", "group", "jobs", "status"), [(signal.SIGINT, True, 2, 130), (signal.SIGTERM, False, 1, 143)]
-)
-def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path, number, group, jobs, status):
-    options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", str(jobs)]
-    process = subprocess.Popen(
-        [*RUN, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path):
+    options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "2"]
+    process = started(*options, cwd=tmp_path)
     until = time.monotonic() + 60
     while not list(tmp_path.glob("results/*/parts/[!.]*")) and time.monotonic() < until:
         time.sleep(0.05)
     below = descendants(process.pid)
-    assert len(below) >= jobs
-    (os.killpg if group else os.kill)(process.pid, number)
+    assert len(below) >= 2
+    process.terminate()
     _, said = process.communicate(timeout=60)
-    assert process.returncode == status
+    assert process.returncode == 143
     (folder,) = tmp_path.glob("results/*")
     goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
     *progress, kept, interrupted = said.splitlines(keepends=True)
@@ -77,7 +59,7 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
         while not list(tmp_path.glob("killed/provenance.json")):
             time.sleep(0.05)
         (command, *_) = descendants(process.pid)
-        os.kill(command, signal.SIGSTOP)  # it does not hear the signal
+        os.kill(command, signal.SIGSTOP)  # so that the signal does not reach it
         process.send_signal(signal.SIGINT)
 
     arguments = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "killed"]
@@ -87,8 +69,7 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
 
 
 def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
-    command = [*RUN, "--engine", "model", "--json"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started("--engine", "model", "--json", cwd=tmp_path) as process:
         process.stdout.close()
         said = process.stderr.read()
     assert process.returncode == 1
@@ -97,37 +78,20 @@ def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
 
 def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
     (tmp_path / "topologies.py").write_text("raise SystemExit('the wrong module')\n")
-    run("--dry-run", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    ended("--dry-run", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
 
 
 def test_a_report_that_cannot_be_written_is_told_and_takes_nothing_of_the_run_with_it(tmp_path):
     """A run whose page lacks its figures is complete; going on with it writes what lacks."""
-    run("--engine", "model", "--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
+    ended("--engine", "model", "--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
     folder = tmp_path / "there"
     page = folder / "report.html"
     text = page.read_text()
     page.unlink()
-    run("--resume", "there", cwd=tmp_path)
+    ended("--resume", "there", cwd=tmp_path)
     assert page.read_text() == text
     page.unlink()
-    for path in (folder / "figures").iterdir():
-        path.unlink()
-    (folder / "figures").rmdir()
+    shutil.rmtree(folder / "figures")
     (folder / "figures").write_text("in the way")
-    done = run("--resume", "there", cwd=tmp_path)
-    assert "report.html could not be written" in done.stderr
-    assert "base" in done.stdout
-
-
-def test_a_kernel_that_panics_at_boot_leaves_the_model_and_names_its_log(tmp_path, kernel_image):
-    fake = panicking(tmp_path, kernel_image, "Kernel panic - not syncing: VFS: no root")
-    environment = {"LONGHAUL_KERNEL": str(fake), "XDG_CACHE_HOME": str(tmp_path)}
-    log = tmp_path / "longhaul" / "panic.log"
-    done = run("--collectives", "2", "--json", cwd=tmp_path, status=3, **environment)
-    answer = json.loads(done.stdout)
-    assert {point["engine"] for point in answer["points"]} == {"model"}
-    assert "VFS: no root" in answer["unmeasured"] and str(log) in answer["unmeasured"]
-    assert "VFS: no root" in log.read_text()
-    done = run("--engine", "emulation", cwd=tmp_path, status=3, **environment)
-    assert str(log) in done.stderr
-    assert len(list((tmp_path / "results").iterdir())) == 1
+    out, said = ended("--resume", "there", cwd=tmp_path)
+    assert "report.html could not be written" in said and "base" in out

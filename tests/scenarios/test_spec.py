@@ -8,16 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import MAX_BYTES, Override, apart, assignment, axis, load_scenario, resolved, toml_or_text
+from scenarios.spec.load import MAX_BYTES, assignment, axis, load_scenario, resolved, toml_or_text
 from scenarios.spec.reference import reference
 from scenarios.spec.scenario import (
     KEYS,
     MAX_SETTINGS,
-    SWEPT,
     configuration,
     described,
     from_json,
@@ -57,18 +54,21 @@ def test_an_empty_file_is_the_defaults_which_the_paper_spells_out(load):
     assert empty == paper
 
 
-def test_the_figures_are_the_papers():
-    for name, gpus, key, values in (
-        ("fig4a", 8, "collective.chunk", (8_000_000, 16_000_000, 32_000_000, 64_000_000)),
-        ("fig5a", 16, "collective.chunk", (8_000_000, 16_000_000, 32_000_000, 64_000_000)),
-        ("fig4b", 8, "conditions.wan_delay", (10e-6, 100e-6, 1e-3, 10e-3)),
-        ("fig5b", 16, "conditions.wan_delay", (10e-6, 100e-6, 1e-3, 10e-3)),
-    ):
+@pytest.mark.parametrize(
+    ("names", "key", "values"),
+    [
+        (("fig4a", "fig5a"), "collective.chunk", [8_000_000, 16_000_000, 32_000_000, 64_000_000]),
+        (("fig4b", "fig5b"), "conditions.wan_delay", [10e-6, 100e-6, 1e-3, 10e-3]),
+    ],
+)
+def test_the_figures_are_the_papers(names, key, values):
+    for name, gpus in zip(names, (8, 16), strict=True):
         scenario = load_scenario(name)
         assert (scenario.gpus, scenario.collective.count) == (gpus, 100_000)
-        assert [setting.value(key) for setting in scenario.settings()] == list(values)
-    assert {s.collective.chunk_bytes for s in load_scenario("fig4b").settings()} == {64_000_000}
-    assert {s.conditions.wan_delay_s for s in load_scenario("fig5a").settings()} == {10e-6}
+        assert [setting.value(key) for setting in scenario.settings()] == values
+        first = scenario.settings()[0]
+        assert first.collective.chunk_bytes == (64_000_000 if key == "conditions.wan_delay" else 8_000_000)
+        assert first.conditions.wan_delay_s == 10e-6
 
 
 WAN = 'wan = { routers = ["A"], links = [["s0b0", "A"], ["A", "s1b0"]] }'
@@ -85,6 +85,8 @@ TEXTS = [
     '[sweep]\nfault = [[], [{at = "collective 3", what = "agent 1 slow 2.5x", for = "1 collective"}]]',
     '[conditions]\nmean = 0.25\n[sweep]\n"conditions.sampler" = ["uniform", "gaussian"]',
     '[run]\nclock = "wall"\nrate_scale = "1/1000"\n[transport]\nline_rate = false',
+    '[[fault]]\nat = "40 ms into collective 12"\nwhat = "agent 3 killed"\n'
+    '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"',
     'name = "a-b_c.d"\n[run]\nmodes = ["joint"]\nseed = 9223372036854775807',
 ]
 
@@ -169,66 +171,42 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
     ("text", "place", "says"),
     [
         ("[fabrik]\ngpus = 8", "fabrik", "did you mean fabric?"),
-        ("gpus = 8", "gpus", "unknown"),
         ("fabric = 8", "fabric", "fabric.gpus"),
         ("[fabric]\ngpu = 8", "fabric.gpu", "unknown key of [fabric]"),
-        ("[run]\nmode = []", "run.mode", "did you mean modes?"),
         ("[fabric]\ngpus = true", "fabric.gpus", "true is a boolean"),
-        ("[fabric]\ngpus = 8.0", "fabric.gpus", "8.0 is a float"),
-        ('[fabric]\ngpus = "8"', "fabric.gpus", '"8" is text'),
-        ("[fabric]\ngpus = []", "fabric.gpus", "0 sites"),
         ("[fabric]\ngpus = [4, true]", "fabric.gpus", "true is a boolean"),
-        ("[fabric]\ngpus = 0", "fabric.gpus", "0 is too small"),
         ("[fabric]\ngpus = -8", "fabric.gpus", "-8 is too small"),
         ("[fabric]\ngpus = 7", "fabric.gpus", "7 GPUs do not divide over 2 sites"),
-        ("[fabric]\ngpus = [1, 7]", "fabric.gpus", "1 is too small: allowed is a whole number from 2"),
         ("[fabric]\ngpus = [8]", "fabric.gpus", "a fabric has 2 to"),
-        ("[fabric]\ngpus = 1000000000", "fabric.gpus", "too large"),
         ("[fabric]\ngpus = 0x" + "f" * 20_000, "fabric.gpus", "a number of 80000 bits is too large"),
         ("[fabric]\ngpus = " + "9" * 20_000, None, "TOML"),
         ("[fabric]\ngpus = [13, 4]", "fabric.gpus", "too many for ccl and joint"),
-        ("[fabric]\nleaves = 1000", "fabric.leaves", "1000 is too large"),
         ("[fabric]\nleaves = [1, 2, 3]", "fabric.leaves", "3 numbers for 2 sites"),
-        ('[fabric]\nwan = "mash"', "fabric.wan", "did you mean mesh?"),
         ("[fabric.wan]\nrouters = []", "fabric.wan", "links is missing"),
-        ('[fabric.wan]\nlinks = [["s0b0"]]', "fabric.wan", '[["s0b0"]]'),
         ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is in pieces"),
         ('[fabric.wan]\nlinks = [["s0b0", "s1b9"]]', "fabric.wan.links", "s1b9"),
         ('[fabric.wan]\nrouters = ["A", "A"]\nlinks = [["s0b0", "A"]]', "fabric.wan.routers", "named twice"),
         ("[fabric.wan]\nlinks = 3\nkind = 1", "fabric.wan", 'unknown key "kind"'),
-        ('[conditions]\nsampler = "unifrom"', "conditions.sampler", "did you mean uniform?"),
         ('[conditions]\nwan_rate = "10-100 GB"', "conditions.wan_rate", "wrong unit for a rate"),
-        ('[conditions]\nwan_rate = ""', "conditions.wan_rate", "not a range"),
-        ("[conditions]\nwan_rate = inf", "conditions.wan_rate", "inf is a float"),
         ('[conditions]\nwan_delay = "-1 us"', "conditions.wan_delay", "greater than zero"),
         ("[conditions]\nwan_delay = 1979-05-27", "conditions.wan_delay", "a date or a time"),
         ('[conditions]\nsampler = "gaussian"\nmean = nan', "conditions.mean", "not finite"),
-        ('[conditions]\nsampler = "gaussian"\nmean = -1', "conditions.mean", "-1"),
         ('[conditions]\nsampler = "markov"\nmean_stay = 0.5', "conditions.mean_stay", "0.5"),
         ("[conditions]\nmean = 0.5", "conditions.mean", "does nothing with the sampler uniform"),
         ('[conditions]\nsampler = "trace"', "conditions.trace", "names no CSV file"),
         ('[collective]\nkind = "allreduce"', "collective.kind", "allowed is allgather"),
-        ("[collective]\nchunk = 8", "collective.chunk", 'such as "8 MB"'),
         ('[collective]\nchunk = "8 Mb"', "collective.chunk", "did you mean MB?"),
         ("[collective]\ncount = 0", "collective.count", "0 is too small"),
-        ("[collective]\ncount = true", "collective.count", "true is a boolean"),
-        ("[run]\nseed = 1.5", "run.seed", "1.5 is a float"),
         ("[run]\nmodes = []", "run.modes", "the list is empty"),
-        ('[run]\nmodes = "base"', "run.modes", '"base" is text'),
-        ('[run]\nmodes = ["base", "base"]', "run.modes", "twice"),
         ('[run]\nmodes = ["base", 3]', "run.modes", "3 is an integer"),
         ('[run]\nrate_scale = "1/10"', "run.rate_scale", "1/10 is for the wall clock"),
         ('[run]\nclock = "wall"\nrate_scale = "2"', "run.rate_scale", '"2"'),
-        ("[transport]\nline_rate = 1", "transport.line_rate", "1 is an integer"),
         ('name = "../etc"', "name", '"../etc"'),
         ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes", "cannot be swept"),
-        ('[sweep]\n"collective.chunk" = []', "sweep.collective.chunk", "allowed is a list of 1 to"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "sweep.collective.chunk", "twice"),
-        ('[sweep]\n"collective.chunk" = ["8 MB", 3]', "sweep.collective.chunk", "3 is an integer"),
         ('[sweep]\n"fabric.gpus" = [8, 9]', "sweep.fabric.gpus", "9 GPUs do not divide"),
         ('[sweep]\nfault = [[{at = "collective 3", what = "agent 9 killed"}]]', "sweep.fault[1].what", "agent 9"),
         ('[collective]\nchunk = "8 MB"\n[sweep]\n"collective.chunk" = ["8 MB"]', "collective.chunk", "given twice"),
-        ("[fabric", None, "TOML"),
         ("[fabric]\ngpus = 8\n[fabric]", None, "TOML"),
         ("x = " + "[" * 5000, None, "nested too deeply"),
         (b"\xff\xfe[fabric]", None, "UTF-8"),
@@ -340,43 +318,3 @@ def test_the_reference_has_every_key_with_what_it_allows_and_its_default():
         assert meaning.endswith(".") and allowed
         if key not in ("name", "conditions.trace", "fault"):
             assert KEYS[key].kind.read(toml_or_text(default.strip(" |`"))) == load_scenario("paper").value(key)
-
-
-SCALARS = (
-    st.just("1979-05-27T07:32:00Z")
-    | st.booleans()
-    | st.integers(-3, 30)
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=12)
-    | st.sampled_from(
-        ["8 MB", "10 us", "20-200 Gbit/s", "mesh", "five-router", "uniform", "gaussian", "markov", "joint"]
-    )
-)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-)
-KNOWN = st.sampled_from([*KEYS, *(f"sweep.{key}" for key in SWEPT)])
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(overrides=st.dictionaries(KNOWN | st.text(max_size=20), VALUES, max_size=6))
-def test_any_values_are_a_scenario_that_can_be_written_and_handed_on_or_an_error(load, overrides):
-    try:
-        scenario = load_scenario("paper", [Override(key, value, "--option") for key, value in overrides.items()])
-    except ScenarioError as error:
-        assert error.mistakes and all(line and line.isprintable() for line in error.mistakes)
-    else:
-        assert load(resolved(scenario)) == scenario
-        for setting in scenario.settings():
-            assert from_json(to_json(setting)) == setting
-
-
-@given(text=st.text(max_size=40), key=KNOWN | st.text(max_size=20))
-def test_any_name_and_any_assignment_is_a_scenario_or_an_error(text, key):
-    for attempt in (lambda: load_scenario(text), lambda: load_scenario("paper", [assignment(f"{key}={text}")])):
-        try:
-            attempt()
-        except ScenarioError as error:
-            assert all(line.isprintable() for line in error.mistakes)
-    assert ",".join(apart(text)) == text

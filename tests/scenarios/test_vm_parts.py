@@ -1,6 +1,5 @@
-"""The VM's parts without a boot: kernel arguments, the request to its init, configurations, cores, causes of death."""
+"""The VM's parts without a boot: its environment, cores, kernels and their configurations, causes of death."""
 
-import base64
 import os
 import signal
 import subprocess
@@ -9,43 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scenarios.vm import VMError, boot, build, kernel, resources
 from scenarios.vm.errors import death
 from tests.conftest import PROJECT
-
-NASTY = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
-NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,10}", fullmatch=True)
-
-
-@given(
-    command=st.lists(NASTY, min_size=1, max_size=4).filter(lambda words: words[0] != ""),
-    environment=st.dictionaries(NAMES, NASTY, max_size=4),
-    directory=NASTY,
-    results=st.none() | NASTY,
-)
-def test_the_request_says_to_a_shell_exactly_what_was_asked(
-    command: list[str], environment: dict[str, str], directory: str, results: str | None
-) -> None:
-    data = boot.request(
-        command, directory=directory, environment=environment, results=results, terminal=False, stdin=True
-    )
-    assert data.count(b"\n") == 1 and data.endswith(b"\n")
-    text = base64.b64decode(data)
-    # setsid stands in for COMMAND and its environment: it writes what it was called with, NUL by NUL.
-    script = (
-        b'setsid() { printf "%s\\0" "$@"; }\n'
-        + text.replace(b"{ exec setsid", b"{ setsid")
-        + b'\nprintf "%s\\0" "$directory" "$results" "$terminal" "$stdin"\nlaunch\n'
-    )
-    said = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, check=True).stdout
-    words = [os.fsdecode(word) for word in said.split(b"\0")[:-1]]
-    assert words[:4] == [directory, results or "", "no", "yes"]
-    assert words[4:7] == ["env", "-i", "--"]
-    wrapper = ["sh", "-c", 'exec "$0" "$@"'] if "=" in command[0] else []
-    assert words[7:] == [f"{name}={value}" for name, value in environment.items()] + wrapper + command
 
 
 def test_the_environment_inside_leaves_the_hosts_session_behind() -> None:

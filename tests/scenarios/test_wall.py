@@ -15,13 +15,12 @@ import pytest
 
 from analysis.results.reader import open_run
 from scenarios.engines.host_capacity import check, demand_bps, divisor
-from scenarios.spec.load import resolved
 from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT
-from tests.fakes.commands import run, scenario
+from tests.fakes.commands import run
+from tests.fakes.runs import ended
 from topologies.shaping.rate_scale import RateScale
 
-RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 WALL = ("--engine", "emulation", "--clock", "wall", "--chunk", "64 MB", "--gpus", "4")
 FAULTS = """
 [[fault]]
@@ -39,14 +38,11 @@ def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere
     (tmp_path / "f.toml").write_text(FAULTS)
     where = tmp_path / "run"
     chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--out", where)
-    done = subprocess.run(
-        [*RUN, tmp_path / "f.toml", *WALL, *chosen], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    out, err = ended(tmp_path / "f.toml", *WALL, *chosen, cwd=tmp_path)
     label = "4 GPUs, 64 MB, 10 us, wall clock at 1/1000 of the rates with 64 kB"
-    assert label in done.stdout and label in done.stderr
-    assert re.search(r"^it carries [\d.]+ Gbit/s between 4 hosts$", done.stderr, re.MULTILINE)
-    assert re.search(r"certificate: \d collectives measured, .*, \d late$", done.stdout, re.MULTILINE)
+    assert label in out and label in err
+    assert re.search(r"^it carries [\d.]+ Gbit/s between 4 hosts$", err, re.MULTILINE)
+    assert re.search(r"certificate: \d collectives measured, .*, \d late$", out, re.MULTILINE)
     found = open_run(where)
     assert found.settings[0]["label"] == label
     assert {'clock = "wall"', 'rate_scale = "1/1000"'} <= set((where / "scenario.toml").read_text().splitlines())
@@ -84,27 +80,6 @@ def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_
     assert found["before"]["processes"] == found["before"]["files"] == []
     assert found["after"] == found["before"]
     assert found["at the end"] == found["before"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key", "allowed"),
-    [
-        ("--rate-scale 1/1000", "--rate-scale", "with the virtual clock is 1"),
-        ("--clock wal", "--clock", "virtual, wall"),
-        ("--clock wall --rate-scale 2/3", "--rate-scale", "1/N"),
-        ("--clock wall --jobs 2", "--jobs", "one at a time"),
-        ("--clock wall --rate-scale 1/900000 --chunk 1kB", "--rate-scale", "less than a byte"),
-    ],
-)
-def test_a_clock_or_a_scale_that_cannot_be_is_one_sentence(capsys, arguments, key, allowed):
-    run("--dry-run", *arguments.split(), status=2)
-    err = capsys.readouterr().err
-    assert err.startswith(f"{key}: ") and allowed in err and len(err.splitlines()) == 1
-
-
-def test_the_resolved_scenario_keeps_clock_and_scale():
-    text = resolved(scenario(run__clock="wall", run__rate_scale="1/250"))
-    assert 'clock = "wall"\nrate_scale = "1/250"\n' in text
 
 
 def test_a_ring_demands_the_sum_of_its_edges_rates():
