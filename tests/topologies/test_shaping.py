@@ -113,7 +113,7 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
         passed = [port[hop] for hop in pairwise((*switches, dst))]
         shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
         classes = [(at, minor) for at, minor in shaped if minor is not None]
-        want = [8 * wire_bytes_per_s(int(rates[link[name].index]), mtu_bytes=9000) for name in links]
+        want = [8 * wire_bytes_per_s(int(rates[link[name].index])) for name in links]
         assert [read.rate[key] for key in classes] == want, (src, dst, switches)
         assert {(link[name].kind, read.delay_us[key]) for key, name in zip(classes, links, strict=True)} <= {
             ("wan", 10),
@@ -134,11 +134,11 @@ def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None
         assert 8 * int(burst) / int(bits) == pytest.approx(late_s, rel=1e-3)
 
 
-@given(st.integers(10**6, 4 * 10**11), st.sampled_from((1500, 9000)), st.integers(1, 100_000))
-def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, mtu: int, frames: int) -> None:
-    wire = frames * (6 + 6 + 2 + mtu)  # Ethernet's addresses and type, and an IP packet
-    payload = frames * (mtu - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
-    seconds = wire / wire_bytes_per_s(rate_bps, mtu_bytes=mtu)
+@given(st.integers(10**6, 4 * 10**11), st.integers(1, 100_000))
+def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, frames: int) -> None:
+    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet's addresses and type, and an IP packet
+    payload = frames * (9000 - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+    seconds = wire / wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
 

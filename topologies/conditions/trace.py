@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.conditions.synthetic import Uniform
 from topologies.errors import ConditionsError, Mistake, first_of
 from topologies.units import UnitError, parse_rate_bps
 
@@ -45,17 +45,13 @@ class Recording:
     end_ns: int
 
 
-class _Rates(Protocol):
-    def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]: ...
-
-
 class Trace:
     """Conditions replayed: collective k sees the trace as it stands at k times `step_s` seconds.
 
-    Links that the trace leaves out have the rates of `unlisted`, a sampler of all links.
+    Links that the trace leaves out have the rates of `unlisted`.
     """
 
-    def __init__(self, recording: Recording, *, step_s: float, unlisted: _Rates) -> None:
+    def __init__(self, recording: Recording, *, step_s: float, unlisted: Uniform) -> None:
         self._recording = recording
         self._unlisted = None if all(map(len, recording.times_ns)) else unlisted
         self._step_ns = round(step_s * 1e9)
