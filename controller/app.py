@@ -201,7 +201,7 @@ class RouteApp(App):
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in self._forwarding.routes],
-            "outages": self._outages.told(),
+            "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
 

@@ -132,7 +132,7 @@ class _Choice:
             return total, partial(fastest.walk, slowest=slowest)
         fast_enough = self._crossing(self._cost, site, site) <= slowest
         shortest = ShortestPaths(np.where(fast_enough, delay, FAR_PS))
-        return shortest.total(), shortest.walk
+        return shortest.best, shortest.walk
 
     def _ends(self, cycle: tuple[int, ...], legs: list[Ints], slowest: Floats) -> tuple[Ints, list[Indices]]:
         """The least total delay through the sites in this order, [K] ps, and the GPU entered and the GPU left of each

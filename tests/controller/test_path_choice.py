@@ -113,7 +113,7 @@ def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() ->
     for routes, is_fixed in ((fixed, True), (router.best(rates, src, dst, chunk_bytes=10**6), False)):
         cost, delay = router.crossings(rates, chunk_bytes=10**6, fixed=is_fixed)
         assert (cost[:, 2, 5] == routes.delay_s + 8e6 / routes.rate_bps).all()
-        assert (delay[:, 2, 5] == routes.delay_s).all()
+        assert (delay[:, 2, 5] == routes.delay_s).all() and (routes.rate_bps > 0).all()
 
 
 def test_one_crossing_among_others_without_a_path_is_named() -> None:
