@@ -162,11 +162,12 @@ class RouteApp(App):
 
     def _rechosen(self, dead: Cables) -> dict[tuple[int, int], int]:
         """The path of every crossing of the last request, under its conditions and with these cables dead."""
-        found = {}
-        for crossing in self._request.crossings if self._request is not None else ():
-            assert self._request is not None
+        found: dict[tuple[int, int], int] = {}
+        if (request := self._request) is None:
+            return found
+        for crossing in request.crossings:
             try:
-                found[crossing] = choose(self._fabric, replace(self._request, crossings=(crossing,)), dead)[0]
+                found[crossing] = choose(self._fabric, replace(request, crossings=(crossing,)), dead)[0]
             except NoPathError as error:
                 _LOG.warning("%s", error)
         return found

@@ -200,7 +200,7 @@ class Communicator:
         self._arrivals = []
 
     def kill(self) -> None:
-        """End the agents in the middle of whatever they are doing."""
+        """End the agents at once, also during a collective."""
         self._launcher.terminate()  # which kills its agents
         self.close()
 

@@ -249,7 +249,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 def reason(error: OSError) -> str:
-    """An OSError in words."""
+    """The message of an OSError."""
     if isinstance(error, BlockingIOError):
         return "it did not answer in time"
     return error.strerror or str(error)

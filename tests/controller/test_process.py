@@ -40,11 +40,11 @@ def test_garbage_gets_one_line_each_and_the_controller_goes_on(shared: Process) 
     assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
 
 
-def test_the_socket_is_the_users_own_and_switches_are_heard_on_loopback_alone(shared: Process) -> None:
+def test_the_socket_is_the_users_own_and_switches_are_listening_on_loopback_alone(shared: Process) -> None:
     mode = shared.path.stat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
-    heard = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
-    assert [line.split()[3] for line in heard.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+    listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
+    assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
 
 
 def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
@@ -139,7 +139,7 @@ def test_the_client_waits_for_the_switches_no_longer_than_it_is_told(process: Pr
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(None, "has not answered within 0.5 s"), (b"what?\n", "answers nonsense"), (b"", "has ended")],
+    [(None, "has not answered within 0.5 s"), (b"what?\n", "sent a malformed reply"), (b"", "has ended")],
 )
 def test_the_client_names_a_controller_that_does_not_answer(tmp_path: Path, answer: bytes | None, words: str) -> None:
     path = tmp_path / "s"

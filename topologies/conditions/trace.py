@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from topologies.conditions.synthetic import Uniform
 from topologies.errors import ConditionsError, Mistake, first_of
-from topologies.units import UnitError, parse_rate_bps
+from topologies.units import parse_rate_bps
 
 MAX_BYTES = 256_000_000
 """Largest trace read: every row of it is held in memory."""
@@ -95,7 +95,7 @@ def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str
         for line, fields in _records(path):
             try:
                 end_ns = _enter(fields, rows, end_ns)
-            except _BadRowError as error:
+            except ValueError as error:
                 if len(mistakes) < _MOST_MISTAKES:
                     mistakes.append(f"{path}:{line}: {error}")
                 else:
@@ -118,10 +118,6 @@ def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str
         rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
         end_ns=end_ns,
     )
-
-
-class _BadRowError(Exception):
-    """What is wrong with one row, and what is allowed."""
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -152,25 +148,22 @@ def _check_file(path: Path) -> None:
 
 
 def _enter(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
-    """Enter one row and return its time; `now_ns` is the time of the previous row."""
+    """Enter one row and return its time; `now_ns` is that of the previous row. Raises ValueError for a wrong row."""
     if len(fields) != len(_HEADER):
-        raise _BadRowError(f"{len(fields)} fields; a row has three: time, link, rate")
+        raise ValueError(f"{len(fields)} fields; a row has three: time, link, rate")
     time, link, rate = fields
     try:
         exact_ns = Decimal(time) * 10**9
     except ArithmeticError:
         exact_ns = Decimal("NaN")
     if not (exact_ns.is_finite() and 0 <= exact_ns <= _MAX_TIME_NS):
-        raise _BadRowError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
+        raise ValueError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
     time_ns = round(exact_ns)
     if time_ns < now_ns:
-        raise _BadRowError(f"time {time} comes after {now_ns / 1e9:g}; times may not go back")
+        raise ValueError(f"time {time} comes after {now_ns / 1e9:g}; times may not go back")
     if link not in rows:
-        raise _BadRowError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
+        raise ValueError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
     if time_ns in rows[link]:
-        raise _BadRowError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
-    try:
-        rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
-    except UnitError as error:
-        raise _BadRowError(str(error)) from error
+        raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
+    rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
     return time_ns
