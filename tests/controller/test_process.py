@@ -16,7 +16,7 @@ import pytest
 
 from controller.api.client import Controller, ControllerError
 from controller.api.protocol import line_limit_bytes, write_line, write_spec
-from tests.controller.running import FABRIC, ROUTE, SPEC, Process, exchange, free_port
+from tests.controller.conftest import FABRIC, ROUTE, SPEC, Process, exchange, free_port
 
 
 @pytest.fixture(scope="module")

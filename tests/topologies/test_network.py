@@ -6,12 +6,8 @@ fabric.
 
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,16 +26,12 @@ UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
 
 
 @pytest.fixture(scope="module")
-def report(kernel_image: Path) -> Iterator[Report]:
+def report(module_vm: VM) -> Report:
     """What tests/guest/network.py saw in one boot."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    try:
-        folder.chmod(0o777)
-        ended = VM(kernel_image, folder).run("--", sys.executable, "-m", "tests.guest.network")
-        assert ended.status == 0, ended.err
-        yield json.loads(ended.out)
-    finally:
-        shutil.rmtree(folder)
+    ended = module_vm.run("--", sys.executable, "-m", "tests.guest.network")
+    assert ended.status == 0, ended.err
+    found: Report = json.loads(ended.out)
+    return found
 
 
 @pytest.fixture(scope="module")

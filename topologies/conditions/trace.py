@@ -33,55 +33,54 @@ _KEY = "conditions.trace"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recording:
-    """A trace read: per link, the times of its rows (whole ns, rising) and the rates set then (bit/s).
+class Trace:
+    """Conditions replayed: collective k sees the trace as it stands at k times `step_ns` nanoseconds.
 
-    Both are empty for a link that the trace leaves out.
+    Of every link the times of its rows (whole ns, rising) and the rates set then (bit/s). Both are empty for a link
+    that the trace leaves out, which has the rate of `unlisted`.
     """
 
     path: Path
     times_ns: tuple[npt.NDArray[np.int64], ...]
-    rates_bps: tuple[npt.NDArray[np.float64], ...]
+    rates_from_bps: tuple[npt.NDArray[np.float64], ...]
     end_ns: int
-
-
-class Trace:
-    """Conditions replayed: collective k sees the trace as it stands at k times `step_s` seconds.
-
-    Links that the trace leaves out have the rates of `unlisted`.
-    """
-
-    def __init__(self, recording: Recording, *, step_s: float, unlisted: Uniform) -> None:
-        self._recording = recording
-        self._unlisted = None if all(map(len, recording.times_ns)) else unlisted
-        self._step_ns = round(step_s * 1e9)
+    step_ns: int
+    unlisted: Uniform | None
 
     @property
     def limit(self) -> int:
         """How many collectives the trace covers: it ends with its last row."""
-        return self._recording.end_ns // self._step_ns + 1
+        return self.end_ns // self.step_ns + 1
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s.
 
         Raises ConditionsError where the trace ends before them.
         """
-        recording = self._recording
         if start + count > self.limit:
-            covers = f"the trace ends at {recording.end_ns / 1e9:g} s and covers {self.limit} collectives"
-            raise ConditionsError([Mistake(_KEY, f"{recording.path}: {covers}; {start + count} were asked for")])
-        now_ns = np.arange(start, start + count) * self._step_ns
-        found = np.empty((count, len(recording.times_ns)))
-        if self._unlisted is not None:
-            found[:] = self._unlisted.rates_bps(start, count)
-        for link, (times_ns, rates) in enumerate(zip(recording.times_ns, recording.rates_bps, strict=True)):
+            covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
+            raise ConditionsError([Mistake(_KEY, f"{self.path}: {covers}; {start + count} were asked for")])
+        now_ns = np.arange(start, start + count) * self.step_ns
+        found = np.empty((count, len(self.times_ns)))
+        if self.unlisted is not None:
+            found[:] = self.unlisted.rates_bps(start, count)
+        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
             if times_ns.size:
                 found[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
         return found
 
 
-def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str] = ()) -> Recording:
-    """Read a trace of these links; those `within_sites` may be left out, all together.
+def read_trace(
+    path: Path,
+    links: Sequence[str],
+    *,
+    within_sites: Collection[str] = (),
+    step_s: float = 1.0,
+    unlisted: Uniform | None = None,
+) -> Trace:
+    """Read a trace of these links, a collective every `step_s` seconds.
+
+    Those `within_sites` may be left out, all together, and have the rates of `unlisted` then.
 
     Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
     or ends within a line, a wrong header, a row without its three fields, a time that is not a number, is negative or
@@ -112,11 +111,13 @@ def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str
         mistakes.append(f"{path}: {text}")
     if mistakes:
         raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
-    return Recording(
+    return Trace(
         path=path,
         times_ns=tuple(np.array(list(taken), dtype=np.int64) for taken in rows.values()),
-        rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
+        rates_from_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
         end_ns=end_ns,
+        step_ns=round(step_s * 1e9),
+        unlisted=None if all(rows.values()) else unlisted,
     )
 
 
