@@ -40,7 +40,7 @@ def test_garbage_gets_one_line_each_and_the_controller_goes_on(shared: Process) 
     assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
 
 
-def test_the_socket_is_the_users_own_and_switches_are_listening_on_loopback_alone(shared: Process) -> None:
+def test_the_socket_is_the_users_own_and_switches_connect_on_loopback_alone(shared: Process) -> None:
     mode = shared.path.stat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
@@ -59,7 +59,7 @@ def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
         assert exchange(shared.path, b'{"ask":"status"}\n')[0]["ok"]
 
 
-def test_who_does_not_know_the_token_is_told_so_and_no_more(process: Process, tmp_path: Path) -> None:
+def test_a_request_without_the_token_is_refused_and_answered_nothing_else(process: Process, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("5ecret\n")
     running = process.start(token=tmp_path / "token")
     assert running.stdout is not None and running.stdout.readline().startswith(b"controller: ")

@@ -1,6 +1,6 @@
 """Runs inside the VM: builds fabrics, shapes them, sends over them; prints one JSON object of what was seen.
 
-What the network is like is told by ovs-vsctl, ovs-ofctl, ip and tc, raw; the tests compare it with the declared fabric.
+ovs-vsctl, ovs-ofctl, ip and tc report the network, raw; the tests compare it with the declared fabric.
 """
 
 import ctypes
@@ -58,11 +58,11 @@ def seen() -> dict[str, Any]:
 
 
 def topology(fabric: Fabric) -> dict[str, Any]:
-    """Build a fabric, tell what is there, and take it away again."""
+    """Build a fabric, report what is there, and remove it again."""
     before = seen()
     with Network(fabric, controller_port=6653) as built:
         hosts = built.hosts
-        told = {
+        found = {
             "bridges": json.loads(sh("ovs-vsctl --format=json list Bridge")),
             "ports": json.loads(sh("ovs-vsctl --format=json list Interface")),
             "controllers": json.loads(sh("ovs-vsctl --format=json list Controller")),
@@ -83,8 +83,8 @@ def topology(fabric: Fabric) -> dict[str, Any]:
         }
     built.stop()
     with Network(fabric, controller_port=6653):
-        told["again"] = sh("ovs-vsctl list-br").split()
-    return {"before": before, "told": told, "after": seen()}
+        found["again"] = sh("ovs-vsctl list-br").split()
+    return {"before": before, "built": found, "after": seen()}
 
 
 def flows(fabric: Fabric, way: tuple[str, ...], src: int, dst: int) -> None:
@@ -128,10 +128,10 @@ def seconds(built: Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) 
         a.send(b"x")
         b.recv(1)
     time.sleep(0.1)
-    began, told = os.pipe()
+    began, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(told, str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).encode())
+        os.write(tells, str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).encode())
         body = memoryview(chunk)[:-1]
         while body:
             body = body[out.send(body, MSG_EOR) :]
@@ -144,12 +144,12 @@ def seconds(built: Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) 
     for closed in (out, arrived, listener):
         closed.close()
     os.close(began)
-    os.close(told)
+    os.close(tells)
     return (end_ns - start_ns) / 1e9
 
 
 def undecided(built: Network, dropped: tc.DropCounter) -> dict[str, Any]:
-    """What is counted, and what Open vSwitch's own command says, of packets that it is too busy to decide on."""
+    """What is counted, and what Open vSwitch itself counts, of packets that it is too busy to decide on."""
 
     def lost() -> int:
         return int(re.search(r"lost:(\d+)", sh("ovs-dpctl show"))[1])  # type: ignore[index]
@@ -171,7 +171,7 @@ def undecided(built: Network, dropped: tc.DropCounter) -> dict[str, Any]:
 
 
 def refused(action: Any) -> str:
-    """What a TcError says."""
+    """The message of a TcError."""
     try:
         action()
     except tc.TcError as error:
@@ -250,7 +250,7 @@ def shaped() -> dict[str, Any]:
 
 
 def many_classes() -> dict[str, Any]:
-    """Set the rates of more classes than one message has room for; tell what tc says of them, and what is refused."""
+    """Set the rates of more classes than one message has room for; return what tc prints, and what is refused."""
     numbers = range(1, MANY + 1)
     sh("ip link add many type dummy")
     lines = ["qdisc add dev many root handle 1: htb"]
@@ -275,13 +275,13 @@ def many_classes() -> dict[str, Any]:
 
 
 def without_open_vswitch() -> dict[str, Any]:
-    """What is said of a network that cannot be, and what is left of it."""
+    """The error of a network that cannot be built, and what is left of it."""
     before = sh("ip -br link")
     try:
         with Network(build_fabric(UNEQUAL), controller_port=6653):
-            return {"said": ""}
+            return {"error": ""}
     except NetworkError as error:
-        return {"said": str(error), "before": before, "after": sh("ip -br link")}
+        return {"error": str(error), "before": before, "after": sh("ip -br link")}
 
 
 if __name__ == "__main__":
