@@ -14,7 +14,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import Shaping, htb_classes, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import VIRTUAL_LATE_S, Shaping, htb_classes, mismatch, wire_bytes_per_s
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
 counts = st.integers(1, 3)
@@ -28,13 +28,12 @@ specs = st.builds(
 )
 
 
-def shaping_of(fabric: Fabric, **conditions: float) -> Shaping:
-    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(**conditions)))  # type: ignore[arg-type]
+def shaping_of(fabric: Fabric, late_s: float = VIRTUAL_LATE_S) -> Shaping:
+    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
 
 
-def rates_of(fabric: Fabric, k: int = 0) -> npt.NDArray[np.float64]:
-    rates: npt.NDArray[np.float64] = sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
-    return rates
+def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
+    return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(0, 1)[0]
 
 
 class Read:
@@ -125,8 +124,7 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
 
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
 def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
-    fabric = build_fabric(FabricSpec())
-    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
+    shaping = shaping_of(fabric := build_fabric(FabricSpec()), late_s)
     lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
     assert len(lines) == len(shaping.classes)
     for bits, burst, ceil_burst in lines:
