@@ -6,7 +6,7 @@ link state, `forwarding` knows what the switches have and changes it, `api` has 
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,12 @@ class RouteApp(App):
 
     def _rechosen(self, dead: Cables) -> dict[tuple[int, int], int]:
         """The path of every crossing of the last request, under its conditions and with these cables dead."""
-        found = {}
-        for crossing in self._request.crossings if self._request is not None else ():
-            assert self._request is not None
+        found: dict[tuple[int, int], int] = {}
+        if (request := self._request) is None:
+            return found
+        for crossing in request.crossings:
             try:
-                found[crossing] = choose(self._fabric, replace(self._request, crossings=(crossing,)), dead)[0]
+                found[crossing] = choose(self._fabric, replace(request, crossings=(crossing,)), dead)[0]
             except NoPathError as error:
                 _LOG.warning("%s", error)
         return found
@@ -201,7 +202,7 @@ class RouteApp(App):
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in self._forwarding.routes],
-            "outages": self._outages.told(),
+            "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
 
@@ -210,8 +211,10 @@ class RouteApp(App):
         with self._one_at_a_time:
             waiting = self._not_ready()
             self._reconcile()
-            self._require(waiting)
             ways = self._forwarding.ways
+            for name in waiting:  # allowed only for a switch that no path passes and no GPU is attached to
+                if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
+                    raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
             messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)))
             self._request = request
@@ -223,13 +226,6 @@ class RouteApp(App):
         self._note_departures()
         missing = self._switches.missing()
         return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
-
-    def _require(self, waiting: Iterable[str]) -> None:
-        """Raise SwitchError for a switch that is not ready and that paths pass, or that GPUs are attached to."""
-        ways = self._forwarding.ways
-        for name in waiting:
-            if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
-                raise SwitchError(f"the switch {name} is not connected")
 
 
 def _state(port: Any) -> tuple[int, bool]:

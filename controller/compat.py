@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the caller's environment asks for; read on import
+os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the environment asks for; read on import
 
 try:
     import os_ken  # noqa: F401

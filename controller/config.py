@@ -58,5 +58,5 @@ def default_socket() -> Path:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, on one line."""
+    """The message of an error, on one line."""
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")

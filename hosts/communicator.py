@@ -101,8 +101,6 @@ class Communicator:
         self._gpus = fabric.gpus
         self._ranks = range(len(self._gpus))
         self._chunk_bytes, self._deadline_s, self._lead_ns = chunk_bytes, deadline_s, round(lead_s * 1e9)
-        if chunk_bytes < 1:
-            raise ValueError(f"a chunk has {chunk_bytes} bytes; it needs one at least")
         transport = transport or Transport()
         limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + messages.LABEL_BYTES)
         token = os.urandom(messages.TOKEN_BYTES).hex()  # another for every communicator
@@ -200,7 +198,7 @@ class Communicator:
         self._arrivals = []
 
     def kill(self) -> None:
-        """End the agents in the middle of whatever they are doing."""
+        """End the agents at once, also during a collective."""
         self._launcher.terminate()  # which kills its agents
         self.close()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,19 @@ def kernel_image() -> Iterator[Path]:
 @pytest.fixture
 def vm(kernel_image: Path) -> Iterator[VM]:
     """The VM, and a folder of the unprivileged user's that is removed afterwards."""
+    with _vm(kernel_image) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def module_vm(kernel_image: Path) -> Iterator[VM]:
+    """As `vm`, for a whole module."""
+    with _vm(kernel_image) as found:
+        yield found
+
+
+@contextmanager
+def _vm(kernel_image: Path) -> Iterator[VM]:
     folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
     try:
         if os.getuid() == 0:

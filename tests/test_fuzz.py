@@ -228,7 +228,7 @@ def test_the_trace_reader(data: bytes) -> None:
                 assert len(mistake.text) < 200_500 + len(str(path))
             return
         assert all(times[0] == 0 for times in recording.times_ns)
-        assert all((rates > 0).all() for rates in recording.rates_bps)
+        assert all((rates > 0).all() for rates in recording.rates_from_bps)
 
 
 REQUESTS: list[dict[str, Any]] = [

@@ -26,11 +26,6 @@ class SpecError(ValueError):
     def __reduce__(self) -> tuple[type["SpecError"], tuple[tuple[Mistake, ...]]]:
         return type(self), (self.mistakes,)  # an exception crosses process boundaries by its arguments
 
-    @property
-    def key(self) -> str:
-        """The scenario key of the first mistake."""
-        return self.mistakes[0].key
-
 
 class FabricError(SpecError):
     """A fabric that cannot be built."""

@@ -37,45 +37,12 @@ _BACKLOG_PACKETS = 1_000_000  # in the kernel's queue between the ends of a cabl
 _CLONE_NEWNET = 0x40000000
 
 
-class Network:
-    """A fabric's network while it is up.
+class Network(Mininet):
+    """Mininet's network of a fabric, up while it is open; its switches connect to `controller_port` of 127.0.0.1.
 
-    `net` is Mininet's network, `host_pids[rank]` a process in the network namespace of each GPU.
+    Open vSwitch must be up, and this process root in the network namespace that is to hold the switches. Entering
+    raises NetworkError where a part of the network cannot be made; nothing is left behind then.
     """
-
-    def __init__(self, net: "FabricNet") -> None:
-        self.net = net
-        self.host_pids = tuple(host.pid for host in net.hosts)
-
-    def stop(self) -> None:
-        """Remove switches, hosts and cables, and nothing else; does nothing the second time."""
-        self.net.stop()
-
-    def __enter__(self) -> "Network":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-def start(fabric: Fabric, *, controller_port: int) -> Network:
-    """Build the fabric and start its switches, which then look for their controller on this port of 127.0.0.1.
-
-    Open vSwitch must be up, and this process root in the network namespace that is to hold the switches. Raises
-    NetworkError where a part of it cannot be made; nothing is left behind then.
-    """
-    net = FabricNet(fabric, controller_port=controller_port)
-    try:
-        net.start()
-    except BaseException:
-        with contextlib.suppress(NetworkError):
-            net.stop()
-        raise
-    return Network(net)
-
-
-class FabricNet(Mininet):
-    """Mininet's network of a fabric."""
 
     hosts: list[Any]
     switches: list[Any]
@@ -95,6 +62,23 @@ class FabricNet(Mininet):
             build=False,
         )
         self.addController(ElsewhereController("c0", ip="127.0.0.1", port=controller_port))
+
+    def __enter__(self) -> "Network":
+        try:
+            self.start()
+        except BaseException:
+            with contextlib.suppress(NetworkError):
+                self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def host_pids(self) -> tuple[int, ...]:
+        """A process in the network namespace of each GPU, by rank."""
+        return tuple(host.pid for host in self.hosts)
 
     def addLink(self, *ends: Any, cls: Any = None, **params: Any) -> Any:
         """Add a link: by `build` with all others, or as Mininet does once the network is built."""
@@ -150,7 +134,7 @@ class FabricNet(Mininet):
         netlink.set_neighbours(gpu.interface, [(other.ip, other.mac) for other in self.fabric.gpus if other is not gpu])
 
     def stop(self) -> None:
-        """Remove switches, hosts and cables."""
+        """Remove switches, hosts and cables, and nothing else; does nothing the second time."""
         switches, hosts, controllers, links = self.switches, self.hosts, self.controllers, self.links
         self.switches, self.hosts, self.controllers, self.links = [], [], [], []
         try:

@@ -28,10 +28,6 @@ class Quantity(NamedTuple):
     least: str
     most: str
 
-    def in_base(self, number: str, unit: str) -> Decimal:
-        """That many of a unit, exactly, in the base unit."""
-        return _EXACT.multiply(Decimal(number), self.units[unit])
-
 
 _DECIMAL = {prefix: Decimal(1000**power) for power, prefix in enumerate(("", "k", "M", "G", "T"))}
 _BINARY = {f"{prefix}iB": Decimal(1024**power) for power, prefix in enumerate("KMG", start=1)}
@@ -142,7 +138,8 @@ def _parsed(text: str, of: Quantity) -> Decimal:
         spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", match[2].lower())
         meant = next((f" (did you mean {known}?)" for known in of.units if known.lower() == spelled), "")
         raise UnitError(f"{shown(text)} has the wrong unit for a {of.noun}: {allowed}{meant}")
-    value, least, most = (of.in_base(*one) for one in ((match[1], match[2]), of.least.split(), of.most.split()))
+    quantities = (match.groups(), of.least.split(), of.most.split())
+    value, least, most = (_EXACT.multiply(Decimal(number), of.units[unit]) for number, unit in quantities)
     if not least <= value <= most:
         problem = "zero" if value == 0 else "too small" if value < least else "too large"
         raise UnitError(f"{shown(text)} is {problem}: a {of.noun} lies within {of.least} and {of.most}")

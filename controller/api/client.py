@@ -125,7 +125,7 @@ class Controller:
         except (OSError, ProtocolError) as error:
             self.close()  # the reply may come later
             if isinstance(error, ProtocolError):
-                raise self._error(f"answers nonsense: {error}") from None
+                raise self._error(f"sent a malformed reply: {error}") from None
             late = isinstance(error, TimeoutError)
             raise self._error(f"has not answered within {deadline_s:g} s" if late else "has ended") from None
         if reply.get("ok") is not True:

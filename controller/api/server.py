@@ -1,6 +1,6 @@
 """The controller's Unix socket: a line for every request, a line for every reply. Answers come from the app.
 
-Only the user who started the controller can connect (mode 0600). The number of clients, the length of a line and the
+Only the user that runs the controller can connect (mode 0600). The number of clients, the length of a line and the
 number of refused requests of a client are bounded; a client that exceeds one is answered, logged and disconnected.
 """
 

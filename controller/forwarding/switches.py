@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from controller.compat import has_hung_up, hub
-from controller.forwarding.flows import ALL_BITS, Install, Match, Message, Stage
+from controller.forwarding.flows import Install, Match, Message, Stage
 from topologies.fabric.addressing import Switch
 
 _IPV4 = 0x0800
@@ -152,7 +152,7 @@ def flow_mod(datapath: Any, message: Message) -> Any:
         datapath,
         command=ofproto.OFPFC_DELETE,
         cookie=message.cookie,
-        cookie_mask=message.mask & ALL_BITS,
+        cookie_mask=message.mask,
         out_port=ofproto.OFPP_ANY,
         out_group=ofproto.OFPG_ANY,
         match=parser.OFPMatch(**match_fields(message.match)),

@@ -79,7 +79,7 @@ class Outages:
         """The news so far changes nothing."""
         self._news_ns = 0
 
-    def told(self) -> list[dict[str, Any]]:
+    def recent(self) -> list[dict[str, Any]]:
         """The last outages, for a status."""
         return [asdict(outage) for outage in self._outages]
 

@@ -9,7 +9,7 @@ candidate path that is whole is used.
 from collections.abc import Iterable
 from functools import cache
 from heapq import heappop, heappush
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from itertools import pairwise
 
 from topologies.fabric.addressing import Gpu
@@ -22,15 +22,15 @@ _SITE_PREFIX = 24  # bits of a GPU's address that its site determines
 class Ways:
     """The paths through one fabric some of whose cables may be `dead`.
 
-    Where no path is whole, paths pass dead cables. Raises ValueError where two sites' addresses share a network, as
-    one rule per site could not distinguish them.
+    Where no path is whole, paths pass dead cables. `networks` are those of the sites, as "10.0.0.0/24".
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
         self.fabric, self.dead = fabric, dead
         sites = range(len(fabric.gpus_per_site))
         self.switches = {switch.name: switch for switch in fabric.switches}
-        self.networks = _networks(fabric)
+        site_of = {gpu.site: gpu for gpu in fabric.gpus}
+        self.networks = tuple(str(IPv4Network(f"{site_of[site].ip}/{_SITE_PREFIX}", strict=False)) for site in sites)
         self._ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
         self._spines = [spines(fabric, site) for site in sites]
         self._first_rank = [sum(fabric.gpus_per_site[:site]) for site in sites]
@@ -139,18 +139,3 @@ def acknowledgements(ways: Ways, crossings: Iterable[tuple[int, int]]) -> dict[t
     """
     back = {(dst, src): ways.first(dst, src) for src, dst in crossings} if ways.dead else {}
     return {pair: path.index for pair, path in back.items() if path is not None}
-
-
-def _networks(fabric: Fabric) -> tuple[str, ...]:
-    """Every site's network, as "10.0.0.0/24"."""
-    networks: list[IPv4Network] = []
-    for site in range(len(fabric.gpus_per_site)):
-        addresses = [IPv4Address(gpu.ip) for gpu in fabric.gpus if gpu.site == site]
-        network = IPv4Network(f"{addresses[0]}/{_SITE_PREFIX}", strict=False)
-        stray = next((address for address in addresses if address not in network), None)
-        if stray is not None:
-            raise ValueError(f"the address {stray} of site {site} lies outside {network}, its site's network")
-        if network in networks:
-            raise ValueError(f"the sites {networks.index(network)} and {site} share the network {network}")
-        networks.append(network)
-    return tuple(str(network) for network in networks)

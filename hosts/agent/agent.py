@@ -18,12 +18,14 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from hosts.agent import messages, transport
 from hosts.agent.handshake import Listener
 from hosts.agent.payload import Payload
 from hosts.agent.transport import Limits, Transport
+from topologies.shaping.netlink import RtNetlink
 
 PORT = 4791  # RoCE's, so that captures are easy to read
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000  # another for every ring: no segment of an old ring fits a new one
@@ -67,7 +69,7 @@ class Agent:
         self._predecessor: socket.socket | None = None
         self._successor: socket.socket | None = None
         self._route: str | None = None
-        transport.set_sysctls(transport.sysctls(job.transport, job.limits))
+        transport.set_sysctls(job.transport, job.limits)
         transport.check_mtu(interface, mtu_bytes=job.transport.mtu_bytes)
         self.listener = Listener(self._socket(PORT), token=bytes.fromhex(job.token), name=f"GPU {rank}")
 
@@ -79,14 +81,13 @@ class Agent:
                 connection.close()
         self._successor = self._predecessor = None
         if self._route is not None:
-            transport.change_route(address=self._route, interface=self._interface, initial_segments=None)
+            self._set_route(self._route, None)
             self._route = None
 
     def connect(self, *, epoch: int, successor: int, address: str) -> None:
         """Connect to the successor in ring number `epoch`."""
         if self._job.transport.line_rate:
-            segments = self._job.limits.initial_segments
-            transport.change_route(address=address, interface=self._interface, initial_segments=segments)
+            self._set_route(address, self._job.limits.initial_segments)
             self._route = address
         self._successor = self._socket(_FIRST_SOURCE_PORT + epoch % _SOURCE_PORTS)
         try:
@@ -169,6 +170,10 @@ class Agent:
             raise AgentError("is in no ring")
         return self._predecessor, self._successor
 
+    def _set_route(self, address: str, initial_segments: int | None) -> None:
+        with closing(RtNetlink()) as kernel:
+            kernel.set_route(self._interface, address, initial_segments=initial_segments)
+
     def _send(self, successor: socket.socket, label: bytes | bytearray, chunk: Sequence[memoryview]) -> None:
         """Send a chunk and its label, which is in a packet of its own after the chunk's last.
 
@@ -244,7 +249,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 def reason(error: OSError) -> str:
-    """An OSError in words."""
+    """The message of an OSError."""
     if isinstance(error, BlockingIOError):
         return "it did not answer in time"
     return error.strerror or str(error)

@@ -58,7 +58,7 @@ def label_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) ->
     if magic != _LABEL_MAGIC:
         return f"its label begins with {magic!r}"
     return (
-        f"its label says chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
+        f"its label is that of chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
         f"not chunk {rank} of collective {collective} with {chunk_bytes}"
     )
 

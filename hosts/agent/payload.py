@@ -23,14 +23,14 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Payload:
-    """The payload of every chunk of `chunk_bytes` in collectives over `ranks` GPUs, the same for the same `seed`."""
+    """The payload of every chunk of `chunk_bytes` in collectives over `ranks` GPUs."""
 
-    def __init__(self, *, ranks: int, chunk_bytes: int, seed: int = 0) -> None:
+    def __init__(self, *, ranks: int, chunk_bytes: int) -> None:
         self._ranks, self._chunk_bytes = ranks, chunk_bytes
         self._piece_bytes = max(PIECE_BYTES, -(-chunk_bytes // _MAX_PIECES))
         self._pieces = -(-chunk_bytes // self._piece_bytes)
         size = _WINDOWS * _STRIDE_BYTES + self._piece_bytes
-        self._pool = hashlib.shake_128(b"longhaul %d" % seed).digest(size)
+        self._pool = hashlib.shake_128(b"longhaul 0").digest(size)
         self._view = memoryview(self._pool)
         self._address: int = ctypes.cast(ctypes.c_char_p(self._pool), ctypes.c_void_p).value or 0
 

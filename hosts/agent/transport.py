@@ -1,21 +1,18 @@
-"""TCP settings of a GPU's network namespace: windows, buffers and routes.
+"""TCP settings of a GPU's network namespace: windows and buffers.
 
-A flow starts at line rate, as on an RDMA fabric, if none of these limits it: the congestion window (set by a route to
-the successor with an initial window of its own), the receiver's window (the first window of a Linux receiver is half
-its buffer, so the buffer is large from the start) and the sender's buffer. None of them takes memory until it is used,
-and the queues of a ring hold about two chunks a GPU at most, since a chunk is in one place at a time. The functions
-that apply the settings are at the end, and need root in the namespace.
+A flow starts at line rate, as on an RDMA fabric, if none of these limits it: the congestion window (a route to the
+successor has an initial window of its own, see `RtNetlink.set_route`), the receiver's window (the first window of a
+Linux receiver is half its buffer, so the buffer is large from the start) and the sender's buffer. None of them takes
+memory until it is used, and the queues of a ring hold about two chunks a GPU at most, since a chunk is in one place at
+a time. The functions that apply the settings are at the end, and need root in the namespace.
 """
 
 import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from topologies.shaping import netlink
 
 MAX_WINDOW_BYTES = 1 << 30  # the largest that TCP can announce (RFC 7323), near enough
 MAX_BUFFER_BYTES = (1 << 31) - 1
@@ -72,54 +69,21 @@ def limits(transport: Transport, *, ranks: int, message_bytes: int) -> Limits:
     )
 
 
-def sysctls(transport: Transport, limit: Limits) -> Mapping[str, str]:
-    """What a GPU's namespace is set to, by the path below /proc/sys."""
-    # Linux's own middle value where TCP is to start as it does by default; the buffer then grows by itself.
-    receive = limit.receive_buffer_bytes if transport.line_rate else 131072
-    return {
-        "net/ipv4/tcp_rmem": f"4096 {receive} {limit.receive_buffer_bytes}",
-        "net/ipv4/tcp_wmem": f"4096 {limit.send_buffer_bytes} {limit.send_buffer_bytes}",
-        "net/ipv4/tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
-        "net/ipv4/tcp_no_metrics_save": "1",  # nothing of one ring's connections may show in the next ring's
-    }
-
-
-_NEWROUTE, _DELROUTE = 24, 25  # linux/rtnetlink.h
-_DST, _OIF, _METRICS, _INITCWND = 1, 4, 8, 11
-_MAIN_TABLE, _STATIC, _LINK_SCOPE, _UNICAST = 254, 4, 253, 1
-
-
-def route_request(*, address: str, interface_index: int, initial_segments: int | None) -> bytes:
-    """The netlink message that sets the route to this one address, with an initial window; None deletes it."""
-    body = struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _MAIN_TABLE, _STATIC, _LINK_SCOPE, _UNICAST, 0)
-    body += netlink.attribute(_DST, socket.inet_aton(address))
-    body += netlink.attribute(_OIF, struct.pack("=I", interface_index))
-    if initial_segments is None:
-        return netlink.message(_DELROUTE, netlink.REQUEST_ACK, 1, body)
-    window = netlink.attribute(_INITCWND, struct.pack("=I", initial_segments))
-    return netlink.message(_NEWROUTE, netlink.REQUEST_REPLACE, 1, body + netlink.attribute(_METRICS, window))
-
-
 # --- effects, each in the network namespace of the calling process --------------------------------------------------
 
 
-def set_sysctls(values: Mapping[str, str]) -> None:
-    """Set these; raises OSError."""
+def set_sysctls(transport: Transport, limit: Limits) -> None:
+    """Set what TCP needs for these limits; raises OSError."""
+    # Linux's own middle value where TCP is to start as it does by default; the buffer then grows by itself.
+    receive = limit.receive_buffer_bytes if transport.line_rate else 131072
+    values = {
+        "tcp_rmem": f"4096 {receive} {limit.receive_buffer_bytes}",
+        "tcp_wmem": f"4096 {limit.send_buffer_bytes} {limit.send_buffer_bytes}",
+        "tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
+        "tcp_no_metrics_save": "1",  # nothing of one ring's connections may show in the next ring's
+    }
     for name, value in values.items():
-        Path("/proc/sys", name).write_text(value)
-
-
-def change_route(*, address: str, interface: str, initial_segments: int | None) -> None:
-    """Set the route to an address, with an initial window; None deletes it. Raises OSError."""
-    request = route_request(
-        address=address, interface_index=socket.if_nametoindex(interface), initial_segments=initial_segments
-    )
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
-        kernel.sendto(request, (0, 0))
-        reply = kernel.recv(4096)
-    (error,) = struct.unpack_from("=i", reply, netlink.HEADER.size)
-    if error:
-        raise OSError(-error, f"the route to {address} over {interface} could not be changed")
+        Path("/proc/sys/net/ipv4", name).write_text(value)
 
 
 def windows(connection: socket.socket) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class _Paths:
     """The table over `weight` [m, m, K], a path's weight being the `combine` of its edges' and `far` that of none.
 
     It is kept and filled by the size of S: for k GPUs an array [sets, k, k, K], with x and w as indices among S's
-    members.
+    members. `best` [m, m, K] is the weight of the best path through all GPUs from each to each other.
     """
 
     def __init__(self, weight: Array, *, combine: np.ufunc, far: int) -> None:
@@ -66,11 +66,7 @@ class _Paths:
             # With two GPUs or more w is not x: what lies off the diagonal are x's others, in order.
             table[:, ~np.eye(k, dtype=bool)] = np.minimum(least, far, out=least).reshape(-1, k * (k - 1), count)
             self._tables.append(table)
-
-    def _best(self) -> Array:
-        """The weight of the best path through all GPUs from each to each other, [m, m, K]."""
-        best: Array = self._tables[-1][0]
-        return best
+        self.best: Array = self._tables[-1][0]
 
     def _walk(self, first: Indices, last: Indices, instance: Indices, budget: Array) -> Indices:
         """Of the paths from first to last within the budget, the first in order of its GPUs: [instances, m]."""
@@ -112,7 +108,7 @@ class FastestPaths(_Paths):
 
     def slowest(self) -> Floats:
         """The slowest edge of the best path from each GPU to each other, [m, m, K]; infinity where there is none."""
-        rank = self._best()
+        rank = self.best
         known = np.minimum(rank, len(self._cost_of_rank) - 1).reshape(self._cost_of_rank.shape)
         cost = np.take_along_axis(self._cost_of_rank, known.astype(np.intp), axis=0).reshape(rank.shape)
         return np.where(self._no_edge, np.inf, cost)
@@ -124,16 +120,12 @@ class FastestPaths(_Paths):
 
 
 class ShortestPaths(_Paths):
-    """The paths of least total delay, over `delay` [m, m, K] in ps; FAR_PS for a missing edge."""
+    """The paths of least total delay, over `delay` [m, m, K] in ps; FAR_PS for a missing edge and for no path."""
 
     def __init__(self, delay: Ints) -> None:
         closed = np.where(np.eye(delay.shape[0], dtype=bool)[:, :, None], FAR_PS, delay)
         super().__init__(closed, combine=np.add, far=int(FAR_PS))
 
-    def total(self) -> Ints:
-        """The delay of the best path from each GPU to each other, [m, m, K] ps; FAR_PS where there is none."""
-        return self._best()
-
     def walk(self, first: Indices, last: Indices, instance: Indices) -> Indices:
         """Of the paths from first to last of least delay, the first in order."""
-        return self._walk(first, last, instance, self.total()[first, last, instance])
+        return self._walk(first, last, instance, self.best[first, last, instance])

@@ -91,7 +91,7 @@ class _Choice:
         self._legs_s = [paths.slowest() for paths in self._fastest]
 
     def rings(self) -> npt.NDArray[np.int16]:
-        """The best ring of every instance, [K, n]."""
+        """The best ring of every instance, [K, n], each beginning at rank 0."""
         cycles = [(0, *rest) for rest in permutations(range(1, len(self._ranks)))]
         slowest = np.min([self._slowest(cycle) for cycle in cycles], axis=0)
         if not np.isfinite(slowest).all():
@@ -107,7 +107,8 @@ class _Choice:
             for site, block, first, last in zip(cycle, blocks, ends[::2], ends[1::2], strict=True):
                 _, walk = legs[site]
                 rings[better[:, None], block] = self._ranks[site][walk(first[better], last[better], better)]
-        return _from_rank_0(rings)
+        begin = np.argmax(rings == 0, axis=1)[:, None]
+        return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 
     def _crossing(self, weight: npt.NDArray[Any], a: int, b: int) -> npt.NDArray[Any]:
         """The weights of the edges from site a to site b, [a's GPUs, b's GPUs, K]."""
@@ -132,7 +133,7 @@ class _Choice:
             return total, partial(fastest.walk, slowest=slowest)
         fast_enough = self._crossing(self._cost, site, site) <= slowest
         shortest = ShortestPaths(np.where(fast_enough, delay, FAR_PS))
-        return shortest.total(), shortest.walk
+        return shortest.best, shortest.walk
 
     def _ends(self, cycle: tuple[int, ...], legs: list[Ints], slowest: Floats) -> tuple[Ints, list[Indices]]:
         """The least total delay through the sites in this order, [K] ps, and the GPU entered and the GPU left of each
@@ -160,9 +161,3 @@ def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], combine: np.ufunc) -> npt
     for j in range(1, len(b)):
         np.minimum(best, combine(a[:, j, None], b[j]), out=best)
     return best
-
-
-def _from_rank_0(rings: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """The same rings, each beginning at rank 0."""
-    begin = np.argmax(rings == 0, axis=1)[:, None]
-    return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)

@@ -58,7 +58,7 @@ class Prompt(CLI):  # type: ignore[misc]
         if not os.isatty(0):
             self.prompt = ""
         try:
-            super().__init__(testbed.testbed.network.net, stdin=sys.stdin)
+            super().__init__(testbed.testbed.network, stdin=sys.stdin)
         finally:
             self._end_captures()
 

@@ -151,7 +151,7 @@ class InteractiveTestbed:
 
     def set_cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
-        self.testbed.network.net.configLinkStatus(a, b, "up" if up else "down")
+        self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
             self._broken = True  # a host forgets its routes with its interface
 

@@ -31,7 +31,7 @@ from scenarios.vm.openvswitch import awake
 from topologies.conditions.sampler import delays_s
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
-from topologies.mininet_network import start
+from topologies.mininet_network import Network
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
@@ -81,7 +81,7 @@ class Testbed:
             # The controller is busy importing while the switches are made; they look for it until it is there.
             self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.ground.folder))
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
-            self.network = stack.enter_context(start(self.fabric, controller_port=PORT))
+            self.network = stack.enter_context(Network(self.fabric, controller_port=PORT))
             self._tell("the shaping of the links")
             self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
             stack.callback(self._unshape)

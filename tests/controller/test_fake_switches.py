@@ -9,7 +9,7 @@ import pytest
 
 from controller.api.client import Controller, ControllerError
 from controller.compat import has_hung_up
-from tests.controller.running import FABRIC, LINKS, Process
+from tests.controller.conftest import FABRIC, LINKS, Process
 from tests.fakes.fakeswitch import FakeSwitch, Seen
 
 

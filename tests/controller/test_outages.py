@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from itertools import combinations, pairwise
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,33 +10,15 @@ from hypothesis import strategies as st
 from controller.forwarding import rules
 from controller.forwarding.state import Forwarding, State
 from controller.forwarding.switches import SwitchError
-from controller.routing import link_state as controller_outages
+from controller.routing import link_state
 from controller.routing.link_state import Outages
-from controller.routing.path_choice import NoPathError, Router
 from controller.routing.paths import Ways
-from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, wan_of, with_default_rules
-from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
-from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
+from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, failures, usable, wan_of, with_default_rules
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import NONE, around, cable, failed_links
 from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
-
-
-@st.composite
-def deaths(draw: st.DrawFn, fabric: Fabric) -> Cables:
-    """Some cables, and all those of some switches."""
-    cables = [cable(c.a, c.b) for c in fabric.cables]
-    dead = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
-    for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
-        dead |= around(fabric, switch.name)
-    return frozenset(dead)
-
-
-def whole(fabric: Fabric, dead: Cables, path: WanPath, src: int, dst: int) -> bool:
-    gone = set(failed_links(fabric, dead))
-    up, down = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
-    return not gone & {int(up), int(down), *path.links}
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -48,7 +29,7 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
     network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
     for generation in range(1, 4):
-        new = Ways(fabric, data.draw(deaths(fabric)))
+        new = Ways(fabric, data.draw(failures(fabric)))
         for switch in fabric.switches:
             for message in rules.detour(ways, new, switch.name):
                 network.apply(message)
@@ -56,7 +37,7 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
         wanted = {}
         for src, dst in pairs:
             between = fabric.paths_between[fabric.gpus[src].site, fabric.gpus[dst].site]
-            open_ones = [path for path in between if whole(fabric, new.dead, path, src, dst)]
+            open_ones = [path for path in between if usable(fabric, new.dead, path, src, dst)]
             if open_ones:
                 wanted[src, dst] = data.draw(st.sampled_from(open_ones)).index
         change = rules.change(new, routes, wanted, generation=generation)
@@ -82,7 +63,7 @@ def check(fabric: Fabric, network: FakeNetwork, ways: Ways, wanted: dict[tuple[i
             else:
                 index = wanted.get((a.rank, b.rank), ways.fixed(a.site, b.site).index)
                 path = fabric.paths[index]
-                if not whole(fabric, ways.dead, path, a.rank, b.rank):
+                if not usable(fabric, ways.dead, path, a.rank, b.rank):
                     continue
             passed = network.walk(network.sent(a.rank, b.rank))
             for ends in pairwise((a.name, *passed, b.name)):
@@ -98,50 +79,37 @@ def test_the_fixed_path_is_the_first_that_is_whole() -> None:
     assert Ways(FABRIC, around(FABRIC, "s0b0") | around(FABRIC, "s0b1")).fixed(0, 1) is paths[0]
 
 
-@pytest.mark.parametrize("dead", [{cable("s0b0", "s1b0")}, around(FABRIC, "s0b0"), around(FABRIC, "s0p0"), NONE])
-def test_a_link_that_is_down_is_never_chosen(dead: Cables) -> None:
-    rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 50)
-    rates[:, list(failed_links(FABRIC, frozenset(dead)))] = 0.0
-    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
-    src, dst = np.full(50, 2), np.full(50, 5)
-    best, fixed = router.best(rates, src, dst, chunk_bytes=10**6), router.fixed(rates, src, dst)
-    first = next(p for p in FABRIC.paths_between[0, 1] if whole(FABRIC, frozenset(dead), p, 2, 5))
-    assert set(fixed.path) == {first.index}
-    for routes, is_fixed in ((best, False), (fixed, True)):
-        assert (routes.rate_bps > 0).all()
-        assert all(whole(FABRIC, frozenset(dead), FABRIC.paths[index], 2, 5) for index in routes.path)
-        cost, delay = router.crossings(rates, chunk_bytes=10**6, fixed=is_fixed)
-        assert (cost[:, 2, 5] == routes.delay_s + 8e6 / routes.rate_bps).all()
-        assert (delay[:, 2, 5] == routes.delay_s).all()
-
-
-def test_where_nothing_is_left_the_crossing_is_named() -> None:
-    rates = np.full((1, len(FABRIC.links)), 1e9)
-    rates[:, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
-    router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
-    for choose in (router.fixed, lambda *given: router.best(*given, chunk_bytes=1)):
-        with pytest.raises(NoPathError, match="no path leads over the WAN from rank 1 to rank 6"):
-            choose(rates, np.array([1]), np.array([6]))
-    cost, _ = router.crossings(rates, chunk_bytes=1, fixed=True)
-    assert np.isinf(cost[0, 1, 6])
-
-
-def test_the_link_state_is_what_ports_and_switches_report() -> None:
-    outages = Outages(FABRIC)
-    assert outages.dead() == NONE
+def test_the_link_state_is_what_ports_and_switches_report_since_the_first_report(monkeypatch):
+    now = [100]
+    monkeypatch.setattr(link_state.time, "monotonic_ns", lambda: now[0])
+    outages, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
     port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
+    assert outages.dead() == NONE
     outages.reported("s0b0", [(port, True), (99, True), (0xFFFFFFFE, True)])
-    link = frozenset({cable("s0b0", "s1b0")})
     assert outages.dead() == link
-    begun = outages.begin(NONE, link)
-    assert (begun.died, begun.back) == (["s0b0-s1b0"], []) and begun.seen_ns > 0
-    outages.left("s1b1")
+    now[0] = 200
+    outages.left("s1b1")  # a second report of the same change
     assert outages.dead() == link | around(FABRIC, "s1b1")
+    begun = outages.begin(NONE, link)
+    assert (begun.died, begun.back, begun.seen_ns) == (["s0b0-s1b0"], [], 100)
+    now[0] = 300
     outages.came("s1b1")
+    now[0] = 400
     outages.reported("s0b0", [(port, False)])
     assert outages.dead() == NONE
-    assert outages.begin(link, NONE).back == ["s0b0-s1b0"]
-    assert [outage["died"] for outage in outages.told()] == [["s0b0-s1b0"], []]
+    begun = outages.begin(link, NONE)
+    assert (begun.died, begun.back, begun.seen_ns) == ([], ["s0b0-s1b0"], 300)
+    now[0] = 500
+    outages.left("s1b1")
+    outages.nothing_new()
+    now[0] = 600
+    outages.left("s1b1")
+    assert outages.begin(NONE, link).seen_ns == 600
+    assert [(outage["died"], outage["done_ns"]) for outage in outages.recent()] == [
+        (["s0b0-s1b0"], 0),
+        ([], 0),
+        (["s0b0-s1b0"], 0),
+    ]
 
 
 def wan_cables(fabric: Fabric) -> list[tuple[str, str]]:
@@ -196,27 +164,3 @@ def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int
     assert forwarding.state is State.CONFIRMED
     check(FABRIC, network, whole_again, {(3, 4): 3})
     assert (forwarding.path(3, 4), forwarding.path(7, 0)) == (3, 4)
-
-
-def test_an_outage_was_seen_when_the_first_report_of_it_came(monkeypatch):
-    now = [100]
-    monkeypatch.setattr(controller_outages.time, "monotonic_ns", lambda: now[0])
-    found, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
-    port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
-    found.reported("s0b0", [(port, True)])
-    now[0] = 200
-    found.left("s1b1")  # a second word of the same change
-    now[0] = 300
-    assert found.begin(NONE, link).seen_ns == 100
-    now[0] = 400
-    found.came("s1b1")
-    now[0] = 500
-    assert found.begin(link, NONE).seen_ns == 400
-    now[0] = 600
-    found.left("s1b1")
-    found.nothing_new()
-    now[0] = 700
-    found.left("s1b1")
-    now[0] = 800
-    assert found.begin(NONE, link).seen_ns == 700
-    assert [outage["done_ns"] for outage in found.told()] == [0, 0, 0]

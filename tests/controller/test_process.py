@@ -16,7 +16,7 @@ import pytest
 
 from controller.api.client import Controller, ControllerError
 from controller.api.protocol import line_limit_bytes, write_line, write_spec
-from tests.controller.running import FABRIC, ROUTE, SPEC, Process, exchange, free_port
+from tests.controller.conftest import FABRIC, ROUTE, SPEC, Process, exchange, free_port
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def test_garbage_gets_one_line_each_and_the_controller_goes_on(shared: Process) 
     assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
 
 
-def test_the_socket_is_the_users_own_and_switches_are_heard_on_loopback_alone(shared: Process) -> None:
+def test_the_socket_is_the_users_own_and_switches_connect_on_loopback_alone(shared: Process) -> None:
     mode = shared.path.stat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
-    heard = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
-    assert [line.split()[3] for line in heard.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+    listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
+    assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
 
 
 def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
@@ -59,7 +59,7 @@ def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
         assert exchange(shared.path, b'{"ask":"status"}\n')[0]["ok"]
 
 
-def test_who_does_not_know_the_token_is_told_so_and_no_more(process: Process, tmp_path: Path) -> None:
+def test_a_request_without_the_token_is_refused_and_answered_nothing_else(process: Process, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("5ecret\n")
     running = process.start(token=tmp_path / "token")
     assert running.stdout is not None and running.stdout.readline().startswith(b"controller: ")
@@ -139,7 +139,7 @@ def test_the_client_waits_for_the_switches_no_longer_than_it_is_told(process: Pr
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(None, "has not answered within 0.5 s"), (b"what?\n", "answers nonsense"), (b"", "has ended")],
+    [(None, "has not answered within 0.5 s"), (b"what?\n", "sent a malformed reply"), (b"", "has ended")],
 )
 def test_the_client_names_a_controller_that_does_not_answer(tmp_path: Path, answer: bytes | None, words: str) -> None:
     path = tmp_path / "s"

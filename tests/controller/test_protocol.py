@@ -13,7 +13,7 @@ from controller.api.protocol import (
     write_line,
     write_spec,
 )
-from tests.controller.running import FABRIC, LINKS, ROUTE
+from tests.controller.conftest import FABRIC, LINKS, ROUTE
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 

@@ -15,7 +15,8 @@ from controller.forwarding import rules
 from controller.forwarding.flows import Install, Match, Message, Remove, Rule
 from controller.routing.paths import Ways
 from topologies.errors import FabricError
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from topologies.fabric.failures import Cables, around, cable, failed_links
 from topologies.fabric.wan import WanSpec
 
 IN_PORT = 0xFFFFFFF8
@@ -137,6 +138,22 @@ def fabrics(draw: st.DrawFn) -> Fabric:
         links = {*wan.links, *((end, "Z") for end in ends), *((name, "Z") for name in wan.routers)}
         wan = WanSpec(preset=None, routers=(*wan.routers, "Z"), links=tuple(sorted(links)))
         return build_fabric(FabricSpec(**tiers, wan=wan))
+
+
+@st.composite
+def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
+    """Some cables, and all those of some switches."""
+    cables = [cable(c.a, c.b) for c in fabric.cables]
+    failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
+    for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
+        failed |= around(fabric, switch.name)
+    return frozenset(failed)
+
+
+def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) -> bool:
+    """Whether a path from rank to rank has no failed link."""
+    gone = set(failed_links(fabric, failed))
+    return not gone & {fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst], *path.links}
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """Runs inside the VM: builds fabrics, shapes them, sends over them; prints one JSON object of what was seen.
 
-The network is shown by ovs-vsctl, ovs-ofctl, ip and tc, raw; the tests compare that with the declared fabric.
+ovs-vsctl, ovs-ofctl, ip and tc report the network, raw; the tests compare it with the declared fabric.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ import numpy.typing as npt
 import psutil
 
 from scenarios.vm import openvswitch
-from topologies import mininet_network
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
+from topologies.mininet_network import Network
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping import netlink, tc
 from topologies.shaping.classes import Shaping
@@ -58,11 +58,11 @@ def seen() -> dict[str, Any]:
 
 
 def topology(fabric: Fabric) -> dict[str, Any]:
-    """Build a fabric, tell what is there, and take it away again."""
+    """Build a fabric, report what is there, and remove it again."""
     before = seen()
-    with mininet_network.start(fabric, controller_port=6653) as built:
-        hosts = built.net.hosts
-        told = {
+    with Network(fabric, controller_port=6653) as built:
+        hosts = built.hosts
+        found = {
             "bridges": json.loads(sh("ovs-vsctl --format=json list Bridge")),
             "ports": json.loads(sh("ovs-vsctl --format=json list Interface")),
             "controllers": json.loads(sh("ovs-vsctl --format=json list Controller")),
@@ -74,17 +74,17 @@ def topology(fabric: Fabric) -> dict[str, Any]:
             ],
             "mininet": {
                 "hosts": [(host.name, host.IP(), host.MAC()) for host in hosts],
-                "switches": [switch.name for switch in built.net.switches],
-                "links": sorted(sorted((link.intf1.name, link.intf2.name)) for link in built.net.links),
+                "switches": [switch.name for switch in built.switches],
+                "links": sorted(sorted((link.intf1.name, link.intf2.name)) for link in built.links),
                 "command": hosts[1].cmd("ip -br addr show dev g1-eth0").split(),
                 "popen": hosts[1].popen("ip -br link show dev g1-eth0").communicate()[0].decode().split(),
-                "switch_command": built.net.switches[0].cmd("echo $((6 * 7))").split(),
+                "switch_command": built.switches[0].cmd("echo $((6 * 7))").split(),
             },
         }
     built.stop()
-    with mininet_network.start(fabric, controller_port=6653):
-        told["again"] = sh("ovs-vsctl list-br").split()
-    return {"before": before, "told": told, "after": seen()}
+    with Network(fabric, controller_port=6653):
+        found["again"] = sh("ovs-vsctl list-br").split()
+    return {"before": before, "built": found, "after": seen()}
 
 
 def flows(fabric: Fabric, way: tuple[str, ...], src: int, dst: int) -> None:
@@ -105,22 +105,22 @@ def namespace(pid: int) -> Iterator[None]:
         assert LIBC.setns(home.fileno(), 0) == 0
 
 
-def prepare(built: mininet_network.Network) -> None:
+def prepare(built: Network) -> None:
     """Let flows start at the line's rate, so that the network alone decides how long a chunk takes."""
-    for pid, host in zip(built.host_pids, built.net.hosts, strict=True):
+    for pid, host in zip(built.host_pids, built.hosts, strict=True):
         with namespace(pid):
             for name in ("tcp_rmem", "tcp_wmem"):
                 Path(f"/proc/sys/net/ipv4/{name}").write_text("4096 268435456 268435456")
         inside(pid, f"ip route change 10.0.0.0/8 dev {host.name}-eth0 initcwnd 20000 initrwnd 20000")
 
 
-def seconds(built: mininet_network.Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
+def seconds(built: Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
     """How long a chunk takes from one GPU to another."""
     chunk, room = bytes(chunk_bytes), bytearray(chunk_bytes)
     with namespace(built.host_pids[dst]):
-        listener = socket.create_server((built.net.hosts[dst].IP(), 7000))
+        listener = socket.create_server((built.hosts[dst].IP(), 7000))
     with namespace(built.host_pids[src]):
-        out = socket.create_connection((built.net.hosts[dst].IP(), 7000))
+        out = socket.create_connection((built.hosts[dst].IP(), 7000))
     arrived, _ = listener.accept()
     for end in (out, arrived):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -128,10 +128,10 @@ def seconds(built: mininet_network.Network, src: int, dst: int, chunk_bytes: int
         a.send(b"x")
         b.recv(1)
     time.sleep(0.1)
-    began, told = os.pipe()
+    began, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(told, str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).encode())
+        os.write(tells, str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).encode())
         body = memoryview(chunk)[:-1]
         while body:
             body = body[out.send(body, MSG_EOR) :]
@@ -144,12 +144,12 @@ def seconds(built: mininet_network.Network, src: int, dst: int, chunk_bytes: int
     for closed in (out, arrived, listener):
         closed.close()
     os.close(began)
-    os.close(told)
+    os.close(tells)
     return (end_ns - start_ns) / 1e9
 
 
-def undecided(built: mininet_network.Network, dropped: tc.DropCounter) -> dict[str, Any]:
-    """What is counted, and what Open vSwitch's own command says, of packets that it is too busy to decide on."""
+def undecided(built: Network, dropped: tc.DropCounter) -> dict[str, Any]:
+    """What is counted, and what Open vSwitch itself counts, of packets that it is too busy to decide on."""
 
     def lost() -> int:
         return int(re.search(r"lost:(\d+)", sh("ovs-dpctl show"))[1])  # type: ignore[index]
@@ -163,7 +163,7 @@ def undecided(built: mininet_network.Network, dropped: tc.DropCounter) -> dict[s
             sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with sender:
             for _ in range(5000):
-                sender.sendto(bytes(8000), (built.net.hosts[1].IP(), 9))
+                sender.sendto(bytes(8000), (built.hosts[1].IP(), 9))
         time.sleep(1)
         return {"counted": dropped.drops(), "lost": lost() - before}
     finally:
@@ -171,7 +171,7 @@ def undecided(built: mininet_network.Network, dropped: tc.DropCounter) -> dict[s
 
 
 def refused(action: Any) -> str:
-    """What a TcError says."""
+    """The message of a TcError."""
     try:
         action()
     except tc.TcError as error:
@@ -197,7 +197,7 @@ def shaped() -> dict[str, Any]:
     fabric = build_fabric(FabricSpec())
     link = {link.name: link.index for link in fabric.links}
     found: dict[str, Any] = {"seconds": {}}
-    with mininet_network.start(fabric, controller_port=6653) as built:
+    with Network(fabric, controller_port=6653) as built:
         prepare(built)
         rates = 20e9 + 1e9 * np.arange(len(fabric.links), dtype=np.float64)  # all different
         shaper = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec())), rates)
@@ -250,7 +250,7 @@ def shaped() -> dict[str, Any]:
 
 
 def many_classes() -> dict[str, Any]:
-    """Set the rates of more classes than one message has room for; tell what tc says of them, and what is refused."""
+    """Set the rates of more classes than one message has room for; return what tc prints, and what is refused."""
     numbers = range(1, MANY + 1)
     sh("ip link add many type dummy")
     lines = ["qdisc add dev many root handle 1: htb"]
@@ -275,13 +275,13 @@ def many_classes() -> dict[str, Any]:
 
 
 def without_open_vswitch() -> dict[str, Any]:
-    """The error for a network that cannot be, and what is left of it."""
+    """The error of a network that cannot be built, and what is left of it."""
     before = sh("ip -br link")
     try:
-        mininet_network.start(build_fabric(UNEQUAL), controller_port=6653)
+        with Network(build_fabric(UNEQUAL), controller_port=6653):
+            return {"error": ""}
     except NetworkError as error:
-        return {"said": str(error), "before": before, "after": sh("ip -br link")}
-    return {"said": ""}
+        return {"error": str(error), "before": before, "after": sh("ip -br link")}
 
 
 if __name__ == "__main__":

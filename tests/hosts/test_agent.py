@@ -130,14 +130,10 @@ def test_a_label_is_right_for_its_own_chunk_alone(a: int, b: int, j: int, k: int
     assert (fault is None) == ((a, j, length) == (b, k, other))
 
 
-@given(st.binary(min_size=messages.LABEL_BYTES, max_size=messages.LABEL_BYTES))
-def test_random_bytes_are_not_a_label(data: bytes) -> None:
-    assert messages.label_fault(data, collective=1, rank=2, chunk_bytes=3) is not None
-
-
-@given(st.binary(max_size=messages.HELLO_BYTES + 1))
-def test_random_bytes_are_not_a_hello(data: bytes) -> None:
-    assert messages.parse_hello(data) is None
+@given(st.binary(min_size=messages.LABEL_BYTES, max_size=messages.LABEL_BYTES), st.binary(max_size=64))
+def test_random_bytes_are_neither_a_label_nor_a_hello(label: bytes, hello: bytes) -> None:
+    assert messages.label_fault(label, collective=1, rank=2, chunk_bytes=3) is not None
+    assert messages.parse_hello(hello) is None
 
 
 # --- handshake ------------------------------------------------------------------------------------------------------

@@ -4,45 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
+from tests.fakes.flowtables import fabrics, failures, usable
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, failed_links, reachable
-from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
-TRANSIT = [[("s0b0", "X"), ("X", "s1b0"), ("s1b0", "Y"), ("Y", "s2b0"), ("s2b0", "s0b0")], ["X", "Y"]]
-
-
-@st.composite
-def fabrics(draw: st.DrawFn) -> Fabric:
-    """Small ones: a mesh of two or three sites, five routers, and sites in a circle with transit routers between."""
-    wan = draw(st.sampled_from(["mesh", "five-router", "transit"]))
-    sites = {"mesh": draw(st.integers(2, 3)), "five-router": 2, "transit": 3}[wan]
-
-    def counts(low: int, high: int) -> tuple[int, ...]:
-        return tuple(draw(st.integers(low, high)) for _ in range(sites))
-
-    links, routers = TRANSIT
-    return build_fabric(
-        FabricSpec(
-            gpus_per_site=counts(2, 4),
-            leaves=counts(1, 3),
-            spines=counts(1, 3),
-            border_routers=1 if wan == "transit" else counts(1, 2),
-            wan=WanSpec(preset=wan)
-            if wan != "transit"
-            else WanSpec(preset=None, routers=tuple(routers), links=tuple(links)),
-        )
-    )
-
-
-@st.composite
-def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
-    """Some cables, and all those of some switches."""
-    cables = [cable(c.a, c.b) for c in fabric.cables]
-    failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
-    for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
-        failed |= around(fabric, switch.name)
-    return frozenset(failed)
 
 
 def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
@@ -57,11 +23,6 @@ def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str
                     seen.add(other)
                     frontier += [other] * (other in over)
     return seen
-
-
-def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) -> bool:
-    gone = set(failed_links(fabric, failed))
-    return not gone & {fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst], *path.links}
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

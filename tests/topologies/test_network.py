@@ -6,12 +6,8 @@ fabric.
 
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,22 +26,18 @@ UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
 
 
 @pytest.fixture(scope="module")
-def report(kernel_image: Path) -> Iterator[Report]:
+def report(module_vm: VM) -> Report:
     """What tests/guest/network.py saw in one boot."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    try:
-        folder.chmod(0o777)
-        ended = VM(kernel_image, folder).run("--", sys.executable, "-m", "tests.guest.network")
-        assert ended.status == 0, ended.err
-        yield json.loads(ended.out)
-    finally:
-        shutil.rmtree(folder)
+    ended = module_vm.run("--", sys.executable, "-m", "tests.guest.network")
+    assert ended.status == 0, ended.err
+    found: Report = json.loads(ended.out)
+    return found
 
 
 @pytest.fixture(scope="module")
-def told(report: Report) -> Report:
+def built(report: Report) -> Report:
     """What was seen of the unequal fabric while it was up."""
-    found: Report = report["topology"]["told"]
+    found: Report = report["topology"]["built"]
     return found
 
 
@@ -63,29 +55,29 @@ def rows(table: Report) -> list[Report]:
 # --- the fabric as built --------------------------------------------------------------------------------------------
 
 
-def test_the_bridges_are_the_declared_switches(told: Report) -> None:
-    bridges = {bridge["name"]: bridge for bridge in rows(told["bridges"])}
+def test_the_bridges_are_the_declared_switches(built: Report) -> None:
+    bridges = {bridge["name"]: bridge for bridge in rows(built["bridges"])}
     assert bridges.keys() == {switch.name for switch in UNEQUAL.switches}
     for switch in UNEQUAL.switches:
         bridge = bridges[switch.name]
         assert int(bridge["datapath_id"], 16) == switch.dpid
         assert (bridge["fail_mode"], bridge["protocols"], bridge["datapath_type"]) == ("secure", "OpenFlow13", "")
-    assert {controller["target"] for controller in rows(told["controllers"])} == {"tcp:127.0.0.1:6653"}
+    assert {controller["target"] for controller in rows(built["controllers"])} == {"tcp:127.0.0.1:6653"}
 
 
-def test_the_ports_have_the_declared_numbers_in_openflow(told: Report) -> None:
+def test_the_ports_have_the_declared_numbers_in_openflow(built: Report) -> None:
     for switch in UNEQUAL.switches:
-        shown = told["openflow"][switch.name]
+        shown = built["openflow"][switch.name]
         assert "(OF1.3)" in shown and f"dpid:{switch.dpid:016x}" in shown
         ports = {int(number): name for number, name in re.findall(r"^ (\d+)\((.+?)\): addr", shown, re.MULTILINE)}
         assert ports == {port.number: port.interface for port in switch.ports}
         states = re.findall(r"^ +(\d+)\(.*\n.*\n +state: +(\w+)", shown, re.MULTILINE)
         assert len(states) == len(ports) and {state for _, state in states} == {"LIVE"}
-    assert not [row["name"] for row in rows(told["ports"]) if row["error"] != []]
+    assert not [row["name"] for row in rows(built["ports"]) if row["error"] != []]
 
 
-def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_frames(told: Report) -> None:
-    links = {link["ifname"]: link for link in told["links"]}
+def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_frames(built: Report) -> None:
+    links = {link["ifname"]: link for link in built["links"]}
     interface = {(s.name, port.peer): port.interface for s in UNEQUAL.switches for port in s.ports}
     for cable in UNEQUAL.cables:
         near = interface.get((cable.a, cable.b))
@@ -101,9 +93,9 @@ def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_fr
     assert len(set(addresses)) == len(addresses)
 
 
-def test_every_gpu_has_its_addresses_and_knows_all_others(told: Report) -> None:
-    assert len(told["hosts"]) == len(UNEQUAL.gpus)
-    for gpu, host in zip(UNEQUAL.gpus, told["hosts"], strict=True):
+def test_every_gpu_has_its_addresses_and_knows_all_others(built: Report) -> None:
+    assert len(built["hosts"]) == len(UNEQUAL.gpus)
+    for gpu, host in zip(UNEQUAL.gpus, built["hosts"], strict=True):
         (own,) = [link for link in host["addr"] if link["ifname"] == gpu.interface]
         assert (own["address"], own["mtu"], own["operstate"]) == (gpu.mac, 9000, "UP")
         assert [(a["local"], a["prefixlen"]) for a in own["addr_info"]] == [(gpu.ip, 8)]
@@ -111,8 +103,8 @@ def test_every_gpu_has_its_addresses_and_knows_all_others(told: Report) -> None:
         assert known == {(other.ip, other.mac, "PERMANENT") for other in UNEQUAL.gpus if other is not gpu}
 
 
-def test_mininets_own_objects_are_whole(told: Report) -> None:
-    seen = told["mininet"]
+def test_mininets_own_objects_are_whole(built: Report) -> None:
+    seen = built["mininet"]
     assert [tuple(host) for host in seen["hosts"]] == [(gpu.name, gpu.ip, gpu.mac) for gpu in UNEQUAL.gpus]
     assert set(seen["switches"]) == {switch.name for switch in UNEQUAL.switches}
     cables = [sorted((f"{c.a}-eth{c.a_port}", f"{c.b}-eth{c.b_port}")) for c in UNEQUAL.cables]
@@ -123,7 +115,7 @@ def test_mininets_own_objects_are_whole(told: Report) -> None:
 
 
 def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(report: Report) -> None:
-    assert set(report["topology"]["told"]["again"]) == {switch.name for switch in UNEQUAL.switches}
+    assert set(report["topology"]["built"]["again"]) == {switch.name for switch in UNEQUAL.switches}
     before, after = report["topology"]["before"], report["topology"]["after"]
     assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
     assert after["processes"] == before["processes"]
@@ -131,7 +123,7 @@ def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(repor
 
 def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
     missing = report["missing"]
-    assert missing["said"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
+    assert missing["error"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
     assert missing["before"] == missing["after"]
 
 
@@ -196,8 +188,8 @@ def test_a_chunk_takes_the_delays_and_its_payload_at_the_slowest_links_rate(
 
 
 def test_a_rate_changed_by_another_program_is_found(shaped: Report) -> None:
-    said = shaped["meddled"]
-    assert "class 1:1 of port s0l0-eth2 " in said and "124367400104 bit/s" in said and "98000000000 bit/s" in said
+    error = shaped["meddled"]
+    assert "class 1:1 of port s0l0-eth2 " in error and "124367400104 bit/s" in error and "98000000000 bit/s" in error
 
 
 @pytest.mark.parametrize(
@@ -208,7 +200,7 @@ def test_a_rate_changed_by_another_program_is_found(shaped: Report) -> None:
         ("s0b0-eth3", {"htb": 1, "netem": 1}, {"htb": 1, "netem": 1}),
     ],
 )
-def test_a_port_loses_packets_until_told_otherwise(
+def test_a_port_loses_packets_until_the_loss_ends(
     shaped: Report, port: str, kinds: dict[str, int], kinds_after: dict[str, int]
 ) -> None:
     lossy, lossier, after = shaped["losses"][port]
@@ -232,7 +224,7 @@ def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
     assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
 
 
-def test_what_tc_refuses_is_told_with_its_line(shaped: Report) -> None:
+def test_what_tc_refuses_is_reported_with_its_line(shaped: Report) -> None:
     assert "s0l0-eth1" in shaped["twice"] and "htb" in shaped["twice"]
     assert "`qdisc add dev s0l0-eth1 root handle 1: htb " in shaped["refused"]
     assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
@@ -249,7 +241,7 @@ def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
     shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
     assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
     assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # of 2,500 lines the last
-    assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # what the kernel itself says
+    assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # the kernel's own text
 
 
 # --- Mininet's own command ------------------------------------------------------------------------------------------

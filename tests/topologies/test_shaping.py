@@ -14,7 +14,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import Shaping, htb_classes, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import VIRTUAL_LATE_S, Shaping, htb_classes, mismatch, wire_bytes_per_s
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
 counts = st.integers(1, 3)
@@ -28,13 +28,12 @@ specs = st.builds(
 )
 
 
-def shaping_of(fabric: Fabric, **conditions: float) -> Shaping:
-    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec(**conditions)))  # type: ignore[arg-type]
+def shaping_of(fabric: Fabric, late_s: float = VIRTUAL_LATE_S) -> Shaping:
+    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
 
 
-def rates_of(fabric: Fabric, k: int = 0) -> npt.NDArray[np.float64]:
-    rates: npt.NDArray[np.float64] = sampler(fabric, ConditionsSpec(), seed=3).rates_bps(k, 1)[0]
-    return rates
+def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
+    return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(0, 1)[0]
 
 
 class Read:
@@ -113,7 +112,7 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
         passed = [port[hop] for hop in pairwise((*switches, dst))]
         shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
         classes = [(at, minor) for at, minor in shaped if minor is not None]
-        want = [8 * wire_bytes_per_s(int(rates[link[name].index]), mtu_bytes=9000) for name in links]
+        want = [8 * wire_bytes_per_s(int(rates[link[name].index])) for name in links]
         assert [read.rate[key] for key in classes] == want, (src, dst, switches)
         assert {(link[name].kind, read.delay_us[key]) for key, name in zip(classes, links, strict=True)} <= {
             ("wan", 10),
@@ -125,8 +124,7 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
 
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
 def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
-    fabric = build_fabric(FabricSpec())
-    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
+    shaping = shaping_of(fabric := build_fabric(FabricSpec()), late_s)
     lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
     assert len(lines) == len(shaping.classes)
     for bits, burst, ceil_burst in lines:
@@ -134,11 +132,11 @@ def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None
         assert 8 * int(burst) / int(bits) == pytest.approx(late_s, rel=1e-3)
 
 
-@given(st.integers(10**6, 4 * 10**11), st.sampled_from((1500, 9000)), st.integers(1, 100_000))
-def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, mtu: int, frames: int) -> None:
-    wire = frames * (6 + 6 + 2 + mtu)  # Ethernet's addresses and type, and an IP packet
-    payload = frames * (mtu - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
-    seconds = wire / wire_bytes_per_s(rate_bps, mtu_bytes=mtu)
+@given(st.integers(10**6, 4 * 10**11), st.integers(1, 100_000))
+def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, frames: int) -> None:
+    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet's addresses and type, and an IP packet
+    payload = frames * (9000 - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+    seconds = wire / wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
 

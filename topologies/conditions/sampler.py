@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.synthetic import Gaussian, Markov, Uniform
-from topologies.conditions.trace import Trace, read_trace
+from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
 
@@ -69,8 +69,8 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     if spec.trace is None:
         return uniform
     names = [link.name for link in fabric.links]
-    recording = read_trace(spec.trace, names, within_sites={link.name for link in fabric.links if link.kind != "wan"})
-    return Trace(recording, step_s=spec.trace_step_s, unlisted=uniform)
+    within_sites = {link.name for link in fabric.links if link.kind != "wan"}
+    return read_trace(spec.trace, names, within_sites=within_sites, step_s=spec.trace_step_s, unlisted=uniform)
 
 
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:

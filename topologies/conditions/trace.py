@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.conditions.synthetic import Uniform
 from topologies.errors import ConditionsError, Mistake, first_of
-from topologies.units import UnitError, parse_rate_bps
+from topologies.units import parse_rate_bps
 
 MAX_BYTES = 256_000_000
 """Largest trace read: every row of it is held in memory."""
@@ -33,59 +33,54 @@ _KEY = "conditions.trace"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recording:
-    """A trace read: per link, the times of its rows (whole ns, rising) and the rates set then (bit/s).
+class Trace:
+    """Conditions replayed: collective k sees the trace as it stands at k times `step_ns` nanoseconds.
 
-    Both are empty for a link that the trace leaves out.
+    Of every link the times of its rows (whole ns, rising) and the rates set then (bit/s). Both are empty for a link
+    that the trace leaves out, which has the rate of `unlisted`.
     """
 
     path: Path
     times_ns: tuple[npt.NDArray[np.int64], ...]
-    rates_bps: tuple[npt.NDArray[np.float64], ...]
+    rates_from_bps: tuple[npt.NDArray[np.float64], ...]
     end_ns: int
-
-
-class _Rates(Protocol):
-    def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]: ...
-
-
-class Trace:
-    """Conditions replayed: collective k sees the trace as it stands at k times `step_s` seconds.
-
-    Links that the trace leaves out have the rates of `unlisted`, a sampler of all links.
-    """
-
-    def __init__(self, recording: Recording, *, step_s: float, unlisted: _Rates) -> None:
-        self._recording = recording
-        self._unlisted = None if all(map(len, recording.times_ns)) else unlisted
-        self._step_ns = round(step_s * 1e9)
+    step_ns: int
+    unlisted: Uniform | None
 
     @property
     def limit(self) -> int:
         """How many collectives the trace covers: it ends with its last row."""
-        return self._recording.end_ns // self._step_ns + 1
+        return self.end_ns // self.step_ns + 1
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s.
 
         Raises ConditionsError where the trace ends before them.
         """
-        recording = self._recording
         if start + count > self.limit:
-            covers = f"the trace ends at {recording.end_ns / 1e9:g} s and covers {self.limit} collectives"
-            raise ConditionsError([Mistake(_KEY, f"{recording.path}: {covers}; {start + count} were asked for")])
-        now_ns = np.arange(start, start + count) * self._step_ns
-        found = np.empty((count, len(recording.times_ns)))
-        if self._unlisted is not None:
-            found[:] = self._unlisted.rates_bps(start, count)
-        for link, (times_ns, rates) in enumerate(zip(recording.times_ns, recording.rates_bps, strict=True)):
+            covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
+            raise ConditionsError([Mistake(_KEY, f"{self.path}: {covers}; {start + count} were asked for")])
+        now_ns = np.arange(start, start + count) * self.step_ns
+        found = np.empty((count, len(self.times_ns)))
+        if self.unlisted is not None:
+            found[:] = self.unlisted.rates_bps(start, count)
+        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
             if times_ns.size:
                 found[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
         return found
 
 
-def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str] = ()) -> Recording:
-    """Read a trace of these links; those `within_sites` may be left out, all together.
+def read_trace(
+    path: Path,
+    links: Sequence[str],
+    *,
+    within_sites: Collection[str] = (),
+    step_s: float = 1.0,
+    unlisted: Uniform | None = None,
+) -> Trace:
+    """Read a trace of these links, a collective every `step_s` seconds.
+
+    Those `within_sites` may be left out, all together, and have the rates of `unlisted` then.
 
     Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
     or ends within a line, a wrong header, a row without its three fields, a time that is not a number, is negative or
@@ -99,7 +94,7 @@ def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str
         for line, fields in _records(path):
             try:
                 end_ns = _enter(fields, rows, end_ns)
-            except _BadRowError as error:
+            except ValueError as error:
                 if len(mistakes) < _MOST_MISTAKES:
                     mistakes.append(f"{path}:{line}: {error}")
                 else:
@@ -116,16 +111,14 @@ def read_trace(path: Path, links: Sequence[str], *, within_sites: Collection[str
         mistakes.append(f"{path}: {text}")
     if mistakes:
         raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
-    return Recording(
+    return Trace(
         path=path,
         times_ns=tuple(np.array(list(taken), dtype=np.int64) for taken in rows.values()),
-        rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
+        rates_from_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
         end_ns=end_ns,
+        step_ns=round(step_s * 1e9),
+        unlisted=None if all(rows.values()) else unlisted,
     )
-
-
-class _BadRowError(Exception):
-    """What is wrong with one row, and what is allowed."""
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -156,25 +149,22 @@ def _check_file(path: Path) -> None:
 
 
 def _enter(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
-    """Enter one row and return its time; `now_ns` is the time of the previous row."""
+    """Enter one row and return its time; `now_ns` is that of the previous row. Raises ValueError for a wrong row."""
     if len(fields) != len(_HEADER):
-        raise _BadRowError(f"{len(fields)} fields; a row has three: time, link, rate")
+        raise ValueError(f"{len(fields)} fields; a row has three: time, link, rate")
     time, link, rate = fields
     try:
         exact_ns = Decimal(time) * 10**9
     except ArithmeticError:
         exact_ns = Decimal("NaN")
     if not (exact_ns.is_finite() and 0 <= exact_ns <= _MAX_TIME_NS):
-        raise _BadRowError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
+        raise ValueError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
     time_ns = round(exact_ns)
     if time_ns < now_ns:
-        raise _BadRowError(f"time {time} comes after {now_ns / 1e9:g}; times may not go back")
+        raise ValueError(f"time {time} comes after {now_ns / 1e9:g}; times may not go back")
     if link not in rows:
-        raise _BadRowError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
+        raise ValueError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
     if time_ns in rows[link]:
-        raise _BadRowError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
-    try:
-        rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
-    except UnitError as error:
-        raise _BadRowError(str(error)) from error
+        raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
+    rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
     return time_ns

@@ -82,7 +82,10 @@ def wire(
         return number
 
     cables = tuple(Cable(a=a, a_port=plug(a, b), b=b, b_port=plug(b, a)) for a, b in ends)
-    _check_interfaces(ports)
+    longest = max((port.interface for taken in ports.values() for port in taken), key=len)
+    if len(longest) > MAX_INTERFACE_NAME:
+        text = f"the interface name {longest!r} is longer than Linux's {MAX_INTERFACE_NAME}; shorten the router's name"
+        raise FabricError([Mistake("fabric.wan.routers", text)])
     switches = tuple(
         Switch(name=name, kind=kind, site=site, dpid=dpid, ports=tuple(ports[name])) for name, kind, site, dpid in nodes
     )
@@ -119,11 +122,3 @@ def _switches(
                 yield f"s{site}{letter}{index}", kind, site, dpid(kind, site, index)
     for index, name in enumerate(wan.routers):
         yield name, "transit", None, dpid("transit", 0, index)
-
-
-def _check_interfaces(ports: dict[str, list[Port]]) -> None:
-    interfaces = (port.interface for taken in ports.values() for port in taken)
-    too_long = next((name for name in interfaces if len(name) > MAX_INTERFACE_NAME), None)
-    if too_long is not None:
-        text = f"the interface name {too_long!r} is longer than Linux's {MAX_INTERFACE_NAME}; shorten the router's name"
-        raise FabricError([Mistake("fabric.wan.routers", text)])

@@ -167,12 +167,12 @@ class Fabric:
         return table
 
 
-def even_split(gpus: int, *, sites: int = 2) -> tuple[int, ...]:
-    """That many GPUs divided evenly over the sites; raises FabricError where they do not divide."""
-    if gpus % sites:
-        text = f"{gpus} GPUs do not divide over {sites} sites; give a multiple of {sites}, or a number per site as 3+5"
+def even_split(gpus: int) -> tuple[int, int]:
+    """That many GPUs divided evenly over two sites; raises FabricError where they do not divide."""
+    if gpus % 2:
+        text = f"{gpus} GPUs do not divide over 2 sites; give a multiple of 2, or a number per site as 3+5"
         raise FabricError([Mistake("fabric.gpus", text)])
-    return (gpus // sites,) * sites
+    return gpus // 2, gpus // 2
 
 
 @lru_cache(maxsize=4)

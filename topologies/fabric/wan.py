@@ -117,9 +117,9 @@ def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
     nodes = {*(name for site in graph.border_routers for name in site), *graph.routers}
     seen: set[frozenset[str]] = set()
     for a, b in graph.links:
-        strangers = [end for end in (a, b) if end not in nodes]
-        if strangers:
-            yield Mistake(key, f"{strangers[0]!r} is not a router of this WAN; its routers: {', '.join(sorted(nodes))}")
+        unknown = [end for end in (a, b) if end not in nodes]
+        if unknown:
+            yield Mistake(key, f"{unknown[0]!r} is not a router of this WAN; its routers: {', '.join(sorted(nodes))}")
         elif a == b:
             yield Mistake(key, f"a link joins {a!r} to itself")
         elif frozenset((a, b)) in seen:

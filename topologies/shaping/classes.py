@@ -83,7 +83,6 @@ class Shaping:
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
-    mtu_bytes: int = MTU_BYTES
     late_s: float = VIRTUAL_LATE_S
 
     @cached_property
@@ -132,7 +131,7 @@ class Shaping:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
         if rates_bps.shape != (len(self.fabric.links),):
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {len(self.fabric.links)} links, one rate each")
-        wire = [wire_bytes_per_s(round(rate), mtu_bytes=self.mtu_bytes) for rate in rates_bps.tolist()]
+        wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         return {one.key: wire[one.link] for one in self.classes}
 
     def _class_lines(self, one: HtbClass, rate: int) -> Iterator[str]:
@@ -174,14 +173,12 @@ def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
     return tuple(one for classes in on_port.values() for one in classes)
 
 
-def wire_bytes_per_s(rate_bps: int, *, mtu_bytes: int) -> int:
+def wire_bytes_per_s(rate_bps: int) -> int:
     """The rate, in bytes/s of frames as HTB counts them, at which full frames carry `rate_bps` of payload.
 
-    Rounded to a whole byte, and never 0, which HTB refuses. Raises ValueError for an MTU too small for headers.
+    Rounded to a whole byte, and never 0, which HTB refuses.
     """
-    payload_bytes, frame_bytes = mtu_bytes - _HEADER_BYTES, mtu_bytes + _ETHERNET_BYTES
-    if payload_bytes <= 0:
-        raise ValueError(f"an MTU of {mtu_bytes} bytes has no room beside {_HEADER_BYTES} bytes of headers")
+    payload_bytes, frame_bytes = MTU_BYTES - _HEADER_BYTES, MTU_BYTES + _ETHERNET_BYTES
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
 
 

@@ -1,4 +1,4 @@
-"""Netlink: HTB rates, netem delays, neighbours, segment sizes (rtnetlink) and Open vSwitch's drops (generic netlink).
+"""Netlink: HTB rates, netem delays, routes, neighbours and segment sizes (rtnetlink), Open vSwitch's drops (generic).
 
 It is exact where `tc` is not: tc rounds the rates it prints to about five digits, cuts delays to whole microseconds
 and, before iproute2 6.3, has no JSON for classes. Many changes go out in one message, and the kernel answers each with
@@ -22,6 +22,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 _RTM_NEWLINK, _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 36, 38, 40, 42
 _RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 28, 1, 2, 0x80
+_RTM_NEWROUTE, _RTM_DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_INITCWND = 24, 25, 1, 4, 8, 11
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
@@ -113,7 +115,7 @@ class _Socket:
 
 
 class RtNetlink(_Socket):
-    """Links, neighbours and traffic control of the network namespace that it is opened in."""
+    """Links, neighbours, routes and traffic control of the network namespace that it is opened in."""
 
     def __init__(self) -> None:
         super().__init__(socket.NETLINK_ROUTE)
@@ -148,6 +150,22 @@ class RtNetlink(_Socket):
         for (address, _), (code, _) in zip(neighbours, answers, strict=True):
             if code:
                 raise OSError(code, f"{interface} does not take the neighbour {address}: {os.strerror(code)}")
+
+    def set_route(self, interface: str, address: str, *, initial_segments: int | None) -> None:
+        """Set the route over an interface to this one IPv4 address, with an initial congestion window; None deletes it.
+
+        Raises OSError.
+        """
+        head = (socket.AF_INET, 32, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST, 0)
+        body = struct.pack("=8BI", *head) + attribute(_RTA_DST, socket.inet_aton(address))
+        body += attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(interface)))
+        kind, flags = _RTM_DELROUTE, REQUEST_ACK
+        if initial_segments is not None:
+            kind, flags = _RTM_NEWROUTE, REQUEST_REPLACE
+            body += attribute(_RTA_METRICS, attribute(_RTAX_INITCWND, struct.pack("=I", initial_segments)))
+        ((code, _),) = self._send(kind, flags, [body])
+        if code:
+            raise OSError(code, f"the route to {address} over {interface} could not be changed")
 
     def rates(self, interface: int) -> dict[ClassId, tuple[int, int]]:
         """Rate and ceiling, bytes/s of frames, of the HTB classes of an interface; none where it does not exist."""

@@ -197,28 +197,24 @@ class DropCounter:
 
 def _tc(batch: str, *options: str) -> None:
     """Run a batch of tc to its end; raises TcError with the first line that fails."""
-    lines = batch.splitlines(keepends=True)
-    for start in range(0, len(lines), _MOST_LINES):
-        _tc_lines(lines[start : start + _MOST_LINES], options)
-
-
-def _tc_lines(lines: Sequence[str], options: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(
-            ["tc", *options, "-batch", "-"],
-            input="".join(lines),
-            capture_output=True,
-            text=True,
-            check=False,
-            process_group=0,  # Ctrl-C at a prompt is not for it
-            timeout=_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise TcError(f"tc has not ended after {_TIMEOUT_S} s") from None
-    if done.returncode == 0:
-        return
-    output = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
-    reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
-    failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
-    line = lines[int(failed[1]) - 1].rstrip() if failed else "its batch"
-    raise TcError(f"tc does not take `{line}`: {reason}")
+    all_lines = batch.splitlines(keepends=True)
+    for start in range(0, len(all_lines), _MOST_LINES):
+        lines = all_lines[start : start + _MOST_LINES]
+        try:
+            done = subprocess.run(
+                ["tc", *options, "-batch", "-"],
+                input="".join(lines),
+                capture_output=True,
+                text=True,
+                check=False,
+                process_group=0,  # Ctrl-C at a prompt is not for it
+                timeout=_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise TcError(f"tc has not ended after {_TIMEOUT_S} s") from None
+        if done.returncode != 0:
+            output = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
+            reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
+            failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
+            line = lines[int(failed[1]) - 1].rstrip() if failed else "its batch"
+            raise TcError(f"tc does not take `{line}`: {reason}")
