@@ -19,7 +19,7 @@ from typing import TextIO
 from scenarios.vm import boot, kernel, resources, terminal
 from scenarios.vm.boot import CLOCKS, Clock
 from scenarios.vm.errors import CannotRunError, NoRoomError, VMError, VMUsageError
-from scenarios.vm.machine import INIT, NO_FOLDER, Machine, Sink
+from scenarios.vm.machine import Machine, Sink
 from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
 
 __all__ = [
@@ -66,12 +66,10 @@ def run(
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
     resources.check_memory(memory_bytes)
-    directory = resources.working_directory(directory)
     results = None if results is None else resources.results_folder(results)
-    boot.check_directory(directory, results=results)
     request = boot.request(
         command,
-        directory=directory,
+        directory=resources.working_directory(directory, results=results),
         environment=boot.guest_environment(environment),
         results=results,
         terminal=use_terminal,
@@ -83,14 +81,7 @@ def run(
         arguments = boot.kernel_command_line(
             clock=clock,
             memory_bytes=memory_bytes,
-            init=str(INIT),
-            folder=NO_FOLDER,
-            channels=boot.Channels(
-                kernel=machine.kernel.theirs,
-                stdout=machine.stdout.theirs,
-                stderr=machine.stderr.theirs,
-                control=machine.control.theirs,
-            ),
+            consoles=[line.theirs for line in machine.lines],
         )
         machine.start(image, arguments, memory_folder=folder, core=core, request=request)
         if on_start is not None:
