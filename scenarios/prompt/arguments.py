@@ -11,7 +11,7 @@ from scenarios.policies.decide import MODES
 from scenarios.prompt.state import crosses, edges
 from scenarios.spec.scenario import MAX_SEED
 from topologies import units
-from topologies.errors import did_you_mean, shown
+from topologies.errors import did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 
@@ -162,8 +162,7 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
     """The word, if it is one of these names of this kind; raises PromptError with all names, or `allowed`."""
     if word in names:
         return word
-    listed = [*names][:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)
-    allowed = allowed or ", ".join(listed)
+    allowed = allowed or first_of([*names], _MOST_NAMES)
     raise PromptError(f"unknown {kind} {shown(word)}: allowed is {allowed}{did_you_mean(word, names)}")
 
 

@@ -49,9 +49,8 @@ class Capture:
             raise
 
     def stop(self) -> None:
-        """End the capture; every packet that has left until now is in the file. Does nothing the second time."""
-        processes, self._processes = self._processes, []
-        for process in processes:
+        """End the capture; every packet that has left until now is in the file."""
+        for process in self._processes:
             packets, lost = _stopped(process)
             self.packets, self.lost = self.packets + packets, self.lost + lost
         parts = [part for part in self._parts if part.exists()]
@@ -103,8 +102,9 @@ def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
 
 def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
     """End a tcpdump that has written every packet it was given; return the packets in its file, and those lost."""
-    end = time.monotonic() + _PATIENCE_S
-    while process.poll() is None and not _sleeps(process.pid) and time.monotonic() < end:
+    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _PATIENCE_S
+    # Every packet wakes it at once: its buffer is empty when it sleeps.
+    while process.poll() is None and ") S " not in stat.read_text() and time.monotonic() < end:
         time.sleep(0.001)
     process.terminate()
     assert process.stderr is not None
@@ -112,8 +112,3 @@ def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
         output = process.stderr.read().decode(errors="replace")
     counts = {what: int(number) for number, what in re.findall(r"(\d+) packets? (captured|dropped by kernel)", output)}
     return counts.get("captured", 0), counts.get("dropped by kernel", 0)
-
-
-def _sleeps(pid: int) -> bool:
-    """Whether a tcpdump waits for packets: its buffer is empty then, as every packet wakes it at once."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

@@ -99,7 +99,7 @@ class InteractiveTestbed:
     def set_delay(self, link: int, delay_s: float) -> float:
         """Give a link another delay; return the least delay that is not left out, s.
 
-        In real time timers are too late to tell a shorter one from none.
+        In real time timers are too late to distinguish a shorter one from none.
         """
         before = self.testbed.delays_s
         delays_s = before.copy()
