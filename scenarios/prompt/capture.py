@@ -16,9 +16,7 @@ from typing import IO
 from scenarios.prompt.arguments import PromptError
 from topologies.shaping.classes import HtbClass
 
-SNAP_BYTES = 256
-"""How much of a packet is kept: all headers, and a little of the payload."""
-
+_SNAP_BYTES = 256  # of a packet that are kept: all headers, and a little of the payload
 _HEADER_BYTES, _RECORD_BYTES = 24, 16  # of a pcap file, and of each packet in it
 _PATIENCE_S = 10.0
 
@@ -78,7 +76,7 @@ def _packets(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
 
 def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     """Capture a class into a file; return once tcpdump listens."""
-    command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(SNAP_BYTES), "--time-stamp-precision", "nano"]
+    command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(_SNAP_BYTES), "--time-stamp-precision", "nano"]
     options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
     try:
         with file.open("wb") as out:  # tcpdump gives up root's rights before it would open a file

@@ -65,7 +65,7 @@ def run(
     if not command:
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
-    resources.check_memory(memory_bytes)
+    folder = resources.memory_folder(memory_bytes, environment)
     results = None if results is None else resources.results_folder(results)
     request = boot.request(
         command,
@@ -76,13 +76,9 @@ def run(
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    folder = resources.memory_folder(memory_bytes, environment)
     with resources.own_core() as core, Machine(terminal=use_terminal) as machine:
-        arguments = boot.kernel_command_line(
-            clock=clock,
-            memory_bytes=memory_bytes,
-            consoles=[line.theirs for line in machine.lines],
-        )
+        consoles = [line.theirs for line in machine.lines]
+        arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
         machine.start(image, arguments, memory_folder=folder, core=core, request=request)
         if on_start is not None:
             on_start(machine.stop)
@@ -93,12 +89,11 @@ def run(
             return machine.wait(stdout, stderr, stdin=0)
 
 
-def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES, environment: Mapping[str, str] | None = None) -> None:
+def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
     """Raise CannotRunError unless this machine has a kernel that serves, NoRoomError unless it has room for a VM's
     memory."""
-    environment = os.environ if environment is None else environment
-    kernel.find_kernel(environment)
-    resources.memory_folder(memory_bytes, environment)
+    kernel.find_kernel(os.environ)
+    resources.memory_folder(memory_bytes, os.environ)
 
 
 def _standard(stream: TextIO | None) -> Sink:

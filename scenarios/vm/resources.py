@@ -16,7 +16,7 @@ from scenarios.vm.errors import CannotRunError, NoRoomError, VMUsageError
 from topologies.units import format_size
 
 # Less than this and the kernel, Open vSwitch and one Python process do not fit.
-LEAST_MEMORY_BYTES = 256 * 2**20
+_LEAST_MEMORY_BYTES = 256 * 2**20
 DEFAULT_MEMORY_BYTES = 2 * 2**30
 _AT_MINSIGSTKSZ = 51  # in <linux/auxvec.h>
 _HIDDEN = ("/proc", "/sys", "/dev", "/run")  # where the VM mounts its own file systems (see guest.sh)
@@ -25,21 +25,15 @@ _LOOK_S = 0.05
 _IDLE = (3, 4)  # columns of a line of /proc/stat: idle, and waiting for a disk
 
 
-def check_memory(memory_bytes: int) -> None:
-    """Raise VMUsageError for a guest memory that no VM can boot with."""
-    if memory_bytes < LEAST_MEMORY_BYTES:
-        raise VMUsageError(
-            f"{format_size(memory_bytes)} of memory is too little for the VM: allowed is "
-            f"{format_size(LEAST_MEMORY_BYTES)} or more"
-        )
-
-
 def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     """Return a folder whose file system holds a guest's memory, memory-backed ones first.
 
-    The kernel keeps the guest's memory in a file there that never has a name. Raises NoRoomError when no folder has
-    the room or allows programs to be mapped from it.
+    The kernel keeps the guest's memory in a file there that never has a name. Raises VMUsageError for a memory that no
+    VM can boot with, and NoRoomError when no folder has the room or allows programs to be mapped from it.
     """
+    if memory_bytes < _LEAST_MEMORY_BYTES:
+        allowed = f"allowed is {format_size(_LEAST_MEMORY_BYTES)} or more"
+        raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM: {allowed}")
     named = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0
     for folder in dict.fromkeys(["/dev/shm", *named, "/tmp", "/var/tmp"]):  # noqa: S108 - only looked at
