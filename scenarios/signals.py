@@ -119,7 +119,11 @@ def supervised(command: Callable[[], int]) -> int:
             os.kill(child, number)
     if ended_by or status < 0:
         _signal(child, signal.SIGKILL)
-        _wait_for_orphans()
+        until = time.monotonic() + _LAST_S
+        with suppress(ChildProcessError):  # until no process is left that outlives the child, as it cleans up
+            while time.monotonic() < until:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    signal.sigtimedwait({signal.SIGCHLD}, 1.0)
     if status >= 0:
         return status
     if os.isatty(2):
@@ -131,12 +135,3 @@ def supervised(command: Callable[[], int]) -> int:
 def _signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)
-
-
-def _wait_for_orphans() -> None:
-    """Wait until processes that outlive the child, as they clean up at its death, have ended."""
-    until = time.monotonic() + _LAST_S
-    with suppress(ChildProcessError):
-        while time.monotonic() < until:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                signal.sigtimedwait({signal.SIGCHLD}, 1.0)

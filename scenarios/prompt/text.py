@@ -205,7 +205,6 @@ def cables(dead: Cables) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
 
 
-_COUNT = re.compile(r"n_packets=(\d+), n_bytes=(\d+)")
 _TAG = re.compile("^" + tag(0)[:5] + "((?::[0-9a-f]{2}){4})$")
 
 
@@ -235,9 +234,9 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
     """
     about, _, actions = line.partition("actions=")
     match = dict(field.strip().split("=", 1) for field in about.split(",") if "=" in field)
-    cookie, target, counts = int(match.get("cookie", "0"), 0), _target(actions, names), _COUNT.search(about)
+    cookie, target = int(match.get("cookie", "0"), 0), _target(actions, names)
     is_route = cookie & ROUTES_MASK == ROUTES_COOKIE
-    if not (is_route or cookie == DEFAULT_COOKIE) or target is None or counts is None:
+    if not (is_route or cookie == DEFAULT_COOKIE) or target is None:
         return None
     kind = f"route {cookie & ~ROUTES_MASK}" if is_route else "default"
     coming = [_tagged(match["dl_dst"], names)] if "dl_dst" in match else []
@@ -245,7 +244,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
         port = match["in_port"].strip('"')
         coming.append(f"from {names.get(port, port)}")
     ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
-    cells = (kind, *ends, ", ".join(coming), target, counts[1], size(int(counts[2])))
+    cells = (kind, *ends, ", ".join(coming), target, match["n_packets"], size(int(match["n_bytes"])))
     return int(match.get("priority", "32768")), cells
 
 
