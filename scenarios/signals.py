@@ -57,23 +57,19 @@ def guarded(command: Callable[[], int]) -> int:
         if not _interrupted:  # else it is what a library has made of the interruption
             if not isinstance(error, OSError):
                 raise
-            return _unwritable(error)
+            if not isinstance(error, BrokenPipeError):
+                print(f"{_name()}: the output cannot be written: {error.strerror}", file=sys.stderr)
+            nowhere = os.open(os.devnull, os.O_WRONLY)  # for what is flushed at exit
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            return 1
     finally:
         for number in ends:  # a handler's exception at the interpreter's exit would be a traceback
             signal.signal(number, signal.SIG_IGN if _interrupted else signal.SIG_DFL)
     with suppress(OSError):
         sys.stdout.flush()
     os.write(2, f"{_name()}: interrupted\n".encode())
-    os._exit(128 + _interrupted[0])  # at once: finalizers that were interrupted have nothing to say
-
-
-def _unwritable(error: OSError) -> int:
-    if not isinstance(error, BrokenPipeError):
-        print(f"{_name()}: the output cannot be written: {error.strerror}", file=sys.stderr)
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # for what is flushed at exit
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    return 1
+    os._exit(128 + _interrupted[0])  # at once, without finalizers, which were interrupted
 
 
 def _ends() -> set[int]:
@@ -92,8 +88,8 @@ def supervised(command: Callable[[], int]) -> int:
     Returns in both processes, with the exit status for sys.exit: 128+n within two seconds of signal n, except where
     a network on this machine's own kernel must be taken down.
     """
-    heard = {*_ends(), *_OTHERS}
-    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    awaited = {*_ends(), *_OTHERS}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     supervisor, prctl = os.getpid(), ctypes.CDLL(None).prctl
     child = os.fork()
     if child == 0:
@@ -106,7 +102,7 @@ def supervised(command: Callable[[], int]) -> int:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the child leaves is waited for here
     ended_by, deadline, status = 0, time.monotonic() + _NEVER_S, None
     while status is None:
-        found = signal.sigtimedwait(heard, max(0.0, deadline - time.monotonic()))
+        found = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
         number = found.si_signo if found else signal.SIGKILL
         if number == signal.SIGCHLD:
             pid, ended = os.waitpid(child, os.WNOHANG)
@@ -123,7 +119,11 @@ def supervised(command: Callable[[], int]) -> int:
             os.kill(child, number)
     if ended_by or status < 0:
         _signal(child, signal.SIGKILL)
-        _wait_for_orphans()
+        until = time.monotonic() + _LAST_S
+        with suppress(ChildProcessError):  # until no process is left that outlives the child, as it cleans up
+            while time.monotonic() < until:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    signal.sigtimedwait({signal.SIGCHLD}, 1.0)
     if status >= 0:
         return status
     if os.isatty(2):
@@ -135,12 +135,3 @@ def supervised(command: Callable[[], int]) -> int:
 def _signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)
-
-
-def _wait_for_orphans() -> None:
-    """Wait until processes that outlive the child, as they clean up at its death, have ended."""
-    until = time.monotonic() + _LAST_S
-    with suppress(ChildProcessError):
-        while time.monotonic() < until:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                signal.sigtimedwait({signal.SIGCHLD}, 1.0)

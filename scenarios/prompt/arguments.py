@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from scenarios.policies.decide import MODES
-from scenarios.prompt.state import crosses, edges
+from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.scenario import MAX_SEED
 from topologies import units
-from topologies.errors import did_you_mean, shown
+from topologies.errors import did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 
@@ -91,7 +91,7 @@ def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
     if missing:
         raise PromptError(f"the ring lacks {', '.join(missing)}: allowed is every GPU once")
     for src, dst in edges(order):
-        if crosses(fabric, src, dst) and not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
+        if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
             raise PromptError(f"no path leads over the WAN from g{src} to g{dst}: allowed is a ring along the WAN")
     return order
 
@@ -162,8 +162,7 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
     """The word, if it is one of these names of this kind; raises PromptError with all names, or `allowed`."""
     if word in names:
         return word
-    listed = [*names][:_MOST_NAMES] + ["..."] * (len(names) > _MOST_NAMES)
-    allowed = allowed or ", ".join(listed)
+    allowed = allowed or first_of([*names], _MOST_NAMES)
     raise PromptError(f"unknown {kind} {shown(word)}: allowed is {allowed}{did_you_mean(word, names)}")
 
 

@@ -16,9 +16,7 @@ from typing import IO
 from scenarios.prompt.arguments import PromptError
 from topologies.shaping.classes import HtbClass
 
-SNAP_BYTES = 256
-"""How much of a packet is kept: all headers, and a little of the payload."""
-
+_SNAP_BYTES = 256  # of a packet that are kept: all headers, and a little of the payload
 _HEADER_BYTES, _RECORD_BYTES = 24, 16  # of a pcap file, and of each packet in it
 _PATIENCE_S = 10.0
 
@@ -49,9 +47,8 @@ class Capture:
             raise
 
     def stop(self) -> None:
-        """End the capture; every packet that has left until now is in the file. Does nothing the second time."""
-        processes, self._processes = self._processes, []
-        for process in processes:
+        """End the capture; every packet that has left until now is in the file."""
+        for process in self._processes:
             packets, lost = _stopped(process)
             self.packets, self.lost = self.packets + packets, self.lost + lost
         parts = [part for part in self._parts if part.exists()]
@@ -79,7 +76,7 @@ def _packets(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
 
 def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     """Capture a class into a file; return once tcpdump listens."""
-    command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(SNAP_BYTES), "--time-stamp-precision", "nano"]
+    command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(_SNAP_BYTES), "--time-stamp-precision", "nano"]
     options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
     try:
         with file.open("wb") as out:  # tcpdump gives up root's rights before it would open a file
@@ -103,8 +100,9 @@ def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
 
 def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
     """End a tcpdump that has written every packet it was given; return the packets in its file, and those lost."""
-    end = time.monotonic() + _PATIENCE_S
-    while process.poll() is None and not _sleeps(process.pid) and time.monotonic() < end:
+    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _PATIENCE_S
+    # Every packet wakes it at once: its buffer is empty when it sleeps.
+    while process.poll() is None and ") S " not in stat.read_text() and time.monotonic() < end:
         time.sleep(0.001)
     process.terminate()
     assert process.stderr is not None
@@ -112,8 +110,3 @@ def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
         output = process.stderr.read().decode(errors="replace")
     counts = {what: int(number) for number, what in re.findall(r"(\d+) packets? (captured|dropped by kernel)", output)}
     return counts.get("captured", 0), counts.get("dropped by kernel", 0)
-
-
-def _sleeps(pid: int) -> bool:
-    """Whether a tcpdump waits for packets: its buffer is empty then, as every packet wakes it at once."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

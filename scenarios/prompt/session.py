@@ -2,7 +2,7 @@
 
 The network is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal:
 ``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` runs there, as root. SCENARIO is the text of a TOML file,
-FOLDER the session's folder of results, and WHERE a few words for the banner on where the network is.
+FOLDER the session's folder of results, and WHERE the banner's text on where the network is.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -25,7 +24,7 @@ from scenarios.testbed.platform import Ground
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
-_INSIST_S = 0.1
+_CHECK_S = 0.2
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
@@ -51,7 +50,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         if not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
         lack = lacks[0].what.partition(",")[0]
-        where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor tells more)"
+        where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal = terminal.is_terminal()
@@ -87,7 +86,6 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    _insist()
     platform = Ground.real(setting.run.scale, own_kernel=own_kernel)
     up = threading.Event()  # from then on, parts that come up are not reported
 
@@ -96,7 +94,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
             _tell(f"bringing up {part}")
 
     try:
-        with platform.files() as files:
+        with _checking_signals(), platform.files() as files:
             on = replace(platform, folder=files, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
             with Testbed(setting, ground=on, tell=tell) as testbed:
                 interactive = InteractiveTestbed(testbed)
@@ -135,23 +133,18 @@ def _end(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _insist() -> None:
-    """Repeat a signal that is to end the prompt until it does.
+@contextlib.contextmanager
+def _checking_signals() -> Iterator[None]:
+    """Within the context, have the prompt check for signals every now and then as it waits for a line.
 
-    One that comes between the prompt's last check for signals and its wait for a line would wait for the line, too.
+    One that comes between its last check and its wait, or to another thread, would wait for the line, too.
     """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    main_thread = threading.get_ident()
-
-    def watch() -> None:
-        while numbers := os.read(reader, 1):
-            while signal.getsignal(numbers[0]) is _end:
-                time.sleep(_INSIST_S)
-                signal.pthread_kill(main_thread, numbers[0])
-
-    threading.Thread(target=watch, daemon=True).start()
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # at its exit Python would die of the next one
 
 
 def history_file(environment: Mapping[str, str]) -> Path:

@@ -157,7 +157,10 @@ class Prompt(CLI):  # type: ignore[misc]
         reason = text.unreachable(self._fabric, [(src, dst)], state.dead)
         if reason:
             raise PromptError(reason)
-        self._check_answers(src, dst)
+        wait_s = _PING_S + int(self._testbed.longest_s())
+        answer = self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {self._fabric.gpus[dst].ip}")
+        if " 0 received" in answer:  # TCP would try for minutes
+            raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
         pids = self._testbed.testbed.network.host_pids
         address = self._fabric.gpus[dst].ip
         with self._testbed.steady():
@@ -166,13 +169,6 @@ class Prompt(CLI):  # type: ignore[misc]
         slowest = self._fabric.links[min(way.links, key=lambda link: float(state.set_bps[link]))].name
         rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
-
-    def _check_answers(self, src: int, dst: int) -> None:
-        """Raise PromptError where no packet comes back: TCP would try for minutes."""
-        wait_s = _PING_S + int(self._testbed.longest_s())
-        answer = self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {self._fabric.gpus[dst].ip}")
-        if " 0 received" in answer:
-            raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
 
     def do_link(self, line: str) -> None:
         """link NODE NODE up|down: bring a cable up or down"""
@@ -220,10 +216,9 @@ class Prompt(CLI):  # type: ignore[misc]
         helps, named = self._helps(), line.split()[:1]
         if named:
             helps = {name: helps[name] for name in [arguments.choice(named[0], "verb", helps)]}
-        heads = {name: head for name, (head, _) in helps.items()}
-        width = max(map(len, heads.values()))
-        for name, (_, about) in helps.items():
-            print(f"  {heads[name].ljust(width)}  {about}")
+        width = max(len(head) for head, _ in helps.values())
+        for head, about in helps.values():
+            print(f"  {head.ljust(width)}  {about}")
 
     def _helps(self) -> dict[str, tuple[str, str]]:
         """The verb with its arguments, and what it does, by verb."""

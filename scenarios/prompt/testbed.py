@@ -26,9 +26,7 @@ from topologies.units import format_size
 
 Floats = npt.NDArray[np.float64]
 
-STEADY_LATE_S = 20e-3
-"""How late timers may be while a single flow is measured: a busy machine then shows less."""
-
+_STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
 _NOTICED_S, _LOOK_AGAIN_S = 10.0, 0.05  # the controller takes a fraction of a second, on a busy machine a few
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and TCP's on either side
@@ -99,7 +97,7 @@ class InteractiveTestbed:
     def set_delay(self, link: int, delay_s: float) -> float:
         """Give a link another delay; return the least delay that is not left out, s.
 
-        In real time timers are too late to tell a shorter one from none.
+        In real time timers are too late to distinguish a shorter one from none.
         """
         before = self.testbed.delays_s
         delays_s = before.copy()
@@ -187,7 +185,7 @@ class InteractiveTestbed:
     @contextmanager
     def steady(self) -> Iterator[None]:
         """Within the context, let HTB classes save the bursts that late timers would cost a single flow."""
-        self.testbed.allow_late(STEADY_LATE_S)
+        self.testbed.allow_late(_STEADY_LATE_S)
         try:
             self._change(self.set_bps)
             yield

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, tag
 from controller.routing.paths import Ways
@@ -11,7 +12,7 @@ from scenarios.testbed.record import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale
-from topologies.units import format_delay, format_size
+from topologies.units import format_delay, format_rate, format_size
 
 _MOST_PATHS = 8
 _MOST_CABLES = 8
@@ -19,19 +20,12 @@ _MOST_CABLES = 8
 
 def rate(rate_bps: float) -> str:
     """A rate of four digits, such as 43.21 Gbit/s; "down" for 0."""
-    return _scaled(rate_bps, "bit/s") if rate_bps else "down"
+    return format_rate(round(float(f"{rate_bps:.4g}"))) if rate_bps else "down"
 
 
 def size(size_bytes: float) -> str:
     """A size of four digits, such as 12.34 MB."""
-    return _scaled(size_bytes, "B")
-
-
-def _scaled(value: float, unit: str) -> str:
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
+    return format_size(round(float(f"{size_bytes:.4g}")))
 
 
 def delay(delay_s: float) -> str:
@@ -198,12 +192,7 @@ def isolated(groups: Sequence[CutOff]) -> str:
 
 def gpus(ranks: Sequence[int]) -> str:
     """GPUs by name, in order; three in a row or more as their first and last: "g0, g2, g4 to g7"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), key=lambda at: at[1] - at[0])]
     return ", ".join(
         f"g{run[0]} to g{run[-1]}" if len(run) > 2 else ", ".join(f"g{rank}" for rank in run) for run in runs
     )
@@ -216,7 +205,6 @@ def cables(dead: Cables) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
 
 
-_COUNT = re.compile(r"n_packets=(\d+), n_bytes=(\d+)")
 _TAG = re.compile("^" + tag(0)[:5] + "((?::[0-9a-f]{2}){4})$")
 
 
@@ -225,53 +213,39 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
 
     Lines that are not rules of the controller's are appended as they are.
     """
-    names = _names(fabric, switch)
-    rules, other = [], []
-    for line in dump.splitlines():
-        if "actions=" not in line:
-            continue  # the heading
-        rule = _rule(line.strip(), names)
-        if rule is None:
-            other.append(line.strip())
-        else:
-            rules.append(rule)
-    rules.sort(key=lambda rule: -rule[0])
-    headings = ("rule", "from", "to", "coming", "goes to", "packets", "bytes")
-    return "\n".join([*table(headings, [cells for _, cells in rules], numbers=(5, 6)), *other])
-
-
-def _names(fabric: Fabric, switch: str) -> dict[str, str]:
-    """The names of IP addresses, networks, MAC addresses, and the switch's ports by number and by interface."""
     ways = Ways(fabric)
-    ports = ways.switches[switch].ports
-    return (
-        {gpu.ip: gpu.name for gpu in fabric.gpus}
-        | {gpu.mac: gpu.name for gpu in fabric.gpus}
+    names = (
+        {address: gpu.name for gpu in fabric.gpus for address in (gpu.ip, gpu.mac)}
         | {network: f"site {site}" for site, network in enumerate(ways.networks)}
-        | {key: port.peer for port in ports for key in (str(port.number), port.interface)}
+        | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
     )
+    lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # the heading has none
+    rules = [_rule(line, names) for line in lines]
+    ordered = sorted(filter(None, rules), key=lambda rule: -rule[0])
+    headings = ("rule", "from", "to", "coming", "goes to", "packets", "bytes")
+    cells = table(headings, [cells for _, cells in ordered], numbers=(5, 6))
+    return "\n".join([*cells, *(line for line, rule in zip(lines, rules, strict=True) if rule is None)])
 
 
 def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | None:
-    """A rule's priority and its cells; None if the controller does not make such rules."""
+    """A rule's priority and its cells; None if the controller does not make such rules.
+
+    `names` are those of IP addresses, networks, MAC addresses, and the switch's ports by number and by interface.
+    """
     about, _, actions = line.partition("actions=")
     match = dict(field.strip().split("=", 1) for field in about.split(",") if "=" in field)
-    kind, target, counts = _kind(int(match.get("cookie", "0"), 0)), _target(actions, names), _COUNT.search(about)
-    if kind is None or target is None or counts is None:
+    cookie, target = int(match.get("cookie", "0"), 0), _target(actions, names)
+    is_route = cookie & ROUTES_MASK == ROUTES_COOKIE
+    if not (is_route or cookie == DEFAULT_COOKIE) or target is None:
         return None
+    kind = f"route {cookie & ~ROUTES_MASK}" if is_route else "default"
     coming = [_tagged(match["dl_dst"], names)] if "dl_dst" in match else []
     if "in_port" in match:
         port = match["in_port"].strip('"')
         coming.append(f"from {names.get(port, port)}")
     ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
-    cells = (kind, *ends, ", ".join(coming), target, counts[1], size(int(counts[2])))
+    cells = (kind, *ends, ", ".join(coming), target, match["n_packets"], size(int(match["n_bytes"])))
     return int(match.get("priority", "32768")), cells
-
-
-def _kind(cookie: int) -> str | None:
-    if cookie == DEFAULT_COOKIE:
-        return "default"
-    return f"route {cookie & ~ROUTES_MASK}" if cookie & ROUTES_MASK == ROUTES_COOKIE else None
 
 
 def _tagged(mac: str, names: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """``run.py --doctor``: what this machine can do, what is missing, and the command that mends it.
 
-What can be tried is tried: the VM is booted in either clock and Open vSwitch brought up in it. Imports nothing that
-Python does not bring, as it must also tell what is missing before anything has been set up.
+The VM is booted in either clock and Open vSwitch brought up in it. Imports the standard library only, as it must also
+run before anything has been set up.
 """
 
 import io
@@ -48,7 +48,13 @@ def table(found: dict[str, list[Lack]]) -> str:
 
 def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:
     """What keeps experiments in the VM from running; the VM is tried only if all that it is made of is there."""
-    parts = [*_python(), *_programs(), *_kernel()]
+    parts = list(_python())
+    if programs := capabilities.missing_programs():
+        parts.append(Lack(f"the programs {', '.join(programs)}", SETUP))
+    try:
+        vm.check()
+    except vm.VMError as error:
+        parts.append(_lack(error))
     yield from parts
     if not parts:
         print(f"doctor: trying the VM with the {clock} clock", file=sys.stderr, flush=True)
@@ -74,18 +80,6 @@ def _is_installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _programs() -> Iterator[Lack]:
-    if programs := capabilities.missing_programs():
-        yield Lack(f"the programs {', '.join(programs)}", SETUP)
-
-
-def _kernel() -> Iterator[Lack]:
-    try:
-        vm.check()
-    except vm.VMError as error:
-        yield _lack(error)
 
 
 def _boot(clock: vm.Clock) -> Iterator[Lack]:

@@ -19,7 +19,7 @@ from typing import TextIO
 from scenarios.vm import boot, kernel, resources, terminal
 from scenarios.vm.boot import CLOCKS, Clock
 from scenarios.vm.errors import CannotRunError, NoRoomError, VMError, VMUsageError
-from scenarios.vm.machine import INIT, NO_FOLDER, Machine, Sink
+from scenarios.vm.machine import Machine, Sink
 from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
 
 __all__ = [
@@ -65,33 +65,20 @@ def run(
     if not command:
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
-    resources.check_memory(memory_bytes)
-    directory = resources.working_directory(directory)
+    folder = resources.memory_folder(memory_bytes, environment)
     results = None if results is None else resources.results_folder(results)
-    boot.check_directory(directory, results=results)
     request = boot.request(
         command,
-        directory=directory,
+        directory=resources.working_directory(directory, results=results),
         environment=boot.guest_environment(environment),
         results=results,
         terminal=use_terminal,
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    folder = resources.memory_folder(memory_bytes, environment)
     with resources.own_core() as core, Machine(terminal=use_terminal) as machine:
-        arguments = boot.kernel_command_line(
-            clock=clock,
-            memory_bytes=memory_bytes,
-            init=str(INIT),
-            folder=NO_FOLDER,
-            channels=boot.Channels(
-                kernel=machine.kernel.theirs,
-                stdout=machine.stdout.theirs,
-                stderr=machine.stderr.theirs,
-                control=machine.control.theirs,
-            ),
-        )
+        consoles = [line.theirs for line in machine.lines]
+        arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
         machine.start(image, arguments, memory_folder=folder, core=core, request=request)
         if on_start is not None:
             on_start(machine.stop)
@@ -102,12 +89,11 @@ def run(
             return machine.wait(stdout, stderr, stdin=0)
 
 
-def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES, environment: Mapping[str, str] | None = None) -> None:
+def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
     """Raise CannotRunError unless this machine has a kernel that serves, NoRoomError unless it has room for a VM's
     memory."""
-    environment = os.environ if environment is None else environment
-    kernel.find_kernel(environment)
-    resources.memory_folder(memory_bytes, environment)
+    kernel.find_kernel(os.environ)
+    resources.memory_folder(memory_bytes, os.environ)
 
 
 def _standard(stream: TextIO | None) -> Sink:

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help=f'the VM\'s memory, such as "{format_size(vm.DEFAULT_MEMORY_BYTES)}" (the default)',
     )
-    parser.add_argument("--results", metavar="DIR", help="the one folder that COMMAND can write to for good")
+    parser.add_argument("--results", metavar="DIR", help="the one folder whose contents outlive the VM")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the command and its arguments, after --")
     return parser
 
@@ -73,7 +73,7 @@ def _size(text: str) -> int:
 
 
 def _has_input(clock: vm.Clock) -> bool:
-    """Tell whether there is standard input to forward.
+    """Whether there is standard input to forward.
 
     A terminal does not count in virtual time, where waiting for a person would let the clock race ahead.
     """

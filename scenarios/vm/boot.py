@@ -1,20 +1,21 @@
 """What a boot consists of, as text: the kernel's command line, and the request that the VM's init is handed.
 
-Nothing here starts or reads anything. guest.sh is the other side of the request.
+Starts and reads nothing. guest.sh is the other side of the request.
 """
 
 import base64
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 from typing import Literal
 
 from scenarios.vm.errors import VMUsageError
 
 Clock = Literal["virtual", "wall"]
 CLOCKS: tuple[Clock, ...] = ("virtual", "wall")
+
+_INIT = Path(__file__).with_name("guest.sh")
 
 # Names that mean something outside the VM only: sockets, displays and sessions of the host, and the folder for
 # temporary files, which inside is the VM's own /tmp.
@@ -29,28 +30,14 @@ _OUTSIDE_PREFIXES = ("SSH_", "SUDO_", "GPG_", "SYSTEMD_", "VSCODE_")
 
 _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
-# The VM mounts its own file systems here, which hide the host's files.
-HIDDEN = ("/proc", "/sys", "/dev", "/run")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Channels:
-    """The file descriptors, open in the kernel's process, of the VM's four consoles (see guest.sh): input, output."""
-
-    kernel: tuple[int, ...]
-    stdout: tuple[int, ...]
-    stderr: tuple[int, ...]
-    control: tuple[int, ...]
-
-
-def kernel_command_line(
-    *, clock: Clock, memory_bytes: int, init: str, folder: str, channels: Channels
-) -> tuple[str, ...]:
+def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """Return the kernel's arguments for a boot.
 
-    ``init`` is the path of guest.sh. ``folder`` is an existing folder in which the kernel cannot create files: it
-    would keep a folder for its management console there and leave it behind when it is killed.
+    ``consoles`` has the file descriptors, open in the kernel's process, of the VM's four consoles in the order of
+    guest.sh: each one's input and output.
     """
+    init = str(_INIT)
     if '"' in init or "\n" in init:
         raise VMUsageError(f"Longhaul cannot run from {init!r}: move it to a folder without quotes or line breaks")
     return (
@@ -60,11 +47,10 @@ def kernel_command_line(
         "ro",
         f"mem={memory_bytes // 2**20}M",
         "con=null",
-        *(
-            f"con{number}={','.join(f'fd:{fd}' for fd in fds)}"
-            for number, fds in enumerate((channels.kernel, channels.stdout, channels.stderr, channels.control))
-        ),
-        f"uml_dir={folder}",
+        *(f"con{number}={','.join(f'fd:{fd}' for fd in fds)}" for number, fds in enumerate(consoles)),
+        # The kernel makes a folder for its management console there, and leaves it behind when it is killed. None can
+        # be made in /proc, not even by root, so it goes without.
+        "uml_dir=/proc/",
         "quiet",
         # Addresses that differ from boot to boot change hash orders and with them the order of events.
         "norandmaps",
@@ -125,11 +111,3 @@ def request(
         )
     )
     return base64.b64encode(os.fsencode(text)) + b"\n"
-
-
-def check_directory(directory: str, *, results: str | None) -> None:
-    """Raise VMUsageError when a working directory of the host cannot be seen inside the VM."""
-    path = PurePath(directory)
-    hidden = next((folder for folder in HIDDEN if path.is_relative_to(folder)), None)
-    if hidden is not None and (results is None or not path.is_relative_to(results)):
-        raise VMUsageError(f"the working directory {directory} is hidden in the VM, which has its own {hidden}")

@@ -105,17 +105,12 @@ def _version(archive: Path) -> str:
 
 def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
     _say(f"unpacking {archive}")
-    unpacked = subprocess.run(["tar", "-xf", archive, "-C", folder], capture_output=True, text=True, check=False)
-    if unpacked.returncode != 0:
-        raise VMError(f"{archive} cannot be unpacked: {unpacked.stderr.strip()}")
+    _run("tar", "-xf", archive, "-C", folder, failure=f"{archive} cannot be unpacked")
     (tree,) = folder.iterdir()
     for patch in kernel.PATCHES:
         _say(f"applying {patch.name}")
-        applied = subprocess.run(["patch", "-p1", "-d", tree, "-i", patch], capture_output=True, text=True, check=False)
-        if applied.returncode != 0:
-            raise VMError(
-                f"{patch.name} does not fit the kernel source {archive.name}: {applied.stdout.strip()[-200:]}"
-            )
+        failure = f"{patch.name} does not fit the kernel source {archive.name}"
+        _run("patch", "-p1", "-d", tree, "-i", patch, failure=failure)
     with log.open("w") as output:
         _say("configuring")
         _make(tree, output, "allnoconfig")
@@ -126,7 +121,7 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
         if lacking := kernel.missing(wanted, kernel.options(config.read_text())):
             raise VMError(f"the kernel source {archive.name} does not offer {', '.join(lacking)}, which the VM needs")
         started = time.monotonic()
-        _make(tree, output, f"-j{len(os.sched_getaffinity(0))}", "linux", progress="compiling")
+        _make(tree, output, f"-j{len(os.sched_getaffinity(0))}", "linux", progress=True)
         subprocess.run(["strip", tree / "linux"], check=True)
         kernel.check(tree / "linux")
     # Into place in one step: a build that was interrupted leaves no kernel, and two at once do no harm.
@@ -138,14 +133,13 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
     return path
 
 
-def how_far(files: int, seconds: float) -> str:
-    """Say how much of the compiling is done, and how long the rest takes if it goes on at the same pace."""
-    left_s = seconds * max(_FILES / files - 1, 0.01) if files >= _FILES // 20 else None
-    left = "" if left_s is None else f", about {left_s:.0f} s left"
-    return f"{files} of about {_FILES} files in {seconds:.0f} s{left}"
+def _run(*command: str | Path, failure: str) -> None:
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if ended.returncode != 0:
+        raise VMError(f"{failure}: {ended.stdout.strip()[-200:]}")
 
 
-def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
+def _make(tree: Path, log: TextIO, *arguments: str, progress: bool = False) -> None:
     command = ["make", "-C", str(tree), "ARCH=um", *arguments]
     # A version string and dates of our own: the same source gives the same kernel on every machine.
     environment = dict(os.environ) | {"KBUILD_BUILD_USER": "longhaul", "KBUILD_BUILD_HOST": "longhaul"}
@@ -160,7 +154,8 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: str = "") -> None:
             now = time.monotonic() - started
             if progress and now - shown_s >= (0.2 if sys.stderr.isatty() else _QUIET_S):
                 shown_s = now
-                _say(f"{progress}: {how_far(files, now)}", again=True)
+                left = f", about {now * max(_FILES / files - 1, 0.01):.0f} s left" if files >= _FILES // 20 else ""
+                _say(f"compiling: {files} of about {_FILES} files in {now:.0f} s{left}", again=True)
     except BaseException:
         process.terminate()  # make ends its own children
         raise

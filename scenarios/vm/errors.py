@@ -14,7 +14,7 @@ class VMError(Exception):
     """The VM failed; the message is one sentence for the user: ``what`` failed, and the ``remedy`` where one is known.
 
     ``status`` is the exit status that a command line ends with; ``option`` is what helps where the VM's memory can be
-    given with --memory, in words; ``log`` is the file that keeps what the VM's kernel printed, where there is one.
+    given with --memory; ``log`` is the file that keeps what the VM's kernel printed, where there is one.
     """
 
     status = 1
@@ -71,16 +71,12 @@ def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VM
         return CannotRunError(
             "this machine ran out of room for the VM's memory", remedy="free some", option="give it less with --memory"
         )
-    return VMError(_end(log, status=status, ready=ready), log=kept)
-
-
-def _end(log: str, *, status: int, ready: bool) -> str:
     how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
     if status == 128 + signal.SIGKILL:
         how += " (the host may have run out of memory)"
     when = "while COMMAND ran" if ready else "before COMMAND started"
     last = _last_line(log)
-    return f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else "")
+    return VMError(f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else ""), log=kept)
 
 
 def _last_line(log: str) -> str:

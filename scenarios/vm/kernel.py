@@ -17,6 +17,7 @@ from pathlib import Path
 
 from scenarios.vm import resources
 from scenarios.vm.errors import SETUP, CannotRunError
+from topologies.errors import first_of
 
 FRAGMENT = Path(__file__).with_name("kernel.config")
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
@@ -75,7 +76,7 @@ def check(path: Path) -> None:
         )
     if lacking := missing(options(FRAGMENT.read_text()), found):
         raise CannotRunError(
-            f"the kernel {path} was built without {_listed(lacking)}, which the VM needs",
+            f"the kernel {path} was built without the options {first_of(lacking, 3)}, which the VM needs",
             remedy=f"remove it and run `{SETUP}`",
         )
     state_bytes, held_bytes = resources.register_bytes(), int(found[_HELD])
@@ -85,11 +86,6 @@ def check(path: Path) -> None:
             f"{held_bytes:,}",
             remedy=f"raise {_HELD} in {FRAGMENT} and run `{SETUP}`",
         )
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more options"
 
 
 def options(text: str) -> dict[str, str]:

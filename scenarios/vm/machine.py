@@ -5,7 +5,6 @@ init is a file of the project, and what to run goes through the control console.
 thread that started it ends, so even a launcher that is killed leaves none.
 """
 
-import contextlib
 import os
 import select
 import subprocess
@@ -16,11 +15,7 @@ from typing import Protocol
 from scenarios.vm import kernel
 from scenarios.vm.errors import VMError, death
 
-INIT = Path(__file__).with_name("guest.sh")
 REAPER = Path(__file__).with_name("reaper.sh")
-
-# The kernel makes a folder for itself below uml_dir. None can be made in /proc, not even by root, so it goes without.
-NO_FOLDER = "/proc/"
 
 LOG = "panic.log"
 """The file in the kernel's cache folder that keeps what the last kernel printed that ended by itself."""
@@ -59,14 +54,13 @@ class Line:
     def send(self, data: bytes = b"") -> None:
         """Send what is waiting to be sent and then ``data``, as far as the kernel takes it; the rest waits."""
         self.unsent += data
-        with contextlib.suppress(BlockingIOError):
+        try:
             while self.unsent:
-                try:
-                    del self.unsent[: os.write(self.writer, self.unsent)]
-                except OSError as error:
-                    if isinstance(error, BlockingIOError):
-                        raise
-                    self.unsent.clear()  # it will never be read
+                del self.unsent[: os.write(self.writer, self.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.unsent.clear()  # it will never be read
 
     def receive(self) -> bytes | None:
         """Return what has arrived, b"" when nothing has, None when nothing more can."""
@@ -86,9 +80,8 @@ class Line:
     def close(self) -> None:
         """Close all ends."""
         self.hand_over()
-        for fd in {self.reader, self.writer} - {-1}:
+        for fd in {self.reader, self.writer}:
             os.close(fd)
-        self.reader = self.writer = -1
 
 
 class Machine:
@@ -105,8 +98,8 @@ class Machine:
         self.ready = False
         self.status: int | None = None
         self._stopped = False
-        self._lines = (self.kernel, self.stdout, self.stderr, self.control)
-        self._partial = bytearray()
+        self.lines = (self.kernel, self.stdout, self.stderr, self.control)
+        self._partial = b""
         self._request = b""
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -117,7 +110,7 @@ class Machine:
         self.stop()
         if self._process is not None:
             self._process.wait()
-        for line in self._lines:
+        for line in self.lines:
             line.close()
 
     def start(
@@ -135,10 +128,10 @@ class Machine:
             stderr=self.kernel.theirs[1],
             cwd="/",
             env={"TMPDIR": memory_folder, "PATH": "/usr/bin:/bin"},
-            pass_fds=[fd for line in self._lines for fd in line.theirs],
+            pass_fds=[fd for line in self.lines for fd in line.theirs],
             start_new_session=True,  # Ctrl-C is for us: we then end the VM
         )
-        for line in self._lines:
+        for line in self.lines:
             line.hand_over()
         self._request = request
 
@@ -155,12 +148,12 @@ class Machine:
         of a sink (BrokenPipeError, say) is raised as it is.
         """
         sinks = {self.stdout: stdout, self.stderr: stderr}
-        open_lines = set(self._lines)
+        open_lines = set(self.lines)
         while self.status is None and self.control in open_lines:
             ready = self._poll(open_lines, stdin)
             if stdin is not None and ready.get(stdin) and not self._forward(stdin):
                 stdin = None
-            for line in self._lines:
+            for line in self.lines:
                 if ready.get(line.writer):
                     line.send()
                 if not ready.get(line.reader) or line not in open_lines:
@@ -193,7 +186,7 @@ class Machine:
         return dict(poll.poll())
 
     def _forward(self, stdin: int) -> bool:
-        """Pass on what can be read of COMMAND's standard input; tell whether there may be more."""
+        """Pass on what can be read of COMMAND's standard input; return whether there may be more."""
         try:
             data = os.read(stdin, _CHUNK)
         except OSError:  # the terminal is gone
@@ -213,11 +206,9 @@ class Machine:
 
     def _read_control(self, data: bytes) -> None:
         """Read the lines that init sends over the control console (guest.sh lists them)."""
-        self._partial += data
-        while b"\n" in self._partial:
-            sent, _, rest = bytes(self._partial).partition(b"\n")
-            self._partial[:] = rest
-            word, _, value = sent.decode(errors="replace").strip().partition(" ")
+        *sent, self._partial = (self._partial + data).split(b"\n")
+        for line in sent:
+            word, _, value = line.decode(errors="replace").strip().partition(" ")
             if word == "request" and self.ready:
                 raise VMError("the VM was rebooted from within, which ends it")
             if word == "request":

@@ -23,7 +23,7 @@ RUN = Path("/run/openvswitch")
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 # ovs-vswitchd counts CPUs once its clock, which starts with the machine, has passed ten seconds, and until then
-# believes in none (count_cpu_cores in lib/ovs-thread.c): a switch made sooner has no thread to handle packets that
+# assumes none (count_cpu_cores in lib/ovs-thread.c): a switch made sooner has no thread to handle packets that
 # the kernel has no flow for, and forwards nothing.
 _CPUS_COUNTED_S = 10
 _STOP_S = 10
@@ -112,21 +112,21 @@ def _run(*command: str) -> None:
 def awake() -> Iterator[None]:
     """Have ovs-vswitchd look at its timers ten times a second for the time of the context, if it can be found."""
     done = threading.Event()
-    thread = threading.Thread(target=_wake_until, args=(done,), daemon=True)
+
+    def wake() -> None:
+        while not done.wait(_WAKE_EVERY_S):
+            with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as control:
+                control.settimeout(_WAKE_LIMIT_S)
+                number = int((RUN / "ovs-vswitchd.pid").read_text())
+                control.connect(str(RUN / f"ovs-vswitchd.{number}.ctl"))
+
+    thread = threading.Thread(target=wake, daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
-
-
-def _wake_until(done: threading.Event) -> None:
-    while not done.wait(_WAKE_EVERY_S):
-        with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as control:
-            control.settimeout(_WAKE_LIMIT_S)
-            number = int((RUN / "ovs-vswitchd.pid").read_text())
-            control.connect(str(RUN / f"ovs-vswitchd.{number}.ctl"))
 
 
 def main(arguments: list[str]) -> int:

@@ -16,29 +16,24 @@ from scenarios.vm.errors import CannotRunError, NoRoomError, VMUsageError
 from topologies.units import format_size
 
 # Less than this and the kernel, Open vSwitch and one Python process do not fit.
-LEAST_MEMORY_BYTES = 256 * 2**20
+_LEAST_MEMORY_BYTES = 256 * 2**20
 DEFAULT_MEMORY_BYTES = 2 * 2**30
 _AT_MINSIGSTKSZ = 51  # in <linux/auxvec.h>
+_HIDDEN = ("/proc", "/sys", "/dev", "/run")  # where the VM mounts its own file systems (see guest.sh)
 CORE_MARK = "longhaul-core-"  # how the name begins by which a VM holds its core
 _LOOK_S = 0.05
 _IDLE = (3, 4)  # columns of a line of /proc/stat: idle, and waiting for a disk
 
 
-def check_memory(memory_bytes: int) -> None:
-    """Raise VMUsageError for a guest memory that no VM can boot with."""
-    if memory_bytes < LEAST_MEMORY_BYTES:
-        raise VMUsageError(
-            f"{format_size(memory_bytes)} of memory is too little for the VM: allowed is "
-            f"{format_size(LEAST_MEMORY_BYTES)} or more"
-        )
-
-
 def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     """Return a folder whose file system holds a guest's memory, memory-backed ones first.
 
-    The kernel keeps the guest's memory in a file there that never has a name. Raises NoRoomError when no folder has
-    the room or allows programs to be mapped from it.
+    The kernel keeps the guest's memory in a file there that never has a name. Raises VMUsageError for a memory that no
+    VM can boot with, and NoRoomError when no folder has the room or allows programs to be mapped from it.
     """
+    if memory_bytes < _LEAST_MEMORY_BYTES:
+        allowed = f"allowed is {format_size(_LEAST_MEMORY_BYTES)} or more"
+        raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM: {allowed}")
     named = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0
     for folder in dict.fromkeys(["/dev/shm", *named, "/tmp", "/var/tmp"]):  # noqa: S108 - only looked at
@@ -64,7 +59,7 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
 
 
 def about(size_bytes: int) -> str:
-    """A size in words, to a tenth of a gigabyte or, below one, to a megabyte; never more than it is."""
+    """A size as text, rounded down to a tenth of a gigabyte or, below one, to a megabyte."""
     grain = 10**8 if size_bytes >= 10**9 else 10**6
     return format_size(size_bytes // grain * grain) if size_bytes >= grain else format_size(size_bytes)
 
@@ -72,19 +67,26 @@ def about(size_bytes: int) -> str:
 def register_bytes() -> int:
     """Return what a process's floating-point and vector registers take in memory on this CPU, at most.
 
-    The host's kernel says how large the frame of a signal can become (AT_MINSIGSTKSZ), which holds those registers and
-    less than 1 kB besides. A kernel that does not say it (before 5.14) does not know any registers that are large.
+    The host's kernel gives the largest frame of a signal (AT_MINSIGSTKSZ), which holds those registers and less than
+    1 kB besides. A kernel that does not give it (before 5.14) does not know any registers that are large.
     """
     entries = dict(struct.iter_unpack("=QQ", Path("/proc/self/auxv").read_bytes()))
     return int(entries.get(_AT_MINSIGSTKSZ, 0))
 
 
-def working_directory(directory: str | os.PathLike[str] | None) -> str:
-    """Return the absolute path of a working directory, by default the caller's; raises VMUsageError when it is gone."""
+def working_directory(directory: str | os.PathLike[str] | None, *, results: str | None) -> str:
+    """Return the absolute path of a working directory, by default the caller's.
+
+    Raises VMUsageError when it is gone, or hidden by the VM's own file systems and not in the results folder.
+    """
     try:
-        return str(Path(directory or ".").resolve(strict=True))
+        path = Path(directory or ".").resolve(strict=True)
     except OSError as error:
         raise VMUsageError(f"the working directory {directory or '.'} cannot be used: {error.strerror}") from None
+    hidden = next((folder for folder in _HIDDEN if path.is_relative_to(folder)), None)
+    if hidden is not None and (results is None or not path.is_relative_to(results)):
+        raise VMUsageError(f"the working directory {path} is hidden in the VM, which has its own {hidden}")
+    return str(path)
 
 
 def results_folder(results: str | os.PathLike[str]) -> str:
@@ -102,8 +104,6 @@ def results_folder(results: str | os.PathLike[str]) -> str:
         raise CannotRunError(f"the results folder {path} cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise CannotRunError(f"the results folder {path} is not writable by you")
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
-        raise CannotRunError(f"the results folder {path} is on a file system that is mounted read-only")
     return str(path)
 
 
@@ -127,7 +127,7 @@ def _available_memory() -> int:
 def own_core(idle_ticks: Callable[[], Mapping[int, int]] | None = None) -> Iterator[int | None]:
     """Take a core that no other VM of this machine has, the idlest, for the time of the context.
 
-    None where all are taken or this process may use one only: then the scheduler decides. `idle_ticks` tells for how
+    None where all are taken or this process may use one only: then the scheduler decides. `idle_ticks` returns for how
     long each core has been idle.
     """
     cores = os.sched_getaffinity(0)

@@ -1,10 +1,8 @@
 """The user's terminal, lent to the VM: raw while the VM runs, its size passed on, restored on every way out."""
 
 import contextlib
-import fcntl
 import os
 import signal
-import struct
 import termios
 import threading
 import tty
@@ -12,7 +10,7 @@ from collections.abc import Iterator
 
 
 def is_terminal() -> bool:
-    """Tell whether the process has a terminal to lend: its standard input and output are both one."""
+    """Whether the process has a terminal to lend: its standard input and output are both one."""
     return os.isatty(0) and os.isatty(1)
 
 
@@ -35,6 +33,5 @@ def lent(master: int) -> Iterator[None]:
 
 def copy_size(master: int) -> None:
     """Give a pseudo-terminal the size of standard input's terminal."""
-    with contextlib.suppress(OSError):
-        size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-        fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+    with contextlib.suppress(termios.error):
+        termios.tcsetwinsize(master, termios.tcgetwinsize(0))
