@@ -27,7 +27,7 @@ from pyarrow import compute
 from pyarrow.csv import write_csv
 
 from analysis.figures.__main__ import jobs_of, reported, with_progress
-from analysis.figures.fidelity import certified
+from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, written
 from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
@@ -87,7 +87,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         name=run.provenance.get("name", "run"),
         answer=answer(_contests(every)),
         complete=run.complete,
-        fidelity=certified(points),
+        fidelity=fidelity_of(points),
         percentage=percentage,
         sharing=warnings((one.label, one.shared_wan_links) for one in configurations),
         scope=_scope(configurations, every),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from analysis.statistics.fidelity import certificate
+from analysis.statistics.fidelity import fidelity
 
 
 def part(measured_s, predicted_s, drops=0, late=False):
@@ -10,10 +10,10 @@ def part(measured_s, predicted_s, drops=0, late=False):
 
 
 def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
-    assert certificate([]) is None
+    assert fidelity([]) is None
     none = np.zeros(0)
-    assert certificate([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
-    found = certificate([part(1.01, 1.0), part(2.0, 2.0, 3), part(2.94, 3.0)])
+    assert fidelity([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
+    found = fidelity([part(1.01, 1.0), part(2.0, 2.0, 3), part(2.94, 3.0)])
     assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
     assert 0.0198 <= found.p99_abs_error <= 0.02
 
@@ -26,12 +26,12 @@ def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
         ([part(1.02, 1.0)] * 3, False, True),
         ([part(1.0, 1.0)] * 2 + [part(1.011, 1.0)], False, True),
     ):
-        found = certificate(parts)
+        found = fidelity(parts)
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
 
 
 def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():
-    found = certificate([part(1.0, 1.0, late=True), part(1.0, 1.0), part(1.0, 1.0, late=True)], is_real=True)
+    found = fidelity([part(1.0, 1.0, late=True), part(1.0, 1.0), part(1.0, 1.0, late=True)], is_real=True)
     assert found.late == 2 and "too slow for 2 collectives" in str(found)
-    punctual = certificate([part(1.0, 1.0)], is_real=True)
+    punctual = fidelity([part(1.0, 1.0)], is_real=True)
     assert (punctual.late, punctual.warnings) == (0, ())
