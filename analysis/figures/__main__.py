@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _QUIET_S = 2.0  # what takes longer says how far it is
 
-Job = Callable[[], Iterable[Picture]]
+Job = Callable[[], Picture | None]
 
 
 def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
@@ -54,24 +54,20 @@ def jobs_of(
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
-    jobs: list[Job] = [partial(_one, comparison.picture, name, group, points) for group in groups]
+    jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
     if any(point.engine == "emulation" for point in points.values()):
-        jobs.append(partial(_one, fidelity.picture, name, points))
-    jobs += [partial(cdf.pictures, name, group, points) for group in groups]
+        jobs.append(partial(fidelity.picture, name, points))
+    jobs += [
+        partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
+    ]
     if len(run.faults):
-        jobs.append(partial(_one, faults.picture, name, run))
+        jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        jobs += [partial(_one, one, name, shown) for one in (timeline.picture, fabric.picture)]
+        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture)]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs
-
-
-def _one(draws: Callable[..., Picture | None], *arguments: object) -> Iterator[Picture]:
-    picture = draws(*arguments)
-    if picture is not None:
-        yield picture
 
 
 def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
@@ -81,7 +77,8 @@ def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
         if time.monotonic() - printed_s > _QUIET_S:
             printed_s, quiet = time.monotonic(), False
             print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
-        yield from job()
+        if (picture := job()) is not None:
+            yield picture
     if not quiet:
         print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
 

@@ -73,6 +73,12 @@ class Collective:
     rates_bps: Floats
     delays_s: Floats
 
+    @property
+    def which(self) -> dict[str, Any]:
+        """The columns that say which collective it is."""
+        about = {"setting": self.configuration.index, "label": self.configuration.label}
+        return about | {"mode": self.mode, "collective": self.number}
+
     def gpu(self, rank: int) -> str:
         """The name of a rank's GPU."""
         return self.configuration.fabric.gpus[rank].name

@@ -112,17 +112,9 @@ def _bands(axes: Axes, found: Fidelity) -> list[Patch]:
 
 
 def _data(measured: Sequence[Point]) -> str:
-    rows = (
-        (point.configuration.index, point.configuration.label, point.mode, *row)
+    columns = ["collective", "predicted_s", "completion_s", "ratio", "drops"]
+    return table(
+        {"setting": point.configuration.index, "label": point.configuration.label, "mode": point.mode} | row
         for point in measured
-        for row in zip(
-            point.rows["collective"].tolist(),
-            point.predicted_s.tolist(),
-            point.completion_s.tolist(),
-            (point.completion_s / point.predicted_s).tolist(),
-            point.rows["drops"].tolist(),
-            strict=True,
-        )
+        for row in point.rows.assign(ratio=point.completion_s / point.predicted_s)[columns].to_dict("records")
     )
-    columns = ["setting", "label", "mode", "collective", "predicted_s", "completion_s", "ratio", "drops"]
-    return table(columns, rows)

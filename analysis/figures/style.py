@@ -96,6 +96,12 @@ def marker(mode: str, *, measured: bool) -> dict[str, Any]:
     return look | edge | {"markerfacecolor": style.colour if measured else "white"}
 
 
+def line(mode: str) -> dict[str, Any]:
+    """A mode's line as matplotlib's plot takes it."""
+    style = MODE_STYLES[mode]
+    return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
+
+
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
