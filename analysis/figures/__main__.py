@@ -34,14 +34,10 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> lis
     says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
     FigureError where there is nothing to draw in it, OSError where a file cannot be written.
     """
-    path = Path(directory)
-    run = open_run(path)
-    folder = path / "figures"
+    run = open_run(directory)
     configurations = configurations_of(run)
-    points = points_of(run, configurations)
-    jobs = jobs_of(run, configurations, points, setting=setting, collective=collective)
-    folder.mkdir(exist_ok=True)
-    return [file for picture in with_progress(jobs, "figures") for file in picture.write(folder)]
+    jobs = jobs_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
+    return [file for _, files in drawn(jobs, run, "figures") for file in files]
 
 
 def jobs_of(
@@ -70,15 +66,20 @@ def jobs_of(
     return jobs
 
 
-def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
-    """The pictures of these jobs, with a line on stderr every two seconds, and then one at the end."""
+def drawn(jobs: Sequence[Job], run: Run, what: str) -> Iterator[tuple[Picture, list[Path]]]:
+    """The pictures of these jobs and the files of each, written into the run's folder.
+
+    Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
+    """
+    folder = run.path / "figures"
+    folder.mkdir(exist_ok=True)
     printed_s, quiet = time.monotonic(), True
     for done, job in enumerate(jobs):
         if time.monotonic() - printed_s > _QUIET_S:
             printed_s, quiet = time.monotonic(), False
             print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
         if (picture := job()) is not None:
-            yield picture
+            yield picture, picture.write(folder)
     if not quiet:
         print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
 

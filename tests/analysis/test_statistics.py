@@ -13,6 +13,7 @@ from scenarios.engines.model import Model
 from scenarios.experiment.statistics import series_of
 from scenarios.spec.load import Override, assignment, load_scenario
 from scenarios.spec.scenario import plain_values
+from tests.fakes.commands import scenario
 from topologies.conditions.sampler import SAMPLERS
 
 DRAWS = 1000
@@ -157,16 +158,49 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
                 assert 0.93 <= held <= 0.97, (mode, count)
 
 
+def claimed(order="base ccl wan joint", joint=0.67, noise=0.0, count=4000):
+    """Claims of series whose totals fall in this order, joint being that share of base."""
+    rng, modes = np.random.default_rng(3), order.split()
+    shares = dict(zip(modes, np.linspace(1, joint, len(modes)), strict=True))
+    times = {mode: share + noise * rng.standard_normal(count) for mode, share in shares.items()}
+    return claims({mode: series(times_s, 10) for mode, times_s in times.items()})
+
+
+def test_claims_are_reported_as_claimed():
+    for arguments, order_holds, joint_holds in (
+        ({}, True, True),
+        ({"order": "base wan ccl joint"}, False, True),
+        ({"joint": 0.9}, True, False),
+        ({"joint": 0.999999, "noise": 0.5}, None, False),
+        ({"order": "base joint"}, None, True),
+        ({"order": "ccl wan"}, None, None),
+        ({"count": 3}, None, None),  # too few for an interval
+    ):
+        assert (claimed(**arguments).order_holds, claimed(**arguments).joint_holds) == (order_holds, joint_holds), (
+            arguments
+        )
+    assert claimed("base wan ccl joint").order_text == "base > wan > ccl > joint"
+    assert "~" in claimed(joint=0.999999, noise=0.5).relations
+
+
+def test_collectives_hang_together_that_share_a_ring_or_conditions():
+    def blocks(setting):
+        return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
+
+    assert blocks(scenario()) == [1, 10, 1, 10]
+    assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
+    markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
+    assert min(markov) >= 30 and markov[0] == markov[2]
+    assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
+
+
 def test_an_order_of_which_one_step_is_open_is_open():
-    """Three clear steps do not make up for two modes that cannot be told apart."""
+    """Three clear steps do not make up for two modes whose difference is not clear of zero."""
     rng = np.random.default_rng(3)
-
-    def series(share):
-        return Series(np.arange(4000), share + 0.01 * rng.standard_normal(4000), 10)
-
-    times = {mode: series(share) for mode, share in {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}.items()}
+    shares = {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}
+    times = {mode: series(share + 0.01 * rng.standard_normal(4000), 10) for mode, share in shares.items()}
     assert claims(times).order_holds is True
-    times["ccl"] = series(1.0)
+    times["ccl"] = series(1.0 + 0.01 * rng.standard_normal(4000), 10)
     found = claims(times)
     assert (found.order_holds, found.relations) == (None, ("~", ">", ">"))
 
