@@ -59,7 +59,7 @@ class Move:
 class Collective:
     """A collective of one mode; `edges` are in ring order, `rates_bps` and `delays_s` by logical link.
 
-    `measured` tells whether `completion_s` and the moves were measured or predicted.
+    `measured` is whether `completion_s` and the moves were measured or predicted.
     """
 
     configuration: Configuration

@@ -19,7 +19,7 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, panels, table, without_frame
+from analysis.figures.output import Picture, canvas, explain, panels, table
 from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 
@@ -52,7 +52,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
         for is_wan, words in ((True, "WAN link"), (False, "link within a site")):
             bar = figure.colorbar(scales[is_wan], ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-            bar.set_label(f"available bandwidth of a {words} (Gbit/s)", fontsize=8)
+            bar.set_label(f"available bandwidth of\na {words} (Gbit/s)", fontsize=8)
             bar.ax.tick_params(labelsize=8)
             bar.outline.set_visible(False)
         figure.suptitle(f"{label}: logical links, ring and WAN paths of collective {first.number}", fontsize="medium")
@@ -159,7 +159,8 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     across, upward = zip(*placed.values(), strict=True)
     axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
     axes.set_ylim(min(upward) - 0.27, max(upward) + 0.27)
-    without_frame(axes)
+    axes.set_axis_off()
+    axes.grid(False)
     for artist in axes.get_children():
         artist.set_in_layout(False)  # it is within the axes
     axes.title.set_in_layout(True)

@@ -30,7 +30,10 @@ def picture(name: str, run: Run) -> Picture:
             for time, filled in ((row.detected_s, False), (row.recovered_s, True)):
                 if not math.isnan(time):
                     face = style.colour if filled else "white"
-                    axes.plot(max(_LEAST_S, time), place, style.marker, color=face, markeredgecolor=INK, markersize=5)
+                    size = 5 if filled else 8  # still seen around the other where recovery takes next to no time
+                    axes.plot(
+                        max(_LEAST_S, time), place, style.marker, color=face, markeredgecolor=INK, markersize=size
+                    )
             if not ends:
                 axes.plot(_LEAST_S, place, "", color=FAINT)
                 axes.annotate(row.outcome.partition(":")[0], (_LEAST_S, place), va="center", color=FAINT, fontsize=7.5)

@@ -19,7 +19,7 @@ from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
-"""What is ringed: the column that tells it, in words, the colour and the size of the ring."""
+"""What is ringed: the column, its name in the legend, the colour and the size of the ring."""
 
 
 def fidelity_of(points: Points) -> Fidelity | None:
@@ -75,7 +75,7 @@ def _measured(points: Points) -> list[Point]:
     found = []
     for point in points.values():
         if point.engine == "emulation":
-            whole = point.rows[point.rows["undisturbed"]] if "undisturbed" in point.rows else point.rows
+            whole = point.rows[point.rows["undisturbed"]]
             if len(whole):
                 found.append(replace(point, rows=whole))
     return found

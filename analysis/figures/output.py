@@ -97,12 +97,6 @@ def explain(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=7.5, color=INK)
 
 
-def without_frame(axes: Axes) -> None:
-    """Take everything away from axes but what is drawn in them."""
-    axes.set_axis_off()
-    axes.grid(False)
-
-
 def log_ticks(axis: Axis) -> None:
     """Ticks of a logarithmic axis written out: 1, 2, 5, 10, 20 and so on."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -53,7 +53,6 @@ _LABELS = {
 }
 _COLUMNS = {"fabric.gpus": "gpus", "collective.chunk": "chunk_bytes", "conditions.wan_delay": "wan_delay_s"}
 _TITLED = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
-_KINDS = {"allgather": "AllGather"}
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
     **dict.fromkeys(("intra_rate", "wan_rate"), "_bps"),
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
@@ -98,7 +97,7 @@ class Configuration:
     def collective(self) -> str:
         """The collective as it is written: "AllGather"."""
         kind = str(self.values.get("collective.kind", "allgather"))
-        return _KINDS.get(kind, kind)
+        return "AllGather" if kind == "allgather" else kind
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -221,7 +220,7 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
 class Group:
     """The configurations of one figure: alike but for the value of `across` (its x axis) and of `facet` (its panels).
 
-    `name` is what tells it from other groups in a file's name, "" where there is one group.
+    `name` distinguishes it from other groups in a file's name, "" where there is one group.
     """
 
     name: str

@@ -45,7 +45,7 @@ INK, FAINT = "#222222", "#8A8A8A"
 """What is written and outlined, and what stands back."""
 
 BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70", "#A8327D", "#F1605D", "#FDBF6F"])
-"""Available bandwidth: dark is slow, where time is lost; lightness alone tells the order."""
+"""Available bandwidth: dark is slow, where time is lost; lightness alone gives the order."""
 
 WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
 """Available bandwidth of a WAN link, in another hue and on a scale of its own: dark is slow."""

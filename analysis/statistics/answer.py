@@ -57,7 +57,7 @@ def _outcome(fastest: Sequence[str], here: Sequence[Contest], of: int) -> str:
     known = [less for less in gains if less is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        winner = f"{fastest[0]} has the least mean{where}, not told apart from {listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the least mean{where}, not distinguishable from {listed(fastest[1:])}"
     if not known or fastest[0] == "base":
         return winner
     least, most = min(known, key=lambda less: less.value), max(known, key=lambda less: less.value)

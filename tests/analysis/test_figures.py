@@ -32,7 +32,7 @@ MODES = ["base", "ccl", "wan", "joint"]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A drawn run of both engines: more collectives reckoned than measured, at two chunk sizes."""
+    """A drawn run of both engines: more collectives predicted than measured, at two chunk sizes."""
     folder = tmp_path_factory.mktemp("runs") / "both"
     write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=600, emulated=12)
     draw(folder)
@@ -219,12 +219,12 @@ def test_ctrl_c_is_status_130_and_no_traceback(both, module, after_s):
         assert "numpy" in maps.read_text()
         time.sleep(after_s)
         drawing.send_signal(signal.SIGINT)
-        _, said = drawing.communicate(timeout=60)
+        _, errors = drawing.communicate(timeout=60)
     assert drawing.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
 
 
-def test_what_is_no_run_or_cannot_be_written_is_told_in_one_sentence(tmp_path):
+def test_what_is_no_run_or_cannot_be_written_is_one_sentence(tmp_path):
     run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
     shutil.copytree(run, tmp_path / "lacking")
     settings = json.loads((run / "settings.json").read_text())
@@ -263,7 +263,7 @@ def lab(colour: str, seen: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_modes_are_told_apart_in_grey_and_with_any_colour_vision():
+def test_modes_differ_in_grey_and_with_any_colour_vision():
     assert list(MODE_STYLES) == MODES
     for look in (lambda colour: colour, paler):
         least = 12 if look is not paler else 6

@@ -97,7 +97,7 @@ def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
     assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # nothing varies, so nothing is left to chance
 
 
-def test_times_of_a_trace_hang_together_as_long_as_they_resemble_each_other() -> None:
+def test_times_of_a_trace_are_correlated_as_long_as_they_resemble_each_other() -> None:
     def block(times: np.ndarray) -> int:
         return block_length(times, ring_shared_by=1, sampler="trace", mean_stay=10)
 
@@ -183,7 +183,7 @@ def test_claims_are_reported_as_claimed():
     assert "~" in claimed(joint=0.999999, noise=0.5).relations
 
 
-def test_collectives_hang_together_that_share_a_ring_or_conditions():
+def test_collectives_are_correlated_that_share_a_ring_or_conditions():
     def blocks(setting):
         return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
 
