@@ -69,7 +69,8 @@ def picture(name: str, group: Group, points: Points) -> Picture:
             shown = tuple(one for one in comparison.estimates if one.configuration in here)
             means_s = [one.summary.mean_s.value for one in comparison.estimates]
             _draw(times, gains, replace(comparison, estimates=shown), group, means_s)
-            times.set_title("\n".join([title, _subject(comparison)]).strip(), fontsize=8.5)
+            subject = _subject(comparison).replace(", ", "\n") if is_faceted else _subject(comparison)
+            times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
             if is_faceted and column:
                 for right in (times, gains):
