@@ -35,10 +35,15 @@ class ConditionsError(SpecError):
     """Conditions that cannot be sampled."""
 
 
-def first_of(names: Sequence[str], most: int) -> str:
+def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first of some names as a message can list them: "a, b, c and 5 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return separator.join(names[:most]) + more
+
+
+def listed(names: Sequence[str]) -> str:
+    """All of some names, one or more: "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _QUIET_S = 2.0  # what takes longer says how far it is
 
-Job = Callable[[], Iterable[Picture]]
+Job = Callable[[], Picture | None]
 
 
 def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
@@ -34,14 +34,10 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> lis
     says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
     FigureError where there is nothing to draw in it, OSError where a file cannot be written.
     """
-    path = Path(directory)
-    run = open_run(path)
-    folder = path / "figures"
+    run = open_run(directory)
     configurations = configurations_of(run)
-    points = points_of(run, configurations)
-    jobs = jobs_of(run, configurations, points, setting=setting, collective=collective)
-    folder.mkdir(exist_ok=True)
-    return [file for picture in with_progress(jobs, "figures") for file in picture.write(folder)]
+    jobs = jobs_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
+    return [file for _, files in drawn(jobs, run, "figures") for file in files]
 
 
 def jobs_of(
@@ -54,34 +50,36 @@ def jobs_of(
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
-    jobs: list[Job] = [partial(_one, comparison.picture, name, group, points) for group in groups]
+    jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
     if any(point.engine == "emulation" for point in points.values()):
-        jobs.append(partial(_one, fidelity.picture, name, points))
-    jobs += [partial(cdf.pictures, name, group, points) for group in groups]
+        jobs.append(partial(fidelity.picture, name, points))
+    jobs += [
+        partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
+    ]
     if len(run.faults):
-        jobs.append(partial(_one, faults.picture, name, run))
+        jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        jobs += [partial(_one, one, name, shown) for one in (timeline.picture, fabric.picture)]
+        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture)]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs
 
 
-def _one(draws: Callable[..., Picture | None], *arguments: object) -> Iterator[Picture]:
-    picture = draws(*arguments)
-    if picture is not None:
-        yield picture
+def drawn(jobs: Sequence[Job], run: Run, what: str) -> Iterator[tuple[Picture, list[Path]]]:
+    """The pictures of these jobs and the files of each, written into the run's folder.
 
-
-def with_progress(jobs: Sequence[Job], what: str) -> Iterator[Picture]:
-    """The pictures of these jobs, with a line on stderr every two seconds, and then one at the end."""
+    Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
+    """
+    folder = run.path / "figures"
+    folder.mkdir(exist_ok=True)
     printed_s, quiet = time.monotonic(), True
     for done, job in enumerate(jobs):
         if time.monotonic() - printed_s > _QUIET_S:
             printed_s, quiet = time.monotonic(), False
             print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
-        yield from job()
+        if (picture := job()) is not None:
+            yield picture, picture.write(folder)
     if not quiet:
         print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
 

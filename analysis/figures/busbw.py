@@ -32,7 +32,8 @@ def picture(kind: str, rows: Sequence[Row], *, name: str) -> Picture:
             figure,
             "Dashed: flows share links, which the model leaves out. Dotted: where the best of the others changes.",
         )
-    data = table(("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "shares_links"), rows)
+    columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "shares_links")
+    data = table(dict(zip(columns, row, strict=True)) for row in rows)
     return Picture(name=name, caption=f"Bus bandwidth of {kind} by size and algorithm.", figure=figure, data=data)
 
 

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, legend, panels, table
 from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, key_words, words
-from analysis.figures.style import INK, MODE_STYLES, marker, time_unit
+from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 MOST_PANELS = 16
 """Configurations in one figure; more make further figures."""
@@ -25,16 +25,17 @@ _COLUMNS = 4
 Floats = npt.NDArray[np.float64]
 
 
-def pictures(name: str, group: Group, points: Points) -> Iterator[Picture]:
-    """The distributions of a group of configurations, a panel each, in as many figures as are needed."""
+def parts_of(name: str, group: Group) -> Iterator[tuple[str, Sequence[Configuration]]]:
+    """The figures of a group of configurations, a panel each: the name of each figure and what is in it."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
     every = group.configurations
     for first in range(0, len(every), MOST_PANELS):
-        part = stem if len(every) <= MOST_PANELS else f"{stem}-{first // MOST_PANELS + 1}"
-        yield _picture(part, group, every[first : first + MOST_PANELS], points)
+        number = "" if len(every) <= MOST_PANELS else f"-{first // MOST_PANELS + 1}"
+        yield stem + number, every[first : first + MOST_PANELS]
 
 
-def _picture(name: str, group: Group, shown: Sequence[Configuration], points: Points) -> Picture:
+def picture(name: str, group: Group, shown: Sequence[Configuration], points: Points) -> Picture:
+    """The figure of this name with these configurations of a group."""
     columns = min(_COLUMNS, len(shown))
     found = [[p for p in points.values() if p.configuration is one] for one in shown]
     with canvas(max(5.2, 2.6 * columns), 2.5 * -(-len(shown) // columns) + 0.9) as figure:
@@ -79,9 +80,9 @@ def _draw(axes: Axes, points: Sequence[Point]) -> None:
             beside = next((m for m in measured if m.mode == point.mode), None)
             if beside is None or len(point.rows) > len(beside.rows):
                 thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if measured else {}
-                _line(axes, point.completion_s / one, _line_look(point.mode) | thin)
+                _line(axes, point.completion_s / one, line(point.mode) | thin)
     for point in measured:
-        _line(axes, point.predicted_s / one, _line_look(point.mode) | {"zorder": 2})
+        _line(axes, point.predicted_s / one, line(point.mode) | {"zorder": 2})
         times, share = shares(point.completion_s)
         axes.plot(times / one, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
     axes.set_ylim(0, 1.02)
@@ -96,17 +97,12 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
     axes.plot([x[0], *x], [0, *share], drawstyle=drawn, **look)
 
 
-def _line_look(mode: str) -> dict[str, Any]:
-    style = MODE_STYLES[mode]
-    return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
-
-
 def _handles(found: Sequence[Sequence[Point]]) -> list[Line2D]:
     here = [point for points in found for point in points]
     modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in here)]
     engines = {point.engine for point in here}
     look = {mode: marker(mode, measured=True) if "emulation" in engines else {} for mode in modes}
-    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | _line_look(mode)) for mode in modes]
+    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | line(mode)) for mode in modes]
     if "emulation" in engines:
         plain: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "#666666", "markeredgecolor": INK}
         handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
@@ -120,10 +116,11 @@ def _handles(found: Sequence[Sequence[Point]]) -> list[Line2D]:
 
 
 def _data(group: Group, found: Sequence[Sequence[Point]]) -> str:
-    rows = (
-        (*group.cells(point.configuration), point.engine, point.mode, len(point.rows), time_s, share)
+    return table(
+        group.cells(point.configuration)
+        | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}
+        | {"completion_s": time_s, "share": share}
         for points in found
         for point in points
         for time_s, share in zip(*map(np.ndarray.tolist, shares(point.completion_s)), strict=True)
     )
-    return table([*group.columns, "engine", "mode", "collectives", "completion_s", "share"], rows)

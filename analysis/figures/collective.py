@@ -59,7 +59,7 @@ class Move:
 class Collective:
     """A collective of one mode; `edges` are in ring order, `rates_bps` and `delays_s` by logical link.
 
-    `measured` tells whether `completion_s` and the moves were measured or predicted.
+    `measured` is whether `completion_s` and the moves were measured or predicted.
     """
 
     configuration: Configuration
@@ -72,6 +72,12 @@ class Collective:
     moves: tuple[Move, ...]
     rates_bps: Floats
     delays_s: Floats
+
+    @property
+    def which(self) -> dict[str, Any]:
+        """The columns that say which collective it is."""
+        about = {"setting": self.configuration.index, "label": self.configuration.label}
+        return about | {"mode": self.mode, "collective": self.number}
 
     def gpu(self, rank: int) -> str:
         """The name of a rank's GPU."""

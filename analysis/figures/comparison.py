@@ -7,7 +7,7 @@ model's stand in panels of their own, and beside them the emulation's with the m
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -19,8 +19,8 @@ from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, legend, log_ticks, table
 from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points
-from analysis.figures.style import FAINT, INK, MODE_STYLES, marker, paler, time_unit
-from analysis.statistics.intervals import Interval, Numbers, gain, summarise
+from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
+from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
 
 _WIDE = 8.0  # the highest value over the lowest from which on an axis is logarithmic
 _MOST_GAINS = 4  # places up to which every bar has room for the gain in words
@@ -28,7 +28,7 @@ _MOST_GAINS = 4  # places up to which every bar has room for the gain in words
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a mode takes at a configuration: mean and total over that many collectives, and how much less than base.
+    """What a mode takes at a configuration, and how much less than base.
 
     `gain` is a share of base's time, from pairs of the same collectives; None where base was not run.
     """
@@ -36,9 +36,7 @@ class Estimate:
     engine: str
     configuration: Configuration
     mode: str
-    collectives: int
-    mean_s: Interval
-    total_s: Interval
+    summary: Summary
     gain: Interval | None
 
 
@@ -49,18 +47,6 @@ class Comparison:
     engines: tuple[str, ...]
     collectives: int
     estimates: tuple[Estimate, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Panel:
-    """One comparison at one value of the second swept key: its axes, its part of the estimates, its unit of time."""
-
-    times: Axes
-    gains: Axes
-    group: Group
-    engines: tuple[str, ...]
-    estimates: tuple[Estimate, ...]
-    unit_s: float
 
 
 def picture(name: str, group: Group, points: Points) -> Picture:
@@ -80,10 +66,11 @@ def picture(name: str, group: Group, points: Points) -> Picture:
             if is_faceted and column:
                 times.sharey(axes[2 * band, 0])
                 gains.sharey(axes[2 * band + 1, 0])
-            _draw(
-                times, gains, comparison, [each for each in comparison.estimates if each.configuration in here], group
-            )
-            times.set_title("\n".join([title, _subject(comparison)]).strip(), fontsize=8.5)
+            shown = tuple(one for one in comparison.estimates if one.configuration in here)
+            means_s = [one.summary.mean_s.value for one in comparison.estimates]
+            _draw(times, gains, replace(comparison, estimates=shown), group, means_s)
+            subject = _subject(comparison).replace(", ", "\n") if is_faceted else _subject(comparison)
+            times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
             if is_faceted and column:
                 for right in (times, gains):
@@ -140,16 +127,9 @@ def _estimates(engine: str, configuration: Configuration, among: Numbers, points
     found = {mode: points.get((engine, configuration.index, mode)) for mode in MODE_STYLES}
     series = {mode: point.among(among) for mode, point in found.items() if point is not None}
     for mode, times in series.items():
-        summary = summarise(times)
-        yield Estimate(
-            engine=engine,
-            configuration=configuration,
-            mode=mode,
-            collectives=among.size,
-            mean_s=summary.mean_s,
-            total_s=summary.total_s,
-            gain=gain(series["base"], times) if "base" in series else None,
-        )
+        less = gain(series["base"], times) if "base" in series else None
+        which: Any = {"engine": engine, "configuration": configuration, "mode": mode}
+        yield Estimate(**which, summary=summarise(times), gain=less)
 
 
 def _subject(comparison: Comparison) -> str:
@@ -165,14 +145,12 @@ def _is_axis(group: Group) -> bool:
     return None not in group.ticks.values()
 
 
-def _draw(times: Axes, gains: Axes, comparison: Comparison, estimates: Sequence[Estimate], group: Group) -> None:
-    means = [estimate.mean_s.value for estimate in comparison.estimates]
-    unit_s, unit = time_unit(max(means))
-    parts: Any = {"times": times, "gains": gains, "group": group, "engines": comparison.engines}
-    panel = _Panel(estimates=tuple(estimates), unit_s=unit_s, **parts)
+def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Sequence[float]) -> None:
+    """Draw a comparison, or the part of it at one value of the second swept key; `means_s` are those of all of it."""
+    unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
-    (_draw_lines if _is_axis(group) else _draw_bars)(panel)
-    if _is_axis(group) and max(means) > _WIDE * min(means):
+    (_draw_lines if _is_axis(group) else _draw_bars)(times, gains, shown, group, unit_s)
+    if _is_axis(group) and max(means_s) > _WIDE * min(means_s):
         times.set_yscale("log")
         log_ticks(times.yaxis)
     else:
@@ -180,23 +158,22 @@ def _draw(times: Axes, gains: Axes, comparison: Comparison, estimates: Sequence[
     times.set_ylabel(f"mean time ({unit})")
     gains.set_ylabel("gain over base (%)")
     gains.margins(y=0.18)
-    if all(estimate.gain is None for estimate in estimates):
+    if all(estimate.gain is None for estimate in shown.estimates):
         gains.annotate("base was not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
 
 
-def _draw_lines(panel: _Panel) -> None:
+def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:
     """A line for each mode; beside what was measured, the model's has no markers."""
-    times, gains, group = panel.times, panel.gains, panel.group
     places, is_log = _axis(group)
-    for engine in reversed(panel.engines):
-        is_first = engine == panel.engines[0]
-        for mode, style in MODE_STYLES.items():
-            here = [one for one in panel.estimates if (one.engine, one.mode) == (engine, mode)]
+    for engine in reversed(shown.engines):
+        is_first = engine == shown.engines[0]
+        for mode in MODE_STYLES:
+            here = [one for one in shown.estimates if (one.engine, one.mode) == (engine, mode)]
             x = [places[group.place(one.configuration)] for one in here]
-            look = marker(mode, measured=engine == "emulation") if is_first else {"color": style.colour}
-            if engine == "model" or len(panel.engines) == 1:
-                look |= {"linestyle": style.line, "linewidth": style.width * 0.8}
-            _plot(times, x, [one.mean_s for one in here], 1 / panel.unit_s, look, whiskers=is_first)
+            look = marker(mode, measured=engine == "emulation") if is_first else {}
+            if engine == "model" or len(shown.engines) == 1:
+                look |= line(mode)
+            _plot(times, x, [one.summary.mean_s for one in here], 1 / unit_s, look, whiskers=is_first)
             less = [one.gain for one in here if one.gain is not None and mode != "base"]
             _plot(gains, x[: len(less)], less, 100, look, whiskers=is_first)
     if is_log:
@@ -204,11 +181,12 @@ def _draw_lines(panel: _Panel) -> None:
     gains.xaxis.set_minor_locator(NullLocator())
     at = [math.log(place) for place in places] if is_log else places
     room = (max(at) - min(at)) / 56  # of one letter
-    shown: list[int] = []
+    words = list(group.ticks)
+    chosen: list[int] = []
     for index in sorted(range(len(at)), key=at.__getitem__):
-        if not shown or at[index] - at[shown[-1]] >= room * len(list(group.ticks)[index]):
-            shown.append(index)
-    gains.set_xticks([places[index] for index in shown], [list(group.ticks)[index] for index in shown])
+        if not chosen or at[index] - at[chosen[-1]] >= room * len(words[index]):
+            chosen.append(index)
+    gains.set_xticks([places[index] for index in chosen], [words[index] for index in chosen])
     gains.set_xlabel(group.x_label)
     for axes in (times, gains):
         axes.grid(True, axis="both")
@@ -245,36 +223,39 @@ def _whisker(axes: Axes, x: float, interval: Interval, scale: float) -> None:
     )
 
 
-def _draw_bars(panel: _Panel) -> None:
+def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:
     """A bar for each mode, side by side at each place; one configuration alone has a place for each mode."""
-    group, sides = panel.group, len(panel.engines)
-    modes = [mode for mode in MODE_STYLES if any(one.mode == mode for one in panel.estimates)]
-    is_alone = len(group.ticks) == 1
+    sides, is_alone = len(shown.engines), len(group.ticks) == 1
+    modes = _modes(shown)
     width = 0.84 / sides / (1 if is_alone else len(modes))
-    for one in panel.estimates:
-        style, side, slot = MODE_STYLES[one.mode], panel.engines.index(one.engine), modes.index(one.mode)
+    for one in shown.estimates:
+        style, side, slot = MODE_STYLES[one.mode], shown.engines.index(one.engine), modes.index(one.mode)
         middle = slot if is_alone else group.place(one.configuration) + (slot - (len(modes) - 1) / 2) * width * sides
         x = middle + (side - (sides - 1) / 2) * width
         look: dict[str, Any] = {"hatch": style.hatch, "edgecolor": INK, "linewidth": 0.6}
         face = paler(style.colour) if side else style.colour
-        panel.times.bar(x, one.mean_s.value / panel.unit_s, width, facecolor=face, **look)
-        _whisker(panel.times, x, one.mean_s, 1 / panel.unit_s)
+        times.bar(x, one.summary.mean_s.value / unit_s, width, facecolor=face, **look)
+        _whisker(times, x, one.summary.mean_s, 1 / unit_s)
         if one.gain is None or one.mode == "base":
             continue
-        _plot(panel.gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
+        _plot(gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MOST_GAINS:
             top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
             text, look = f"{one.gain.value * 100:.1f} %".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
-            panel.gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
+            gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
     places = modes if is_alone else list(group.ticks)
-    panel.gains.set_xticks(range(len(places)), places)
-    panel.gains.set_xlim(-0.6, len(places) - 0.4)
-    panel.gains.set_xlabel("mode" if is_alone else group.x_label)
-    panel.times.yaxis.set_major_formatter("{x:,.10g}")
+    gains.set_xticks(range(len(places)), places)
+    gains.set_xlim(-0.6, len(places) - 0.4)
+    gains.set_xlabel("mode" if is_alone else group.x_label)
+    times.yaxis.set_major_formatter("{x:,.10g}")
+
+
+def _modes(*found: Comparison) -> list[str]:
+    return [mode for mode in MODE_STYLES if any(one.mode == mode for each in found for one in each.estimates)]
 
 
 def _handles(found: Sequence[Comparison], *, lines: bool) -> list[Any]:
-    modes = [mode for mode in MODE_STYLES if any(one.mode == mode for each in found for one in each.estimates)]
+    modes = _modes(*found)
     engines = {engine for comparison in found for engine in comparison.engines}
     if not lines:
         faces = [(MODE_STYLES[mode].colour, MODE_STYLES[mode].hatch, MODE_STYLES[mode].label) for mode in modes]
@@ -283,11 +264,8 @@ def _handles(found: Sequence[Comparison], *, lines: bool) -> list[Any]:
         return [
             Patch(facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6, label=text) for face, hatch, text in faces
         ]
-    handles = []
-    for mode in modes:
-        style = MODE_STYLES[mode]
-        line = {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
-        handles.append(Line2D([], [], label=style.label, **marker(mode, measured=True) | line))
+    looks = {mode: marker(mode, measured=True) | line(mode) for mode in modes}
+    handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look) for mode, look in looks.items()]
     if len(engines) > 1:
         plain: dict[str, Any] = {"marker": "o", "markersize": 5, "markeredgecolor": INK, "linestyle": "none"}
         handles.append(Line2D([], [], markerfacecolor="#666666", label="filled: measured", **plain))
@@ -296,13 +274,18 @@ def _handles(found: Sequence[Comparison], *, lines: bool) -> list[Any]:
 
 
 def _data(group: Group, found: Sequence[Comparison]) -> str:
-    columns = [*group.columns, "engine", "mode", "collectives", "mean_s", "mean_low_s", "mean_high_s"]
-    columns += ["total_s", "total_low_s", "total_high_s", "gain", "gain_low", "gain_high"]
-    return table(columns, (_row(group, one) for comparison in found for one in comparison.estimates))
+    return table(_row(group, one) for comparison in found for one in comparison.estimates)
 
 
-def _row(group: Group, one: Estimate) -> list[object]:
-    intervals = (one.mean_s, one.total_s, one.gain or Interval(value=math.nan, low=math.nan, high=math.nan))
-    numbers = (end for interval in intervals for end in (interval.value, interval.low, interval.high))
-    which = [*group.cells(one.configuration), one.engine, one.mode, one.collectives]
-    return [*which, *("" if math.isnan(number) else number for number in numbers)]
+def _row(group: Group, one: Estimate) -> dict[str, Any]:
+    row = group.cells(one.configuration)
+    row |= {"engine": one.engine, "mode": one.mode, "collectives": one.summary.collectives}
+    none = Interval(value=math.nan, low=math.nan, high=math.nan)
+    for name, unit, found in (
+        ("mean", "_s", one.summary.mean_s),
+        ("total", "_s", one.summary.total_s),
+        ("gain", "", one.gain or none),
+    ):
+        ends = {f"{name}{end}{unit}": getattr(found, end[1:] or "value") for end in ("", "_low", "_high")}
+        row |= {column: "" if math.isnan(number) else number for column, number in ends.items()}
+    return row

@@ -15,12 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, panels, table, without_frame
+from analysis.figures.output import Picture, canvas, explain, panels, table
 from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 
@@ -45,14 +44,17 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     across, upward = (np.ptp([place[axis] for place in placed.values()]) + 0.54 for axis in (0, 1))
     columns = min(2, len(collectives))
     height = _WIDTH * upward / across + 0.35
-    scales = {kind: _scale(fabric, first.rates_bps, kind) for kind in ("intra", "wan")}
+    scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False)}
     curves = Curves(fabric, placed)
     with canvas(_WIDTH * columns + 1.5, -(-len(collectives) // columns) * height + 0.75) as figure:
         grid = panels(figure, len(collectives), columns=columns)
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
-        for kind, words in (("wan", "WAN link"), ("intra", "link within a site")):
-            _colour_bar(figure, grid, scales[kind], f"available bandwidth of a {words} (Gbit/s)")
+        for is_wan, words in ((True, "WAN link"), (False, "link within a site")):
+            bar = figure.colorbar(scales[is_wan], ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
+            bar.set_label(f"available bandwidth of\na {words} (Gbit/s)", fontsize=8)
+            bar.ax.tick_params(labelsize=8)
+            bar.outline.set_visible(False)
         figure.suptitle(f"{label}: logical links, ring and WAN paths of collective {first.number}", fontsize="medium")
         thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
         explain(
@@ -90,22 +92,10 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
     return placed
 
 
-def _scale(fabric: Fabric, rates_bps: Floats, kind: str) -> Normalize:
-    """From nothing to the fastest link of the WAN, or within the sites, in Gbit/s."""
-    rates = [rates_bps[link.index] for link in fabric.links if (link.kind == "wan") == (kind == "wan")]
-    return Normalize(0, max(rates) / 1e9)
-
-
-def _map(link: LogicalLink) -> tuple[str, Any]:
-    return ("wan", WAN_BANDWIDTH) if link.kind == "wan" else ("intra", BANDWIDTH)
-
-
-def _colour_bar(figure: Figure, grid: Sequence[Axes], scale: Normalize, words: str) -> None:
-    colours = WAN_BANDWIDTH if "WAN" in words else BANDWIDTH
-    bar = figure.colorbar(ScalarMappable(scale, colours), ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-    bar.set_label(words, fontsize=8)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
+    """Colours from nothing to the fastest link of the WAN, or within the sites, in Gbit/s."""
+    rates = [rates_bps[link.index] for link in fabric.links if (link.kind == "wan") is is_wan]
+    return ScalarMappable(Normalize(0, max(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
 
 
 class Curves:
@@ -146,14 +136,11 @@ class Curves:
         return float(np.min(np.hypot(*(along[:, None, :] - others[None, :, :]).transpose(2, 0, 1)), initial=9.0))
 
 
-def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[str, Normalize], inch: float) -> None:
+def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], inch: float) -> None:
     """Draw a panel; `inch` is how many points (of 1/72 inch) a unit of the picture has."""
     links, placed = curves.fabric.links, curves.placed
     used = sorted({index for edge in one.edges for index in edge.links})
-    colours = {}
-    for link in links:
-        kind, colour_map = _map(link)
-        colours[link.index] = colour_map(scales[kind](one.rates_bps[link.index] / 1e9))
+    colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
     small = min(1.0, NODE * inch / 8.5)
     crowded = sum(link.kind == "wan" for link in links) > _MANY
     for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
@@ -172,7 +159,8 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[str, Norm
     across, upward = zip(*placed.values(), strict=True)
     axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
     axes.set_ylim(min(upward) - 0.27, max(upward) + 0.27)
-    without_frame(axes)
+    axes.set_axis_off()
+    axes.grid(False)
     for artist in axes.get_children():
         artist.set_in_layout(False)  # it is within the axes
     axes.title.set_in_layout(True)
@@ -248,12 +236,11 @@ def _nodes(axes: Axes, curves: Curves, small: float) -> None:
 
 
 def _data(collectives: Sequence[Collective]) -> str:
-    columns = ["setting", "label", "mode", "collective", "link", "src", "dst", "kind", "rate_bps", "delay_s", "edge"]
     rows = []
     for one in collectives:
         edge_of = {index: place for place, edge in enumerate(one.edges) for index in edge.links}
-        which = [one.configuration.index, one.configuration.label, one.mode, one.number]
         for link in one.configuration.fabric.links:
-            numbers = [int(one.rates_bps[link.index]), float(one.delays_s[link.index]), edge_of.get(link.index, "")]
-            rows.append([*which, link.index, link.src, link.dst, _KINDS[link.kind], *numbers])
-    return table(columns, rows)
+            about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS[link.kind]}
+            about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
+            rows.append(one.which | about | {"edge": edge_of.get(link.index, "")})
+    return table(rows)

@@ -16,13 +16,13 @@ from matplotlib.patches import Patch
 from analysis.figures.output import Picture, canvas, legend, log_ticks, table
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
-from analysis.statistics.fidelity import NEAR, Certificate, certificate, percentage
+from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
-"""What is ringed: the column that tells it, in words, the colour and the size of the ring."""
+"""What is ringed: the column, its name in the legend, the colour and the size of the ring."""
 
 
-def certified(points: Points) -> Certificate | None:
+def fidelity_of(points: Points) -> Fidelity | None:
     """How near the measured times are to the model's; None where nothing was measured."""
     columns = [
         (
@@ -33,12 +33,12 @@ def certified(points: Points) -> Certificate | None:
         )
         for point in _measured(points)
     ]
-    return certificate(columns, is_real=True)  # where no collective was late, none is mentioned
+    return fidelity(columns, is_real=True)  # where no collective was late, none is mentioned
 
 
 def picture(name: str, points: Points) -> Picture | None:
     """The figure of the fidelity, `name` being the run's; None where nothing was measured."""
-    found = certified(points)
+    found = fidelity_of(points)
     if found is None:
         return None
     measured = _measured(points)
@@ -75,7 +75,7 @@ def _measured(points: Points) -> list[Point]:
     found = []
     for point in points.values():
         if point.engine == "emulation":
-            whole = point.rows[point.rows["undisturbed"]] if "undisturbed" in point.rows else point.rows
+            whole = point.rows[point.rows["undisturbed"]]
             if len(whole):
                 found.append(replace(point, rows=whole))
     return found
@@ -99,7 +99,7 @@ def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> li
     return [*handles.values(), Line2D([], [], color=FAINT, linewidth=0.9, label="line: as predicted")]
 
 
-def _bands(axes: Axes, found: Certificate) -> list[Patch]:
+def _bands(axes: Axes, found: Fidelity) -> list[Patch]:
     """Shade the distance within which 99 of 100 collectives lie, and how far off the model may be and still hold."""
     bands = []
     near = f"the model holds to ±{NEAR * 100:.0f} %"
@@ -112,17 +112,9 @@ def _bands(axes: Axes, found: Certificate) -> list[Patch]:
 
 
 def _data(measured: Sequence[Point]) -> str:
-    rows = (
-        (point.configuration.index, point.configuration.label, point.mode, *row)
+    columns = ["collective", "predicted_s", "completion_s", "ratio", "drops"]
+    return table(
+        {"setting": point.configuration.index, "label": point.configuration.label, "mode": point.mode} | row
         for point in measured
-        for row in zip(
-            point.rows["collective"].tolist(),
-            point.predicted_s.tolist(),
-            point.completion_s.tolist(),
-            (point.completion_s / point.predicted_s).tolist(),
-            point.rows["drops"].tolist(),
-            strict=True,
-        )
+        for row in point.rows.assign(ratio=point.completion_s / point.predicted_s)[columns].to_dict("records")
     )
-    columns = ["setting", "label", "mode", "collective", "predicted_s", "completion_s", "ratio", "drops"]
-    return table(columns, rows)

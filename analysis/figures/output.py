@@ -97,12 +97,6 @@ def explain(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=7.5, color=INK)
 
 
-def without_frame(axes: Axes) -> None:
-    """Take everything away from axes but what is drawn in them."""
-    axes.set_axis_off()
-    axes.grid(False)
-
-
 def log_ticks(axis: Axis) -> None:
     """Ticks of a logarithmic axis written out: 1, 2, 5, 10, 20 and so on."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -110,12 +104,12 @@ def log_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as the text of a CSV file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows, at least one, as the text of a CSV file; the columns are those of the first."""
+    found, text = list(rows), io.StringIO()
+    writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
     return text.getvalue()
 
 

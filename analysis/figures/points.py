@@ -53,11 +53,14 @@ _LABELS = {
 }
 _COLUMNS = {"fabric.gpus": "gpus", "collective.chunk": "chunk_bytes", "conditions.wan_delay": "wan_delay_s"}
 _TITLED = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
-_KINDS = {"allgather": "AllGather"}
+_CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
+    **dict.fromkeys(("intra_rate", "wan_rate"), "_bps"),
+    **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
+    **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
+}
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
-    *(f"conditions.{name}" for name in ("sampler", "intra_rate", "wan_rate", "intra_delay", "wan_delay")),
-    *(f"conditions.{name}" for name in ("mean", "deviation", "mean_stay", "trace", "trace_step")),
+    *(f"conditions.{name}" for name in _CONDITIONS),
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
 _FACETS = 4  # values of a second swept key that stand side by side in one figure
@@ -94,29 +97,27 @@ class Configuration:
     def collective(self) -> str:
         """The collective as it is written: "AllGather"."""
         kind = str(self.values.get("collective.kind", "allgather"))
-        return _KINDS.get(kind, kind)
+        return "AllGather" if kind == "allgather" else kind
 
     @cached_property
     def fabric(self) -> Fabric:
         """The fabric; raises FabricError where it cannot be built, other errors where values are of other types."""
-        wan = self.values["fabric.wan"]
-        own = {"preset": None, "routers": tuple(wan["routers"])} if isinstance(wan, Mapping) else {"preset": wan}
-        if isinstance(wan, Mapping):
-            own["links"] = tuple((a, b) for a, b in wan["links"])
-        counts = {name: self.values[f"fabric.{name}"] for name in ("gpus", "leaves", "spines", "border_routers")}
-        gpus, *others = (tuple(count) if isinstance(count, list) else count for count in counts.values())
-        names = ("leaves", "spines", "border_routers")
-        spec = FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), **dict(zip(names, others, strict=True)))
-        return build_fabric(spec)
+        wan, gpus = self.values["fabric.wan"], tuple(self.values["fabric.gpus"])
+        own = {"preset": wan} if isinstance(wan, str) else {"preset": None} | {k: _tuples(wan[k]) for k in wan}
+        counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
+        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), **counts))
 
     @property
     def conditions(self) -> ConditionsSpec:
         """What the conditions are drawn from."""
-        given = {key.removeprefix("conditions."): self.values[key] for key in _NEEDED if key.startswith("conditions.")}
-        rates: dict[str, Any] = {f"{name}_bps": tuple(given.pop(name)) for name in ("intra_rate", "wan_rate")}
-        times = {f"{name}_s": given.pop(name) for name in ("intra_delay", "wan_delay", "trace_step")}
+        given = {name: _tuples(self.values[f"conditions.{name}"]) for name in _CONDITIONS}
+        units = {name + unit: given.pop(name) for name, unit in _CONDITIONS.items() if unit}
         trace = given.pop("trace")
-        return ConditionsSpec(**given, **rates, **times, trace=None if trace is None else Path(trace))
+        return ConditionsSpec(**given, **units, trace=None if trace is None else Path(trace))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def configurations_of(run: Run) -> list[Configuration]:
@@ -219,7 +220,7 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
 class Group:
     """The configurations of one figure: alike but for the value of `across` (its x axis) and of `facet` (its panels).
 
-    `name` is what tells it from other groups in a file's name, "" where there is one group.
+    `name` distinguishes it from other groups in a file's name, "" where there is one group.
     """
 
     name: str
@@ -232,16 +233,10 @@ class Group:
         """What was varied, in words."""
         return key_words(self.across)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of what was varied, with their units."""
+    def cells(self, one: Configuration) -> dict[str, Any]:
+        """What was varied, by column (with its unit): numbers, or words where numbers would be the same."""
         keys = [self.across] if self.facet is None else [self.facet, self.across]
-        return tuple(_COLUMNS.get(key, key) for key in keys)
-
-    def cells(self, one: Configuration) -> tuple[Any, ...]:
-        """The values of a configuration in `columns`: numbers, or words where numbers would be the same."""
-        keys = [self.across] if self.facet is None else [self.facet, self.across]
-        return tuple(self._plain(key, one.value(key)) for key in keys)
+        return {_COLUMNS.get(key, key): self._plain(key, one.value(key)) for key in keys}
 
     def _plain(self, key: str, value: Any) -> Any:
         values = {repr(one.value(key)): one.value(key) for one in self.configurations}.values()

@@ -45,7 +45,7 @@ INK, FAINT = "#222222", "#8A8A8A"
 """What is written and outlined, and what stands back."""
 
 BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70", "#A8327D", "#F1605D", "#FDBF6F"])
-"""Available bandwidth: dark is slow, where time is lost; lightness alone tells the order."""
+"""Available bandwidth: dark is slow, where time is lost; lightness alone gives the order."""
 
 WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
 """Available bandwidth of a WAN link, in another hue and on a scale of its own: dark is slow."""
@@ -94,6 +94,12 @@ def marker(mode: str, *, measured: bool) -> dict[str, Any]:
     look = {"color": style.colour, "marker": style.marker, "markersize": 4.5, "linestyle": "none"}
     edge = {"markeredgecolor": INK if measured else style.colour, "markeredgewidth": 0.6 if measured else 1.1}
     return look | edge | {"markerfacecolor": style.colour if measured else "white"}
+
+
+def line(mode: str) -> dict[str, Any]:
+    """A mode's line as matplotlib's plot takes it."""
+    style = MODE_STYLES[mode]
+    return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
 
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

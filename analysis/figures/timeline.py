@@ -108,15 +108,14 @@ def _number(chunk: int) -> Path:
 
 
 def _data(collectives: Sequence[Collective]) -> str:
-    columns = ["setting", "label", "mode", "collective", "measured", "step", "chunk", "src", "dst", "via"]
-    columns += ["rate_bps", "delay_s", "start_s", "leaves_s", "end_s"]
     rows = []
     for one in collectives:
         edge_from = {edge.src: edge for edge in one.edges}
-        which = [one.configuration.index, one.configuration.label, one.mode, one.number, one.measured]
         for move in one.moves:
             edge = edge_from[move.src]
-            names = [one.gpu(move.src), one.gpu(move.dst), one.via(edge)]
-            times = [edge.delay_s, move.start_s, move.leaves_s, move.end_s]
-            rows.append([*which, move.step, move.chunk, *names, int(edge.rate_bps), *times])
-    return table(columns, rows)
+            names = {"src": one.gpu(move.src), "dst": one.gpu(move.dst), "via": one.via(edge)}
+            conditions = {"rate_bps": int(edge.rate_bps), "delay_s": edge.delay_s}
+            times = {"start_s": move.start_s, "leaves_s": move.leaves_s, "end_s": move.end_s}
+            which = one.which | {"measured": one.measured, "step": move.step, "chunk": move.chunk}
+            rows.append(which | names | conditions | times)
+    return table(rows)

@@ -24,7 +24,7 @@ class LowerBound:
 
     Proof. Let X be a set of nodes (GPUs and routers) with a GPU x in it, C the links that lead into X, and S the GPUs
     outside X. At the end x knows the 8 |S| chunk_bytes bits that began in S. However they are copied or coded, they
-    cannot be told from fewer bits received, so as many bits at least enter X over C in time for x. Let d be the least
+    do not follow from fewer bits received, so as many bits at least enter X over C in time for x. Let d be the least
     delay of any way from a GPU of S to x. Nothing of use enters a link l of C before the least delay from S to the
     tail of l, nor so late that delay_l and the least delay from the head of l to x are more than is left of the time
     T; these add up to d or more. So l is of use for at most T - d seconds, and

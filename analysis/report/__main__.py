@@ -16,7 +16,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow.csv import write_csv
 
-from analysis.figures.__main__ import jobs_of, reported, with_progress
-from analysis.figures.fidelity import certified
+from analysis.figures.__main__ import drawn, jobs_of, reported
+from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, written
 from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
@@ -43,35 +42,17 @@ MOST_ROWS = 100_000
 """Rows on one page: less than 3 MB of it; all of them are in the run's folder."""
 _MOST_LINES = 1_000  # of the summary
 _PLAIN = 1_000  # rows up to which a file is not compressed
-_LISTS = ("ring", "paths")
 
 REPORT = "report.html"
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file within the page: its name, its media type, the words of its link and its content in base64."""
-
-    name: str
-    kind: str
-    words: str
-    data: str
-
-
 def write(directory: str | Path) -> Path:
     """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`."""
-    path = Path(directory)
-    run = open_run(path)
-    folder = path / "figures"
+    run = open_run(directory)
     configurations = configurations_of(run)
     points = points_of(run, configurations)
-    jobs = jobs_of(run, configurations, points)
-    folder.mkdir(exist_ok=True)
-    pictures = []
-    for picture in with_progress(jobs, "report"):
-        picture.write(folder)
-        pictures.append(picture)
-    return written(path / REPORT, report(run, configurations, points, pictures).encode())
+    pictures = [picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report")]
+    return written(run.path / REPORT, report(run, configurations, points, pictures).encode())
 
 
 def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Sequence[Picture]) -> str:
@@ -87,7 +68,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         name=run.provenance.get("name", "run"),
         answer=answer(_contests(every)),
         complete=run.complete,
-        fidelity=certified(points),
+        fidelity=fidelity_of(points),
         percentage=percentage,
         sharing=warnings((one.label, one.shared_wan_links) for one in configurations),
         scope=_scope(configurations, every),
@@ -239,28 +220,25 @@ def _download(point: Point, most: int) -> dict[str, Any]:
     return {"engine": point.engine, "label": label, "mode": point.mode, "count": count, "file": file}
 
 
-def _file(name: str, content: bytes, kind: str, words: str) -> Download:
-    return Download(name=name, kind=kind, words=words, data=base64.b64encode(content).decode("ascii"))
+def _file(name: str, content: bytes, kind: str, words: str) -> dict[str, str]:
+    """A file within the page: its name, its media type, the words of its link and its content in base64."""
+    return {"name": name, "kind": kind, "words": words, "data": base64.b64encode(content).decode("ascii")}
 
 
 def as_csv(rows: pd.DataFrame) -> bytes:
     """Rows as a CSV file; lists are words with a blank between."""
-    columns = {}
-    for name in rows.columns:
-        column = pa.array(rows[name])
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        if name in _LISTS:
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    for index, field in enumerate(table.schema):
+        column = table[index]
+        if pa.types.is_list(field.type):
             # take() copies the slice; casting a sliced array would cast its whole parent buffer.
-            own = column.take(pa.array(range(len(column)), pa.int64()))
+            own = column.take(pa.array(range(len(rows)), pa.int64()))
             column = compute.binary_join(own.cast(pa.list_(pa.string())), " ")
-        elif pa.types.is_boolean(column.type):
+        elif pa.types.is_boolean(field.type):
             column = compute.if_else(column, "True", "False")
-        elif pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        columns[str(name)] = column
+        table = table.set_column(index, field.name, column)
     text = io.BytesIO()
-    write_csv(pa.table(columns), text)
+    write_csv(table, text)
     return text.getvalue()
 
 

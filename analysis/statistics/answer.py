@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Interval, Series, gain, summarise
+from topologies.errors import listed
 
 _OUTCOMES = 3  # in one sentence
 
@@ -36,7 +37,7 @@ def answer(contests: Sequence[Contest]) -> str:
     ]
     modes = list(dict.fromkeys(mode for one in contests for mode in one.times))
     where = contests[0].label if len(contests) == 1 else f"{len(contests)} configurations"
-    return f"{_listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(found)}."
+    return f"{listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(found)}."
 
 
 def _fastest(contest: Contest) -> tuple[str, ...]:
@@ -52,28 +53,20 @@ def _fastest(contest: Contest) -> tuple[str, ...]:
 
 def _outcome(fastest: Sequence[str], here: Sequence[Contest], of: int) -> str:
     where = "" if of == 1 else f" at all {of}" if len(here) == of else f" at {len(here)} of {of}"
-    gains = [_gain(one, fastest[0]) for one in here]
+    gains = [gain(one.times["base"], one.times[fastest[0]]) for one in here if "base" in one.times]
     known = [less for less in gains if less is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        winner = f"{fastest[0]} has the least mean{where}, not told apart from {_listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the least mean{where}, not distinguishable from {listed(fastest[1:])}"
     if not known or fastest[0] == "base":
         return winner
     least, most = min(known, key=lambda less: less.value), max(known, key=lambda less: less.value)
     if len(known) == 1:
-        return f"{winner}, {_percent(least.value)} below base{_interval(least, 100, ' %')}"
+        return f"{winner}, {least.value * 100:.1f} % below base{_interval(least, 100, ' %')}"
     ends = [end for less in known for end in (less.low, less.high)]
     sure = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
-    span = f"{_percent(least.value)} to {_percent(most.value)} below base"
+    span = f"{least.value * 100:.1f} % to {most.value * 100:.1f} % below base"
     return f"{winner}, {span}{_interval(sure, 100, ' %', 's within')}"
-
-
-def _gain(contest: Contest, mode: str) -> Interval | None:
-    return gain(contest.times["base"], contest.times[mode]) if "base" in contest.times else None
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
 
 
 def _interval(found: Interval, scale: float, unit: str, word: str = "") -> str:
@@ -89,8 +82,4 @@ def _counted(contests: Sequence[Contest]) -> str:
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)
     each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
-    return f"{number} {contests[0].collective}{'' if max(counts) == 1 else 's'}{each} ({_listed(list(engines))})"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+    return f"{number} {contests[0].collective}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"

@@ -34,7 +34,7 @@ class Found:
     """What was found at one point, slowest mode first.
 
     `relations[i]` stands between `order[i]` and `order[i + 1]`: ">" where the interval of their difference excludes
-    zero, "~" where they cannot be told apart. `order_holds` and `joint_holds` tell whether the paper's claims do, or
+    zero, "~" where it does not. `order_holds` and `joint_holds` are whether the paper's claims hold, or
     are None where their modes were not all run or the intervals leave it open.
     """
 

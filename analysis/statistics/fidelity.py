@@ -17,7 +17,7 @@ Measured = tuple[Floats, Floats, Integers, npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class Fidelity:
     """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1,
     the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time)."""
 
@@ -29,7 +29,7 @@ class Certificate:
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
-        return "\n".join([f"certificate: {self.words}{late}", *(f"WARNING: {warning}" for warning in self.warnings)])
+        return "\n".join([f"fidelity: {self.words}{late}", *(f"WARNING: {warning}" for warning in self.warnings)])
 
     @property
     def words(self) -> str:
@@ -74,14 +74,14 @@ def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def certificate(parts: Iterable[Measured], *, is_real: bool = False) -> Certificate | None:
+def fidelity(parts: Iterable[Measured], *, is_real: bool = False) -> Fidelity | None:
     """The fidelity over these parts, measured on a wall clock or not; None where nothing was measured."""
     found = [part for part in parts if part[0].size]
     if not found:
         return None
     measured_s, predicted_s, drops, late = (np.concatenate(column) for column in zip(*found, strict=True))
     ratios = measured_s / predicted_s
-    return Certificate(
+    return Fidelity(
         collectives=len(ratios),
         median_ratio=float(np.median(ratios)),
         p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),

@@ -5,6 +5,8 @@ Which links they are is decided with the rings and the paths; here they are name
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from topologies.errors import first_of, listed
+
 _MOST_NAMED = 4
 
 
@@ -18,23 +20,10 @@ def warnings(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple
             if links:
                 modes.setdefault(tuple(links), []).append(mode)
         for links, sharing in modes.items():
-            words = f"in {_listed(sharing)} two crossings of a ring can share {_named(links)}: the model gives each the"
+            named = f"the WAN link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
+            words = f"in {listed(sharing)} two crossings of a ring can share {named}: the model gives each the"
             found.setdefault(f"{words} whole link, so it can predict too short a time", []).append(label)
-    every = len(configurations)
     return tuple(
-        text if len(labels) == every else f"{_shortened(labels, separator='; ')}: {text}"
+        text if len(labels) == len(configurations) else f"{first_of(labels, _MOST_NAMED, '; ')}: {text}"
         for text, labels in found.items()
     )
-
-
-def _named(links: Sequence[str]) -> str:
-    return f"the WAN link{'s' * (len(links) > 1)} {_shortened(links, separator=', ')}"
-
-
-def _shortened(names: Sequence[str], *, separator: str) -> str:
-    more = len(names) - _MOST_NAMED
-    return separator.join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
-from analysis.statistics.fidelity import Certificate, certificate
+from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
@@ -81,10 +81,10 @@ def print_again(directory: RunDirectory, run: Run) -> int:
     return DONE
 
 
-def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Certificate | None]:
+def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Fidelity | None]:
     stored = collectives_by_point(directory.path)
     results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings)]
-    return results, certificate(measured_of(stored), is_real=run.scenario.run.is_real)
+    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real)
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
@@ -102,10 +102,10 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
         failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
     with progress.still("report: the results, tables and figures are being made"):
         writer.write_tables()
-        results, certified = _results(directory, run)
+        results, found = _results(directory, run)
         directory.end(results, failed)  # what is drawn below can be drawn again
         wrong += [why for why in [directory.report() if results else None] if why]
-    _tell(run, directory, results, certified)
+    _tell(run, directory, results, found)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
@@ -157,11 +157,11 @@ def _stored(news: Iterable[News], engine: str, writer: Writer) -> Iterator[News]
             yield replace(item, rows=rows)
 
 
-def _tell(run: Run, directory: RunDirectory, results: Sequence[SettingResult], certified: Certificate | None) -> None:
+def _tell(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
     if run.json:
-        print(as_json(str(directory.path), results, certified, unmeasured=run.unmeasured))
-        for warning in certified.warnings if certified else ():
+        print(as_json(str(directory.path), results, found, unmeasured=run.unmeasured))
+        for warning in found.warnings if found else ():
             print(f"run.py: WARNING: {warning}", file=sys.stderr)
         return
-    parts = [as_text(results) if results else "no point was finished", *([str(certified)] if certified else [])]
+    parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
     print("\n\n".join([*parts, f"results in {directory.path}"]))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, is_papers
-from analysis.statistics.fidelity import Certificate
+from analysis.statistics.fidelity import Fidelity
 from analysis.statistics.intervals import Interval
 from scenarios.experiment.statistics import PointResult, SettingResult
 from scenarios.spec.scenario import Scenario, plain_values
@@ -29,7 +29,7 @@ _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed 
 
 
 def as_json(
-    run: str, results: Sequence[SettingResult], certificate: Certificate | None, *, unmeasured: str | None = None
+    run: str, results: Sequence[SettingResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
 ) -> str:
     """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
 
@@ -37,9 +37,9 @@ def as_json(
     """
     points = [_point(result, point) for result in results for point in result.points]
     answer: dict[str, Any] = {"run": run, "points": points}
-    if certificate is not None:
-        fidelity = {name: value for name, value in asdict(certificate).items() if value is not None}
-        answer["fidelity"] = fidelity | {"holds": certificate.holds, "warnings": list(certificate.warnings)}
+    if fidelity is not None:
+        numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
+        answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
     return json.dumps(answer, allow_nan=False)

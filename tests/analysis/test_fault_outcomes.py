@@ -100,7 +100,7 @@ def test_a_failure_is_an_agent_kills_before_a_cut_links_and_a_cut_links_only_whi
     found = fault_outcomes(
         [
             cut, killed, failed(200, sent=7), restarted("agents", 300), failed(400, sent=5), over,
-            failed(600, "what nobody declared", sent=3), restarted("agents", 700), event("completed", 800),
+            failed(600, "not declared", sent=3), restarted("agents", 700), event("completed", 800),
             event("retransmitted", 900, retransmitted_bytes=1000), event("ended", why=""),
         ]
     )  # fmt: skip
@@ -108,13 +108,13 @@ def test_a_failure_is_an_agent_kills_before_a_cut_links_and_a_cut_links_only_whi
     assert rows == [
         ("link down", 1, 5, 0.0),
         ("agent killed", 1, 7, 100e-9),
-        ("what nobody declared", 1, 1003, 0.0),
+        ("not declared", 1, 1003, 0.0),
     ]
     assert [row["fault"] for row in found] == [0, 1, -1]
     assert [row["recovered_s"] for row in found] == [800e-9, 200e-9, 100e-9]
 
 
-def test_a_controller_that_nobody_killed_is_an_undeclared_fault_and_one_that_was_killed_is_not() -> None:
+def test_a_controller_that_died_by_itself_is_an_undeclared_fault_and_one_that_was_killed_is_not() -> None:
     again = restarted("controller", 900, detected_ns=400)
     (row,) = fault_outcomes([injected("controller killed"), again, event("ended", why="")])
     assert (row["fault"], row["detected_s"], row["recovered_s"]) == (0, 400e-9, 900e-9)

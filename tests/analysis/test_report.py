@@ -1,4 +1,4 @@
-"""The report of a run: one page that holds everything, asks nobody for anything and fits any screen."""
+"""The report of a run: one page that holds everything, loads nothing from elsewhere and fits any screen."""
 
 import base64
 import csv
@@ -166,8 +166,8 @@ def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
 
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
 def test_a_browser_shows_it_without_complaint_and_within_the_screen(run, tmp_path, size):
-    _, said = browser.run(tmp_path, (run / "report.html").as_uri(), size)
-    assert browser.console(said) == []
+    _, errors = browser.run(tmp_path, (run / "report.html").as_uri(), size)
+    assert browser.console(errors) == []
     found, asked = browser.measured(tmp_path, run / "report.html", size)
     assert asked == []
     assert found["width"] in range(size[0] - 20, size[0] + 1)  # less a scroll bar
@@ -191,8 +191,8 @@ def test_the_browser_tells_of_errors_requests_and_pages_that_are_too_wide(tmp_pa
     page = tmp_path / "bad.html"
     body = "<body><script>console.error('seen')</script><img src='asked.png'><div style='width: 3000px'>wide</div>"
     page.write_text(f"<!DOCTYPE html><title>bad</title>{body}")
-    _, said = browser.run(tmp_path, page.as_uri(), (390, 844))
-    assert any("seen" in line for line in browser.console(said))
+    _, errors = browser.run(tmp_path, page.as_uri(), (390, 844))
+    assert any("seen" in line for line in browser.console(errors))
     found, asked = browser.measured(tmp_path, page, (390, 844))
     assert found["wanted"] >= 3000 > found["width"]
     assert asked == ["/asked.png"]

@@ -44,7 +44,8 @@ def begun(path: Path, count: int, point: Point = BASE) -> Writer:
 def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
     rows = some_rows(0, 5, n=n, measured=measured)
     with closing(begun(tmp_path, 5, point)) as writer:
-        writer.add(point, rows)
+        for start, stop in ((0, 2), (2, 3), (3, 5)):
+            writer.add(point, rows.part(start, stop))
         (found,) = writer.rows(point)
     absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import claims, is_papers
-from analysis.statistics.fidelity import certificate
+from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
 from scenarios.experiment.statistics import series_of
@@ -98,7 +98,7 @@ def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
     assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # nothing varies, so nothing is left to chance
 
 
-def test_times_of_a_trace_hang_together_as_long_as_they_resemble_each_other() -> None:
+def test_times_of_a_trace_are_correlated_as_long_as_they_resemble_each_other() -> None:
     def block(times: np.ndarray) -> int:
         return block_length(times, ring_shared_by=1, sampler="trace", mean_stay=10)
 
@@ -257,10 +257,10 @@ def measured(measured_s, predicted_s, drops=0, late=False):
 
 
 def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
-    assert certificate([]) is None
+    assert fidelity([]) is None
     none = np.zeros(0)
-    assert certificate([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
-    found = certificate([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
+    assert fidelity([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
+    found = fidelity([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
     assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
     assert 0.0198 <= found.p99_abs_error <= 0.02
 
@@ -273,14 +273,12 @@ def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
         ([measured(1.02, 1.0)] * 3, False, True),
         ([measured(1.0, 1.0)] * 2 + [measured(1.011, 1.0)], False, True),
     ):
-        found = certificate(parts)
+        found = fidelity(parts)
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
 
 
 def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():
-    found = certificate(
-        [measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True
-    )
+    found = fidelity([measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True)
     assert found.late == 2 and "too slow for 2 collectives" in str(found)
-    punctual = certificate([measured(1.0, 1.0)], is_real=True)
+    punctual = fidelity([measured(1.0, 1.0)], is_real=True)
     assert (punctual.late, punctual.warnings) == (0, ())

@@ -126,7 +126,7 @@ def test_a_bare_machine_is_set_up_and_runs_the_command_as_written(run: Run) -> N
     assert done.stderr.endswith("setup: ready\n")
     done = run("cd longhaul && sudo python scenarios/run.py --collectives 2 --modes base,joint", timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"certificate: 4 collectives measured, median measured/predicted (1\.00|0\.99)", done.stdout)
+    assert re.search(r"fidelity: 4 collectives measured, median measured/predicted (1\.00|0\.99)", done.stdout)
     done = run("cd longhaul && .venv/bin/python scenarios/run.py --doctor", timeout=300)
     assert done.returncode == 0, done.stdout
 
