@@ -16,8 +16,8 @@ from analysis.model.lower_bound import LowerBound
 from analysis.results.rows import Rows
 from scenarios.engines.base import Failed, Have, News, Slice, nothing
 from scenarios.engines.pool import Executors, Lost, processes, results
+from scenarios.engines.prediction import decided
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, decide
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s
 from topologies.shaping.rate_scale import EVERYTHING
@@ -98,16 +98,7 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
     bound_s = _bound(setting).seconds(conditions.drawn.rates_bps(batch.start, count))
     found = {}
     for mode in batch.modes:
-        decisions = decide(
-            conditions.fabric,
-            conditions,
-            delays_s=delays_s(conditions.fabric, setting.conditions),
-            mode=MODES[mode],
-            chunk_bytes=setting.collective.chunk_bytes,
-            reembed_every=setting.collective.reembed_every,
-            start=batch.start,
-            count=count,
-        )
+        decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         found[mode] = Rows(
             start=batch.start,
             completion_s=completion_s(decisions.edge_alpha_s, decisions.edge_beta_s),

@@ -12,7 +12,7 @@ from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_reckoned
 from scenarios.engines.pool import Executors, processes
 from scenarios.experiment import progress
-from scenarios.experiment.options import BAD_USAGE, Asked, asked
+from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.spec import ScenarioError
@@ -24,9 +24,6 @@ from topologies.fabric.fabric import LogicalLink
 
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
-
-DONE, FAILED, CANNOT = 0, 1, 3
-"""Exit statuses."""
 
 _MOST_LINKS = 200  # of a kind, on a screen
 

@@ -22,14 +22,13 @@ from analysis.results.writer import Writer, replaced, temporary_of, write_table,
 from scenarios.engines.base import Seen, Struck
 from scenarios.experiment.place import Place
 from scenarios.experiment.provenance import circumstances, now, provenance
-from scenarios.experiment.statistics import SettingResult
-from scenarios.experiment.summary import summary_csv
+from scenarios.experiment.summary import SettingResult, summary_csv
+from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
-from topologies.conditions.sampler import delays_s, sampler
+from topologies.conditions.sampler import delays_s
 from topologies.errors import shown
-from topologies.fabric.fabric import build_fabric
 
 _CONDITIONS_AT_A_TIME = 1000
 
@@ -231,10 +230,8 @@ class RunDirectory:
 
 def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
     for index, setting in enumerate(settings):
-        fabric = build_fabric(setting.fabric)
-        drawn = sampler(fabric, setting.conditions, seed=setting.run.seed)
-        delays = delays_s(fabric, setting.conditions)
-        count = setting.collective.count
+        conditions, count = conditions_of(setting), setting.collective.count
+        delays = delays_s(conditions.fabric, setting.conditions)
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
-            rates = drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
+            rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
             yield schema.conditions_table(index, start, rates, delays)

@@ -11,14 +11,11 @@ from analysis.statistics.fidelity import Certificate, certificate
 from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
+from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.statistics import SettingResult, collectives_by_point, measured_of, results_of
-from scenarios.experiment.summary import as_json, as_text
+from scenarios.experiment.summary import SettingResult, as_json, as_text, collectives_by_point, measured_of, results_of
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
-
-DONE, FAILED, CANNOT = 0, 1, 3
-"""Exit statuses."""
 
 Part = tuple[Engine, Sequence[Scenario]]
 """An engine and the settings it is for."""

@@ -15,8 +15,7 @@ from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, edges
-from scenarios.testbed.record import CollectiveRecord
-from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off

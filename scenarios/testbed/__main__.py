@@ -16,9 +16,8 @@ from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Ground
-from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
 _TURNS = 3  # for the pumps that carry the output
 

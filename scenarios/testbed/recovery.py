@@ -14,8 +14,7 @@ from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.decide import Mode
 from scenarios.testbed.fault_injector import FaultInjector
-from scenarios.testbed.record import CollectiveRecord, Event
-from scenarios.testbed.testbed import Testbed, WrongDataError
+from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 
 MOST_ATTEMPTS = 4
 """How often a collective is begun before the run is given up."""

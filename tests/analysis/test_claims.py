@@ -4,7 +4,7 @@ import numpy as np
 
 from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Series
-from scenarios.experiment.statistics import series_of
+from scenarios.experiment.summary import series_of
 from tests.fakes.commands import scenario
 
 

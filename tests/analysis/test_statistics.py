@@ -10,7 +10,7 @@ from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import claims, is_papers
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
-from scenarios.experiment.statistics import series_of
+from scenarios.experiment.summary import series_of
 from scenarios.spec.load import Override, assignment, load_scenario
 from scenarios.spec.scenario import plain_values
 from topologies.conditions.sampler import SAMPLERS

@@ -11,9 +11,8 @@ from hosts.communicator import CollectiveError
 from scenarios.policies.decide import MODES
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector, recovery
-from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import WrongDataError
+from scenarios.testbed.testbed import CollectiveRecord, WrongDataError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 
