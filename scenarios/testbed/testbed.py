@@ -36,6 +36,8 @@ from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
+NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
+_LOOK_AGAIN_S = 0.05
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -337,6 +339,18 @@ class Testbed:
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
+
+    def await_status(self, noticed: Callable[[Mapping[str, Any]], bool]) -> bool:
+        """Whether `noticed` is true of the controller's status now or within NOTICED_S; raises ControllerError."""
+        if noticed(self.status()):
+            return True
+        end = time.monotonic() + NOTICED_S
+        with awake():
+            while time.monotonic() < end:
+                time.sleep(_LOOK_AGAIN_S)
+                if noticed(self.status()):
+                    return True
+        return False
 
     def shape(self, number: int, in_force: Sequence[int]) -> None:
         """Shape the links for a collective with these faults, by index; it may be under way."""
