@@ -149,12 +149,10 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
     from scenarios.engines.flow_times import flow_times
     from scenarios.policies.conditions import conditions_of
     from scenarios.policies.decide import MODES, decide
-    from topologies.conditions.sampler import delays_s
 
     all_conditions, count = conditions_of(setting), setting.collective.count
     fabric, conditions = all_conditions.fabric, all_conditions.drawn
-    away_s = delays_s(fabric, setting.conditions)
-    router, rates_bps = Router(fabric, away_s), conditions.rates_bps(0, count)
+    router, rates_bps = Router(fabric, all_conditions.delays_s), conditions.rates_bps(0, count)
     for mode in (MODES[name] for name in setting.run.modes):
         if mode.reembeds and name != "ring":
             continue
@@ -165,7 +163,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
                 placement = decide(
                     fabric,
                     conditions,
-                    delays_s=away_s,
+                    delays_s=all_conditions.delays_s,
                     mode=mode,
                     chunk_bytes=max(1, round(size / found.places)),
                     reembed_every=setting.collective.reembed_every,

@@ -167,10 +167,15 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
     """Run points in `jobs` threads; when the generator ends, no thread and no VM is left."""
     events = queue.SimpleQueue[News | Future[None]]()
     running: dict[Future[None], tuple[Task, int]] = {}
-    vms = _Stops()
+    stops, over = dict[int, Callable[[], None]](), threading.Event()  # how to end the VM of each thread
+
+    def started(stop: Callable[[], None]) -> None:
+        stops[threading.get_ident()] = stop
+        if over.is_set():
+            stop()
 
     def start(task: Task, tries: int) -> None:
-        future = threads.submit(run_point, task, events.put, vms.add)
+        future = threads.submit(run_point, task, events.put, started)
         running[future] = task, tries
         future.add_done_callback(events.put)
 
@@ -193,28 +198,10 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
             elif error is not None:
                 raise error
     finally:
-        vms.stop()
+        over.set()
+        for stop in list(stops.values()):
+            stop()
         threads.shutdown(cancel_futures=True)
-
-
-class _Stops:
-    """The functions that end VMs, one of each thread at a time."""
-
-    def __init__(self) -> None:
-        self._of_thread: dict[int, Callable[[], None]] = {}
-        self._stopping = False
-
-    def add(self, stop: Callable[[], None]) -> None:
-        """Remember how to end the VM that this thread has started; end it now if `stop` was called."""
-        self._of_thread[threading.get_ident()] = stop
-        if self._stopping:
-            stop()
-
-    def stop(self) -> None:
-        """End every VM."""
-        self._stopping = True
-        for stop in list(self._of_thread.values()):
-            stop()
 
 
 def _measured_on_dask(task: Task) -> list[News]:

@@ -27,7 +27,6 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
-from topologies.conditions.sampler import delays_s
 from topologies.errors import shown
 
 _CONDITIONS_AT_A_TIME = 1000
@@ -231,7 +230,6 @@ class RunDirectory:
 def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
     for index, setting in enumerate(settings):
         conditions, count = conditions_of(setting), setting.collective.count
-        delays = delays_s(conditions.fabric, setting.conditions)
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
             rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
-            yield schema.conditions_table(index, start, rates, delays)
+            yield schema.conditions_table(index, start, rates, conditions.delays_s)

@@ -27,7 +27,6 @@ from scenarios.testbed import snapshot
 from scenarios.testbed.platform import VIRTUAL, Ground, put_back
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
-from topologies.conditions.sampler import delays_s
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import start
@@ -123,7 +122,7 @@ class Testbed:
         self.setting, self.ground, self._tell = setting, ground, tell
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
-        self.delays_s: Floats = delays_s(self.fabric, setting.conditions)
+        self.delays_s = self._conditions.delays_s
         self._router = Router(self.fabric, self.delays_s)
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.ring: tuple[int, ...] = ()
