@@ -22,7 +22,7 @@ from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
-from scenarios.engines.model import Model, as_reckoned
+from scenarios.engines.model import Model, as_modelled
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario, described
 
@@ -61,7 +61,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
         raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
     runner: Engine
     if engine == "model":
-        runner, configurations = Model(jobs=jobs), [as_reckoned(one) for one in scenario.settings()]
+        runner, configurations = Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     else:
         configurations = [emulated(one) for one in scenario.settings()]
         check_chunks(configurations)

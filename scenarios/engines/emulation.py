@@ -226,7 +226,7 @@ def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambd
     setting, words = task.setting, Words()
     put(Doing(setting=task.place, mode=task.mode, doing="the start of the testbed"))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
-        reader = Reader(task, put, watchdog.heard)
+        reader = Reader(task, put, watchdog.renew)
 
         def started(stop: Callable[[], None]) -> None:
             watchdog.guard(stop)
@@ -255,14 +255,14 @@ def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambd
 class Reader:
     """Takes in a VM's output, JSON line by line, and hands on an event for each; `done` counts the collectives.
 
-    A ring or a path that differs from the plan raises WrongError. `heard` is called at every line, with what the VM
+    A ring or a path that differs from the plan raises WrongError. `renew` is called at every line, with what the VM
     does next where the line says that.
     """
 
     def __init__(
-        self, task: Task, put: Callable[[News], None], heard: Callable[[str | None], object] = lambda _: None
+        self, task: Task, put: Callable[[News], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
-        self._task, self._put, self._heard = task, put, heard
+        self._task, self._put, self._renew = task, put, renew
         self._expected = Expectations(task.setting, task.mode)
         self._events: list[Event] = []
         self._unread = b""
@@ -273,7 +273,7 @@ class Reader:
         point: dict[str, Any] = {"setting": self._task.place, "mode": self._task.mode}
         for line in lines:
             message: dict[str, Any] = json.loads(line)
-            self._heard(message.get("doing"))
+            self._renew(message.get("doing"))
             if "collective" in message:
                 self._put(Slice(**point, rows=self._rows(message)))
                 self.done += 1
@@ -371,18 +371,18 @@ class Watchdog:
 
     def guard(self, stop: Callable[[], None]) -> None:
         """Start to watch a VM that `stop` ends."""
-        self.heard()
+        self.renew()
         self._thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
         self._thread.start()
 
-    def heard(self, doing: str | None = None) -> None:
+    def renew(self, doing: str | None = None) -> None:
         """Note a sign of life; `doing` is what comes next, where that is known."""
         self._last_s = time.monotonic()
         self._doing = doing or self._doing
 
     def sentence(self) -> str:
         """Why the VM was stopped."""
-        return f"nothing was heard from the VM for {self._patience_s:.0f} s, while it was waited for {self.stuck}"
+        return f"the VM printed nothing for {self._patience_s:.0f} s, while it was waited for {self.stuck}"
 
     def _watch(self, stop: Callable[[], None]) -> None:
         while (left_s := self._last_s + self._patience_s - time.monotonic()) > 0:

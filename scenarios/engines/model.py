@@ -30,7 +30,7 @@ _CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, whic
 Floats = npt.NDArray[np.float64]
 
 
-def as_reckoned(setting: Scenario) -> Scenario:
+def as_modelled(setting: Scenario) -> Scenario:
     """A configuration as the model computes it, whatever clock the emulation uses: whole and unscaled."""
     return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
 

@@ -121,7 +121,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
             status = launch.testbed(
                 [to_json(setting), drill.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(setting),
-                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.heard),
+                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.renew),
                 stderr=words,
                 on_start=watchdog.guard,
             )
