@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from analysis.results.reader import ResultsError, open_run
-from analysis.results.schema import collectives_schema, collectives_table
+from analysis.results.reader import ResultsError, collectives_schema, open_run, point_columns
+from analysis.results.rows import Point
+from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
-from scenarios.engines.model import Model, as_reckoned
+from scenarios.engines.model import Model, as_modelled
 from scenarios.spec.load import Override, load_scenario
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import Scenario, described
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.figures.points import Configuration, Point
+    from analysis.figures.points import Configuration
+    from analysis.figures.points import Point as PointTimes
 
 ENGINES = ("model", "emulation")
 
@@ -59,7 +61,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
         raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
     runner: Engine
     if engine == "model":
-        runner, configurations = Model(jobs=jobs), [as_reckoned(one) for one in scenario.settings()]
+        runner, configurations = Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     else:
         configurations = [emulated(one) for one in scenario.settings()]
         check_chunks(configurations)
@@ -75,24 +77,13 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
             if isinstance(item, Slice):
                 parts.append(item)
     parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
-    return pa.concat_tables([_table(engine, part, configurations[part.setting]) for part in parts]).to_pandas()
-
-
-def _table(engine: str, part: Slice, configuration: Scenario) -> pa.Table:
-    """Some collectives of one point, with the columns of collectives.parquet."""
-    swept = configuration.columns
-    columns = {
-        "engine": engine,
-        "setting": part.setting,
-        "mode": part.mode,
-        "gpus": configuration.gpus,
-        "gpus_per_site": "+".join(map(str, configuration.fabric.gpus_per_site)),
-        "chunk_bytes": configuration.collective.chunk_bytes,
-        "wan_delay_s": configuration.conditions.wan_delay_s,
-        "seed": configuration.run.seed,
-        **swept,
-    }
-    return collectives_table(part.rows, columns, collectives_schema(swept))
+    stored = described(scenario)
+    columns = collectives_schema(stored)
+    tables = (
+        collectives_table(part.rows, point_columns(stored, Point(engine, part.setting, part.mode)), columns)
+        for part in parts
+    )
+    return pa.concat_tables(tables).to_pandas()
 
 
 def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":
@@ -143,7 +134,7 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     return pd.DataFrame(found)
 
 
-def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], Point]]":
+def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointTimes]]":
     """The configurations of a run, and its points by engine, index of the configuration and mode."""
     from analysis.figures.points import FigureError, configurations_of, points_of  # imports Matplotlib
 

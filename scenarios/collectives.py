@@ -147,14 +147,12 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
     from hosts.collectives.kinds import busbw_factor, slots_in_size
     from hosts.embedding.ring import rank_order
     from scenarios.engines.flow_times import flow_times
+    from scenarios.policies.conditions import conditions_of
     from scenarios.policies.decide import MODES, decide
-    from topologies.conditions.sampler import delays_s, sampler
-    from topologies.fabric.fabric import build_fabric
 
-    fabric, count = build_fabric(setting.fabric), setting.collective.count
-    conditions = sampler(fabric, setting.conditions, seed=setting.run.seed)
-    away_s = delays_s(fabric, setting.conditions)
-    router, rates_bps = Router(fabric, away_s), conditions.rates_bps(0, count)
+    all_conditions, count = conditions_of(setting), setting.collective.count
+    fabric, conditions = all_conditions.fabric, all_conditions.drawn
+    router, rates_bps = Router(fabric, all_conditions.delays_s), conditions.rates_bps(0, count)
     for mode in (MODES[name] for name in setting.run.modes):
         if mode.reembeds and name != "ring":
             continue
@@ -165,7 +163,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
                 placement = decide(
                     fabric,
                     conditions,
-                    delays_s=away_s,
+                    delays_s=all_conditions.delays_s,
                     mode=mode,
                     chunk_bytes=max(1, round(size / found.places)),
                     reembed_every=setting.collective.reembed_every,

@@ -34,7 +34,7 @@ def main() -> int:
         from scenarios.experiment.command import run
     except ModuleNotFoundError as missing:
         if (ROOT / str(missing.name).partition(".")[0]).is_dir():
-            raise  # a module of the project's own that is not there is no matter of set-up
+            raise  # setup.sh does not install the project's own modules
         _refuse(f"{sys.executable} has no module {missing.name}: run `{SETUP}` in {ROOT}, which makes .venv")
     return run(sys.argv[1:])
 

@@ -68,14 +68,14 @@ class _Samples:
     def write(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
+            found = json.loads(line)
             cost = np.array([time.monotonic(), _processor_s()])
-            if not said:
+            if not found:
                 self._before = cost
                 continue
-            self.found.append(Sample(said["done"], said["memory"], self._before, cost))
-            memory = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in said["memory"].items())
-            print(f"{said['done']:,} collectives: {memory}", file=sys.stderr, flush=True)
+            self.found.append(Sample(found["done"], found["memory"], self._before, cost))
+            memory = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in found["memory"].items())
+            print(f"{found['done']:,} collectives: {memory}", file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """There is nothing to flush."""

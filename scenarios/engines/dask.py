@@ -38,11 +38,11 @@ class Cluster(Executor):
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
         try:
-            get_address_host_port(address)  # what is no address leaves half a client behind
+            get_address_host_port(address)  # a wrong address leaves half a client behind
             self._client = Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError, CommClosedError) as error:
-            words = str(error).partition("\n")[0][:200]
-            raise ClusterError(f"no Dask scheduler answers at {address}: {words or 'it takes too long'}") from None
+            text = str(error).partition("\n")[0][:200]
+            raise ClusterError(f"no Dask scheduler answers at {address}: {text or 'it takes too long'}") from None
         try:
             self._check_workers()
             self._executor = self._client.get_executor(pure=False)

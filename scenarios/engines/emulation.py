@@ -167,10 +167,15 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
     """Run points in `jobs` threads; when the generator ends, no thread and no VM is left."""
     events = queue.SimpleQueue[News | Future[None]]()
     running: dict[Future[None], tuple[Task, int]] = {}
-    vms = _Stops()
+    stops, over = dict[int, Callable[[], None]](), threading.Event()  # how to end the VM of each thread
+
+    def started(stop: Callable[[], None]) -> None:
+        stops[threading.get_ident()] = stop
+        if over.is_set():
+            stop()
 
     def start(task: Task, tries: int) -> None:
-        future = threads.submit(run_point, task, events.put, vms.add)
+        future = threads.submit(run_point, task, events.put, started)
         running[future] = task, tries
         future.add_done_callback(events.put)
 
@@ -193,28 +198,10 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
             elif error is not None:
                 raise error
     finally:
-        vms.stop()
+        over.set()
+        for stop in list(stops.values()):
+            stop()
         threads.shutdown(cancel_futures=True)
-
-
-class _Stops:
-    """The functions that end VMs, one of each thread at a time."""
-
-    def __init__(self) -> None:
-        self._of_thread: dict[int, Callable[[], None]] = {}
-        self._stopping = False
-
-    def add(self, stop: Callable[[], None]) -> None:
-        """Remember how to end the VM that this thread has started; end it now if `stop` was called."""
-        self._of_thread[threading.get_ident()] = stop
-        if self._stopping:
-            stop()
-
-    def stop(self) -> None:
-        """End every VM."""
-        self._stopping = True
-        for stop in list(self._of_thread.values()):
-            stop()
 
 
 def _measured_on_dask(task: Task) -> list[News]:
@@ -239,7 +226,7 @@ def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambd
     setting, words = task.setting, Words()
     put(Doing(setting=task.place, mode=task.mode, doing="the start of the testbed"))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
-        reader = Reader(task, put, watchdog.heard)
+        reader = Reader(task, put, watchdog.renew)
 
         def started(stop: Callable[[], None]) -> None:
             watchdog.guard(stop)
@@ -268,14 +255,14 @@ def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambd
 class Reader:
     """Takes in a VM's output, JSON line by line, and hands on an event for each; `done` counts the collectives.
 
-    A ring or a path that differs from the plan raises WrongError. `heard` is called at every line, with what the VM
+    A ring or a path that differs from the plan raises WrongError. `renew` is called at every line, with what the VM
     does next where the line says that.
     """
 
     def __init__(
-        self, task: Task, put: Callable[[News], None], heard: Callable[[str | None], object] = lambda _: None
+        self, task: Task, put: Callable[[News], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
-        self._task, self._put, self._heard = task, put, heard
+        self._task, self._put, self._renew = task, put, renew
         self._expected = Expectations(task.setting, task.mode)
         self._events: list[Event] = []
         self._unread = b""
@@ -286,7 +273,7 @@ class Reader:
         point: dict[str, Any] = {"setting": self._task.place, "mode": self._task.mode}
         for line in lines:
             message: dict[str, Any] = json.loads(line)
-            self._heard(message.get("doing"))
+            self._renew(message.get("doing"))
             if "collective" in message:
                 self._put(Slice(**point, rows=self._rows(message)))
                 self.done += 1
@@ -384,18 +371,18 @@ class Watchdog:
 
     def guard(self, stop: Callable[[], None]) -> None:
         """Start to watch a VM that `stop` ends."""
-        self.heard()
+        self.renew()
         self._thread = threading.Thread(target=self._watch, args=(stop,), daemon=True)
         self._thread.start()
 
-    def heard(self, doing: str | None = None) -> None:
+    def renew(self, doing: str | None = None) -> None:
         """Note a sign of life; `doing` is what comes next, where that is known."""
         self._last_s = time.monotonic()
         self._doing = doing or self._doing
 
     def sentence(self) -> str:
         """Why the VM was stopped."""
-        return f"nothing was heard from the VM for {self._patience_s:.0f} s, while it was waited for {self.stuck}"
+        return f"the VM printed nothing for {self._patience_s:.0f} s, while it was waited for {self.stuck}"
 
     def _watch(self, stop: Callable[[], None]) -> None:
         while (left_s := self._last_s + self._patience_s - time.monotonic()) > 0:

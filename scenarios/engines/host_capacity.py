@@ -5,9 +5,10 @@ send without any shaping is allowed: the other half of the processor keeps timer
 """
 
 import io
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,6 @@ from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_size
 
 ALLOWED_SHARE = 0.5
-_ROUND = (1, 2, 5)
 _BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machine some
 
 
@@ -113,12 +113,8 @@ def check(demand_bps: float, carried_bps: float, scale: RateScale) -> None:
 
 def divisor(demand_bps: float, allowed_bps: float) -> int:
     """The first divisor among 1, 2, 5, 10, 20 ... that brings a demand down to what is allowed."""
-    power = 1
-    while True:
-        for digit in _ROUND:
-            if demand_bps / (digit * power) <= allowed_bps:
-                return digit * power
-        power *= 10
+    divisors: Iterator[int] = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(divisor for divisor in divisors if demand_bps / divisor <= allowed_bps)
 
 
 def demand_bps(edge_beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, chunk_bytes: int) -> float:

@@ -16,10 +16,10 @@ from analysis.model.lower_bound import LowerBound
 from analysis.results.rows import Rows
 from scenarios.engines.base import Failed, Have, News, Slice, nothing
 from scenarios.engines.pool import Executors, Lost, processes, results
+from scenarios.engines.prediction import decided, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, decide
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import Sampler, delays_s
+from topologies.conditions.sampler import Sampler
 from topologies.shaping.rate_scale import EVERYTHING
 
 BATCH = 5000
@@ -30,7 +30,7 @@ _CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, whic
 Floats = npt.NDArray[np.float64]
 
 
-def as_reckoned(setting: Scenario) -> Scenario:
+def as_modelled(setting: Scenario) -> Scenario:
     """A configuration as the model computes it, whatever clock the emulation uses: whole and unscaled."""
     return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
 
@@ -93,21 +93,12 @@ class Model:
 def rows_of(batch: Batch) -> dict[str, Rows]:
     """The rows of one batch in every mode, all under the same conditions, which are drawn once."""
     setting, count = batch.setting, batch.stop - batch.start
-    conditions = _conditions(setting)
+    conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
-    bound_s = _bound(setting).seconds(conditions.drawn.rates_bps(batch.start, count))
+    bound_s = bound.seconds(conditions.drawn.rates_bps(batch.start, count))
     found = {}
     for mode in batch.modes:
-        decisions = decide(
-            conditions.fabric,
-            conditions,
-            delays_s=delays_s(conditions.fabric, setting.conditions),
-            mode=MODES[mode],
-            chunk_bytes=setting.collective.chunk_bytes,
-            reembed_every=setting.collective.reembed_every,
-            start=batch.start,
-            count=count,
-        )
+        decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         found[mode] = Rows(
             start=batch.start,
             completion_s=completion_s(decisions.edge_alpha_s, decisions.edge_beta_s),
@@ -141,11 +132,6 @@ class _Remembering:
 
 
 @lru_cache(maxsize=4)
-def _conditions(setting: Scenario) -> Conditions:
-    return conditions_of(setting)
-
-
-@lru_cache(maxsize=4)
-def _bound(setting: Scenario) -> LowerBound:
-    fabric = _conditions(setting).fabric
-    return LowerBound(fabric, delays_s=delays_s(fabric, setting.conditions), chunk_bytes=setting.collective.chunk_bytes)
+def _made(setting: Scenario) -> tuple[Conditions, LowerBound]:
+    conditions = conditions_of(setting)
+    return conditions, lower_bound(setting, conditions)

@@ -16,7 +16,6 @@ from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import delays_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,7 @@ class Expectations:
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
         self._all = None if setting.faults else planned(setting, mode)
-        fabric = self._conditions.fabric
-        away_s = delays_s(fabric, setting.conditions)
-        self._bound = LowerBound(fabric, delays_s=away_s, chunk_bytes=setting.collective.chunk_bytes)
+        self._bound = lower_bound(setting, self._conditions)
 
     def bound_s(self, collective: int) -> npt.NDArray[np.float64]:
         """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
@@ -54,6 +51,12 @@ class Expectations:
         return Expected(ring=decisions.ring[row], path=decisions.path[row], predicted_s=float(predicted_s))
 
 
+def lower_bound(setting: Scenario, conditions: Conditions) -> LowerBound:
+    """The times that no schedule of a configuration can beat."""
+    chunk_bytes = setting.collective.chunk_bytes
+    return LowerBound(conditions.fabric, delays_s=conditions.delays_s, chunk_bytes=chunk_bytes)
+
+
 def planned(setting: Scenario, mode: str) -> Decisions:
     """The plan of all collectives of a point, its faults aside."""
     return decided(setting, mode, conditions_of(setting, lambda _: ()), start=0, count=setting.collective.count)
@@ -64,7 +67,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
     return decide(
         conditions.fabric,
         conditions,
-        delays_s=delays_s(conditions.fabric, setting.conditions),
+        delays_s=conditions.delays_s,
         mode=MODES[mode],
         chunk_bytes=setting.collective.chunk_bytes,
         reembed_every=setting.collective.reembed_every,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from analysis.statistics.sharing import warnings
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
-from scenarios.engines.model import Model, as_reckoned
+from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.pool import Executors, processes
 from scenarios.experiment import progress
-from scenarios.experiment.options import BAD_USAGE, Asked, asked
+from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.spec import ScenarioError
@@ -24,9 +24,6 @@ from topologies.fabric.fabric import LogicalLink
 
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
-
-DONE, FAILED, CANNOT = 0, 1, 3
-"""Exit statuses."""
 
 _MOST_LINKS = 200  # of a kind, on a screen
 
@@ -81,7 +78,7 @@ def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> in
         able, unmeasured = _able(wanted, parts)
         place = _place(wanted)
     except VMError as error:
-        alone = " (or reckon alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        alone = " (or predict alone: --engine model)" if isinstance(error, CannotRunError) else ""
         print(f"run.py: {error}{alone}", file=sys.stderr)
         return error.status
     except ValueError as error:
@@ -172,7 +169,7 @@ def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
     settings = wanted.scenario.settings()
     model: Part = (
         Model(jobs=wanted.jobs, executors=elsewhere or processes),
-        tuple(as_reckoned(setting) for setting in settings),
+        tuple(as_modelled(setting) for setting in settings),
     )
     emulation: Part = (
         Emulation(jobs=wanted.jobs, elsewhere=elsewhere),

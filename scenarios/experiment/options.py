@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from scenarios.spec.load import Override
     from scenarios.spec.scenario import Scenario
 
-BAD_USAGE = 2
+DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
+"""Exit statuses."""
 MAX_JOBS = 256
 PROMPT_SCALE = "1/1000"
 """The rate scale of a prompt unless another is asked for."""

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from analysis.statistics.intervals import Interval, Series
 from scenarios.engines.base import Again, Doing, Failed, News, Slice
-from scenarios.experiment.statistics import point_result, series_of
+from scenarios.experiment.summary import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
 _SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen

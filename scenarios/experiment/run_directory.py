@@ -7,10 +7,15 @@ complete can be resumed.
 
 import hashlib
 import json
+import os
+import platform
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +26,17 @@ from analysis.results.rows import Point
 from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
 from scenarios.engines.base import Seen, Struck
 from scenarios.experiment.place import Place
-from scenarios.experiment.provenance import circumstances, now, provenance
-from scenarios.experiment.statistics import SettingResult
-from scenarios.experiment.summary import summary_csv
+from scenarios.experiment.summary import SettingResult, summary_csv
+from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
-from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import shown
-from topologies.fabric.fabric import build_fabric
 
 _CONDITIONS_AT_A_TIME = 1000
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_PACKAGES = ("longhaul", "numpy", "pyarrow", "pandas", "matplotlib", "os-ken", "rich", "scipy", "distributed")
+_PATIENCE_S = 20
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,20 @@ class RunDirectory:
         cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
     ) -> "RunDirectory":
         """A directory for a new run; raises OSError where it cannot be written."""
-        known = provenance(scenario.name, seed=scenario.run.seed, engines=engines, command=command)
-        known["trace_sha256"] = trace_sha256(scenario)
+        known = {
+            "format": reader.FORMAT,
+            "name": scenario.name,
+            "started": _now(),
+            "ended": None,
+            "command": list(command),
+            "seed": scenario.run.seed,
+            "engines": list(engines),
+            "resumed": [],
+            "failed": [],
+            "vm": None,
+            **_circumstances(),
+            "trace_sha256": trace_sha256(scenario),
+        }
         directory = cls(place, known, described(scenario))
         try:
             with replaced(place.path / reader.PROVENANCE) as temporary:  # which marks what follows as this run's
@@ -131,7 +148,7 @@ class RunDirectory:
         if (place.path / reader.FAULTS).exists():
             for record in reader.table_in(place.path / reader.FAULTS, schema.FAULTS).to_pylist():
                 directory._note_fault(record)
-        known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
+        known["resumed"].append({"started": _now(), "command": list(command), **_circumstances()})
         known["failed"] = []
         directory._remember()
         return directory
@@ -172,7 +189,7 @@ class RunDirectory:
     def log(self, line: str) -> None:
         """Add a line to the log."""
         with (self.path / reader.LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{now()} {line}\n")
+            file.write(f"{_now()} {line}\n")
 
     def write_conditions(self, settings: Sequence[Scenario]) -> None:
         """Write the conditions of these settings' collectives, of every link; raises OSError."""
@@ -184,7 +201,7 @@ class RunDirectory:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
-            self._known["ended"] = now()
+            self._known["ended"] = _now()
         self._remember()
         if self.complete:  # what the parts hold is in the tables
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
@@ -231,10 +248,65 @@ class RunDirectory:
 
 def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
     for index, setting in enumerate(settings):
-        fabric = build_fabric(setting.fabric)
-        drawn = sampler(fabric, setting.conditions, seed=setting.run.seed)
-        delays = delays_s(fabric, setting.conditions)
-        count = setting.collective.count
+        conditions, count = conditions_of(setting), setting.collective.count
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
-            rates = drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
-            yield schema.conditions_table(index, start, rates, delays)
+            rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
+            yield schema.conditions_table(index, start, rates, conditions.delays_s)
+
+
+# --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------
+
+
+def _circumstances() -> dict[str, Any]:
+    """The part of provenance.json that can differ when a run is resumed."""
+    return {"git": _git(), "versions": _versions(), "machine": _machine()}
+
+
+def _now() -> str:
+    """The time in ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _field(Path("/proc/meminfo"), "MemTotal"),
+    }
+
+
+def _field(path: Path, name: str) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit, and whether any file that git knows differs from it; None outside a checkout."""
+    commit = _git_output("rev-parse", "HEAD")
+    if commit is None or not (_ROOT / ".git").exists():
+        return None
+    return {"commit": commit, "dirty": bool(_git_output("status", "--porcelain", "--untracked-files=no"))}
+
+
+def _git_output(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -11,14 +11,11 @@ from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
+from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.statistics import SettingResult, collectives_by_point, measured_of, results_of
-from scenarios.experiment.summary import as_json, as_text
+from scenarios.experiment.summary import SettingResult, as_json, as_text, collectives_by_point, measured_of, results_of
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
-
-DONE, FAILED, CANNOT = 0, 1, 3
-"""Exit statuses."""
 
 Part = tuple[Engine, Sequence[Scenario]]
 """An engine and the settings it is for."""
@@ -75,7 +72,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
             why = directory.report()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _tell(run, directory, *results)
+        _print(run, directory, *results)
     finally:
         directory.place.close()
     return DONE
@@ -105,7 +102,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
         results, found = _results(directory, run)
         directory.end(results, failed)  # what is drawn below can be drawn again
         wrong += [why for why in [directory.report() if results else None] if why]
-    _tell(run, directory, results, found)
+    _print(run, directory, results, found)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
@@ -157,7 +154,7 @@ def _stored(news: Iterable[News], engine: str, writer: Writer) -> Iterator[News]
             yield replace(item, rows=rows)
 
 
-def _tell(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
+def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
     if run.json:
         print(as_json(str(directory.path), results, found, unmeasured=run.unmeasured))
         for warning in found.warnings if found else ():

@@ -8,20 +8,21 @@ import numpy.typing as npt
 
 from scenarios.spec.faults import Fault, active, known, slowed
 from scenarios.spec.scenario import Scenario
-from topologies.conditions.sampler import Sampler, sampler
+from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.fabric.fabric import Fabric, build_fabric
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Conditions:
-    """The rates of every link with faults; as a `Sampler`, those that the planner knows.
+    """The rates of every link with faults; as a `Sampler`, those that the planner knows. `delays_s` is [links].
 
     `drawn` are the conditions without faults; `in_force` gives the faults in force for a collective.
     """
 
     fabric: Fabric
+    delays_s: Floats
     drawn: Sampler
     in_force: Callable[[int], Collection[Fault]]
 
@@ -59,4 +60,6 @@ def conditions_of(
     """
     fabric = build_fabric(setting.fabric)
     drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
-    return Conditions(fabric, drawn, in_force or (lambda number: active(setting.faults, number)))
+    return Conditions(
+        fabric, delays_s(fabric, setting.conditions), drawn, in_force or (lambda number: active(setting.faults, number))
+    )

@@ -58,8 +58,8 @@ class Decisions:
 
     `ring` are ranks, from rank 0 on. Edge r leads from position r of the ring to the next: `path` is the index in
     `Fabric.paths` of the path it takes over the WAN (-1 within a site), `edge_alpha_s` its delay and `edge_beta_s`
-    the time to send one chunk over it. `reembedded` and `rerouted` tell for which collectives the ring and the paths
-    were chosen anew, whether or not the choice came out the same.
+    the time to send one chunk over it. `reembedded` and `rerouted` are True where the ring and the paths were
+    chosen anew, whether or not the choice came out the same.
     """
 
     ring: Rings

@@ -1,6 +1,5 @@
 """The testbed at the prompt: its conditions, mode, ring, paths and collectives, changed by one command at a time."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,9 +14,7 @@ from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, edges
-from scenarios.testbed.record import CollectiveRecord
-from scenarios.testbed.testbed import Failure, Testbed
-from scenarios.vm.openvswitch import awake
+from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
 from topologies.shaping.classes import TELLING, htb_classes
@@ -28,7 +25,6 @@ Floats = npt.NDArray[np.float64]
 
 _STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
-_NOTICED_S, _LOOK_AGAIN_S = 10.0, 0.05  # the controller takes a fraction of a second, on a busy machine a few
 _COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and TCP's on either side
 
 
@@ -175,12 +171,8 @@ class InteractiveTestbed:
         )
 
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
-        end = time.monotonic() + _NOTICED_S
-        with awake():
-            while not noticed(self.testbed.status()):
-                if time.monotonic() > end:
-                    raise PromptError(f"after {_NOTICED_S:.0f} s the controller still takes {what}")
-                time.sleep(_LOOK_AGAIN_S)
+        if not self.testbed.await_status(noticed):
+            raise PromptError(f"after {NOTICED_S:.0f} s the controller still takes {what}")
 
     @contextmanager
     def steady(self) -> Iterator[None]:

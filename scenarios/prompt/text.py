@@ -8,7 +8,7 @@ from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MA
 from controller.routing.paths import Ways
 from scenarios.policies.decide import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
-from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale

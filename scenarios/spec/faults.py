@@ -175,15 +175,16 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
         if fault.collective >= count:
             text = f"collective {fault.collective:,} is not run: allowed is 0 to {count - 1:,}"
             yield Mistake(f"fault[{place}].at", text)
+        wrong = ""
         if fault.kind.startswith("link") and cable(*fault.ends) not in cables:
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
-            yield Mistake(f"fault[{place}].what", f"{fault.target} is no link: allowed is a cable of the fabric{hint}")
-        if fault.kind.startswith("switch") and fault.target not in switches:
-            text = f"{fault.target} is no switch: allowed is {first_of(switches, 12)}"
-            yield Mistake(f"fault[{place}].what", text)
-        if fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
-            text = f"there is no agent {fault.target}: allowed is 0 to {len(fabric.gpus) - 1}"
-            yield Mistake(f"fault[{place}].what", text)
+            wrong = f"{fault.target} is not a link: allowed is a cable of the fabric{hint}"
+        elif fault.kind.startswith("switch") and fault.target not in switches:
+            wrong = f"{fault.target} is not a switch: allowed is {first_of(switches, 12)}"
+        elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
+            wrong = f"there is no agent {fault.target}: allowed is 0 to {len(fabric.gpus) - 1}"
+        if wrong:
+            yield Mistake(f"fault[{place}].what", wrong)
 
 
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
@@ -213,7 +214,7 @@ def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floa
 
 
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Rates, [..., links], as who chooses rings and paths knows them: slowed, and 0 where a link has no way left."""
+    """Rates, [..., links], as the planner knows them: slowed, and 0 where no path is left for a link."""
     found = slowed(rates_bps, faults, fabric)
     found[..., list(failed_links(fabric, dead_cables(faults, fabric)))] = 0.0
     return found

@@ -44,7 +44,7 @@ class Override:
 
 
 def assignment(text: str) -> Override:
-    """Read ``table.key=value`` of the option --set; a value that is no TOML is taken as text. Raises ScenarioError."""
+    """Read ``table.key=value`` of the option --set; a value that is not TOML is taken as text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
     return Override(key, toml_or_text(value), f"--set {one_line(key)}")
 

@@ -16,9 +16,8 @@ from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Ground
-from scenarios.testbed.record import CollectiveRecord
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
 _TURNS = 3  # for the pumps that carry the output
 
@@ -33,12 +32,12 @@ def main(arguments: list[str]) -> int:
             Testbed(setting, ground=replace(ground, folder=folder), tell=tell) as testbed,
         ):
             if mode == CAPACITY:
-                _say({"carried_bps": testbed.carried_bps()})
+                _print({"carried_bps": testbed.carried_bps()})
                 return 0
-            _say({"before": testbed.seen()})
+            _print({"before": testbed.seen()})
             for found in Recovery(testbed, MODES[mode]).run(count=int(count)):
-                _say(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
-            _say({"after": testbed.seen()})
+                _print(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
+            _print({"after": testbed.seen()})
             tell("the network's end")
     except Failure as error:
         print(error, file=sys.stderr)
@@ -51,13 +50,13 @@ def main(arguments: list[str]) -> int:
 
 def tell(doing: str) -> None:
     """Print what is done next, and yield the processor so that the line gets out even if the next step spins."""
-    _say({"doing": doing})
+    _print({"doing": doing})
     for _ in range(_TURNS):
         os.sched_yield()
 
 
-def _say(words: Mapping[str, object]) -> None:
-    print(json.dumps(words, allow_nan=False), flush=True)
+def _print(line: Mapping[str, object]) -> None:
+    print(json.dumps(line, allow_nan=False), flush=True)
 
 
 if __name__ == "__main__":

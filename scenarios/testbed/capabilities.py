@@ -41,7 +41,7 @@ def lacking() -> list[Lack]:
     if programs := missing_programs():
         return [Lack(f"the programs {', '.join(programs)}", SETUP)]
     if os.geteuid() != 0:
-        return [Lack("root, without which no more can be told", "sudo python scenarios/run.py --doctor")]
+        return [Lack("root, without which nothing else can be checked", "sudo python scenarios/run.py --doctor")]
     return [*_kernel(), *_open_vswitch()]
 
 

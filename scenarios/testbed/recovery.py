@@ -8,19 +8,21 @@ worked out from them afterwards (`analysis.statistics.fault_outcomes`).
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.decide import Mode
+from scenarios.spec.faults import dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
-from scenarios.testbed.record import CollectiveRecord, Event
-from scenarios.testbed.testbed import Testbed, WrongDataError
+from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
+from topologies.fabric.failures import cable
 
 MOST_ATTEMPTS = 4
 """How often a collective is begun before the run is given up."""
 
-_SETTLE_S = 0.5  # for the controller to have its paths around failures before a collective begins; free in virtual time
+_SETTLE_S = 0.5  # for the packets under way, and in virtual time for the controller, too: it is free there
 _UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a collective the model does not know
 _CUTS = ("link down", "switch down")
 
@@ -118,9 +120,17 @@ class Recovery:
         return record
 
     def _settle(self) -> None:
-        """Give the controller time to find its paths around failures, and have those of the ring chosen again."""
+        """Wait until the controller has the cables that are down, and have the paths of the ring chosen again.
+
+        Where it has others after `NOTICED_S`, its paths decide: one that differs from the plan ends the point.
+        """
         self._reroute = True
         time.sleep(_SETTLE_S)
+        testbed = self._testbed
+        dead = dead_cables([self._faults[index] for index in self._injector.in_force()], testbed.fabric)
+        if testbed.controller.alive():
+            with suppress(ControllerError):  # it is dying; the next repair restarts it
+                testbed.await_status(lambda status: {cable(a, b) for a, b in status["dead"]} == dead)
 
     def _repair(self) -> None:
         """Start again what has died."""

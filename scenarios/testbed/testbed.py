@@ -8,7 +8,7 @@ real machines, the hosts' side chooses the ring and the controller the WAN paths
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,8 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
 from scenarios.testbed.platform import VIRTUAL, Ground, put_back
-from scenarios.testbed.record import CollectiveRecord, Reconfiguration
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
-from topologies.conditions.sampler import delays_s
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import Network
@@ -37,10 +35,71 @@ from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
-_UNCHANGED = Reconfiguration()
+NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
+_LOOK_AGAIN_S = 0.05
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
+Event = Mapping[str, Any]
+"""Something that happened because of a fault; its kinds and fields are in `analysis.statistics.fault_outcomes`."""
+
+
+@dataclass(frozen=True)
+class Reconfiguration:
+    """What was changed before a collective: whether the mode chose its ring and its paths anew, and the time from
+    before its ring was chosen until the controller had its paths in force, with the OpenFlow messages that this took;
+    None where neither a ring was chosen nor paths were asked for.
+    """
+
+    reembedded: bool = False
+    rerouted: bool = False
+    took_ns: int | None = None
+    messages: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveRecord:
+    """One collective as it was measured; all times are in ns.
+
+    `ring` is in the order of the ring, `path` the index in `Fabric.paths` for each of its edges, -1 within a site.
+    `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
+    `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
+    force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
+    can predict it: nothing else happened to it.
+
+    Since the first rank began, `start_ns[rank]` is when each rank began and `arrived_ns[rank][step - 1]` when it had
+    received the chunk of each step whole.
+    """
+
+    collective: int
+    ring: tuple[int, ...]
+    path: tuple[int, ...]
+    reembedded: bool
+    rerouted: bool
+    reconfigure_ns: int | None
+    reconfigure_messages: int | None
+    start_ns: tuple[int, ...]
+    arrived_ns: tuple[tuple[int, ...], ...]
+    drops: int
+    late: bool
+    attempts: int
+    faults: tuple[int, ...]
+    undisturbed: bool
+
+    @property
+    def completion_s(self) -> float:
+        """From the first beginning to the last end, seconds."""
+        return (max(arrived[-1] for arrived in self.arrived_ns) - min(self.start_ns)) / 1e9
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as the testbed prints them: with `completion_s` and `reconfigure_s` in seconds, without None."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.reconfigure_ns is not None:
+            fields["reconfigure_s"] = fields.pop("reconfigure_ns") / 1e9
+        return fields | {"completion_s": self.completion_s}
+
+
+_UNCHANGED = Reconfiguration()
 
 
 class WrongDataError(CollectiveError):
@@ -63,7 +122,7 @@ class Testbed:
         self.setting, self.ground, self._tell = setting, ground, tell
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
-        self.delays_s: Floats = delays_s(self.fabric, setting.conditions)
+        self.delays_s = self._conditions.delays_s
         self._router = Router(self.fabric, self.delays_s)
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.ring: tuple[int, ...] = ()
@@ -279,6 +338,18 @@ class Testbed:
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
+
+    def await_status(self, noticed: Callable[[Mapping[str, Any]], bool]) -> bool:
+        """Whether `noticed` is true of the controller's status now or within NOTICED_S; raises ControllerError."""
+        if noticed(self.status()):
+            return True
+        end = time.monotonic() + NOTICED_S
+        with awake():
+            while time.monotonic() < end:
+                time.sleep(_LOOK_AGAIN_S)
+                if noticed(self.status()):
+                    return True
+        return False
 
     def shape(self, number: int, in_force: Sequence[int]) -> None:
         """Shape the links for a collective with these faults, by index; it may be under way."""

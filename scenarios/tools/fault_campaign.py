@@ -121,7 +121,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
             status = launch.testbed(
                 [to_json(setting), drill.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(setting),
-                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.heard),
+                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.renew),
                 stderr=words,
                 on_start=watchdog.guard,
             )
@@ -159,19 +159,15 @@ def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str
     A fault that was not injected is aborted if the run ended with `sentence`, and ridden out otherwise.
     """
     declared = {account["fault"]: account for account in accounts}
-    found = []
-    for index, what in enumerate(drill.whats):
-        default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
-        account = declared.get(index, default)
+    default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
+    found = [(what, declared.get(index, default), "") for index, what in enumerate(drill.whats)]
+    found += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
+    outcomes = []
+    for what, account, undeclared in found:
         outcome = account["outcome"].partition(":")[0]
-        words = sentence if outcome == "aborted" else ""
-        found.append(Outcome(what=what, outcome=outcome, sentence=words, lost=account["collectives_lost"]))
-    for account in accounts:
-        if account["fault"] < 0:
-            what, outcome = account["what"], account["outcome"].partition(":")[0]
-            lost = account["collectives_lost"]
-            found.append(Outcome(what=f"not declared: {what}", outcome=outcome, sentence=what, lost=lost))
-    return found
+        why = undeclared or (sentence if outcome == "aborted" else "")
+        outcomes.append(Outcome(what=what, outcome=outcome, sentence=why, lost=account["collectives_lost"]))
+    return outcomes
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -11,7 +11,7 @@ from analysis.statistics.claims import claims, is_papers
 from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
-from scenarios.experiment.statistics import series_of
+from scenarios.experiment.summary import series_of
 from scenarios.spec.load import Override, assignment, load_scenario
 from scenarios.spec.scenario import plain_values
 from tests.fakes.commands import scenario

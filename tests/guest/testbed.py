@@ -18,9 +18,8 @@ import psutil
 from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.policies.decide import MODES
 from scenarios.spec.load import load_scenario
-from scenarios.testbed.record import CollectiveRecord, Event
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import Testbed
+from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed
 
 COUNT = 4
 

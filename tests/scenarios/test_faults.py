@@ -57,8 +57,8 @@ def test_what_is_declared_is_read_and_written_back_the_same(
         ({"at": "tomorrow"}, "at", '"tomorrow" is not understood: allowed is "collective 12"'),
         ({"at": "collective 100000"}, "at", "collective 100,000 is not run: allowed is 0 to 99,999"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
-        ({"what": "link s0b0-s1b7 down"}, "what", "is no link: allowed is a cable of the fabric (did you mean"),
-        ({"what": "switch s9b9 down"}, "what", "s9b9 is no switch: allowed is s0l0"),
+        ({"what": "link s0b0-s1b7 down"}, "what", "is not a link: allowed is a cable of the fabric (did you mean"),
+        ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch: allowed is s0l0"),
         ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8: allowed is 0 to 7"),
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
         ({"what": "agent 1 killed"}, "for", "does nothing"),
@@ -150,7 +150,7 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
         watchdog.guard(lambda: stopped.append(time.monotonic()))
         for _ in range(4):
             time.sleep(0.4)
-            watchdog.heard("collective 3: the AllGather")
+            watchdog.renew("collective 3: the AllGather")
         assert not stopped
         spoke = time.monotonic()
         while not stopped and time.monotonic() < spoke + 20:
@@ -173,9 +173,7 @@ def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(launch, "testbed", spin)
     monkeypatch.setattr(emulation, "patience_s", lambda _setting: 25.0)
-    with pytest.raises(
-        EmulationError, match=r"nothing was heard from the VM for 25 s, while .* collective 0: the ring"
-    ):
+    with pytest.raises(EmulationError, match=r"the VM printed nothing for 25 s, while .* collective 0: the ring"):
         run_point(Task(0, load_scenario("paper"), "base"), lambda _: None)
 
 

@@ -11,7 +11,7 @@ from analysis.statistics.intervals import gain, summarise
 from scenarios.engines.base import Again, Doing, Slice
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
-from scenarios.experiment.statistics import series_of
+from scenarios.experiment.summary import series_of
 from tests.fakes.commands import scenario
 
 

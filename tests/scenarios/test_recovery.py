@@ -1,5 +1,6 @@
 """What is done when collectives fail, and what is recorded of it, on a testbed that fails by a script."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,9 @@ from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.decide import MODES
 from scenarios.spec.faults import Fault
-from scenarios.testbed import fault_injector, recovery
-from scenarios.testbed.record import CollectiveRecord
+from scenarios.testbed import fault_injector, recovery, testbed
 from scenarios.testbed.recovery import Recovery
-from scenarios.testbed.testbed import WrongDataError
+from scenarios.testbed.testbed import CollectiveRecord, WrongDataError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 
@@ -29,6 +29,8 @@ class Scripted:
         self.network = SimpleNamespace(host_pids=[])
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
+        self.dead: Iterator[list[list[str]]] = iter(())  # what the controller's next answers have as failed cables
+        self.last_dead: list[list[str]] = []
 
     def collective(
         self, _mode: object, number: int, *, attempt: int, in_force: Any, reroute: bool, undisturbed: Any, **_: object
@@ -49,7 +51,11 @@ class Scripted:
 
     def status(self) -> dict[str, Any]:
         outage = {"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": [], "moved": [[0, 4, 0, 1]]}
-        return {"outages": [outage]}
+        self.last_dead = next(self.dead, self.last_dead)
+        return {"outages": [outage], "dead": self.last_dead}
+
+    def await_status(self, noticed: Any) -> bool:
+        return testbed.Testbed.await_status(self, noticed)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self.calls.append(name)
@@ -69,6 +75,7 @@ def run(testbed: Scripted, count: int) -> tuple[list[CollectiveRecord], list[Any
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_SETTLE_S", 0)
+    monkeypatch.setattr(testbed, "NOTICED_S", 0.3)
     monkeypatch.setattr(fault_injector, "run_program", lambda *_: None)
 
 
@@ -133,6 +140,22 @@ def test_a_fault_within_a_collective_disturbs_it_and_connections_are_made_anew()
     records, _, _ = run(testbed, 3)
     assert [(row.faults, row.undisturbed) for row in records] == [((), True), ((), False), ((), True)]
     assert testbed.calls == ["part", "reroute"]
+
+
+def test_paths_are_chosen_once_the_controller_has_noticed_that_a_link_is_down_or_up_again() -> None:
+    """In real time it may be slow: in mode base its paths would differ from the plan's."""
+    scripted = Scripted([None] * 3, (Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=1),))
+    cut = [["s0b0", "s1b0"]]
+    scripted.dead, scripted.last_dead = iter([[], [], cut, cut, cut, cut, []]), []
+    collective, found = scripted.collective, list[list[list[str]]]()
+
+    def begin(*args: Any, **kwargs: Any) -> CollectiveRecord:
+        found.append(scripted.last_dead)
+        return collective(*args, **kwargs)
+
+    scripted.collective = begin  # type: ignore[method-assign]
+    run(scripted, 3)
+    assert found == [[], cut, []]
 
 
 def test_a_controller_that_dies_as_it_is_asked_loses_no_collective() -> None:
