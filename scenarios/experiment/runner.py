@@ -72,7 +72,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
             why = directory.report()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _print(run, directory, *results)
+        _tell(run, directory, *results)
     finally:
         directory.place.close()
     return DONE
@@ -102,7 +102,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
         results, certified = _results(directory, run)
         directory.end(results, failed)  # what is drawn below can be drawn again
         wrong += [why for why in [directory.report() if results else None] if why]
-    _print(run, directory, results, certified)
+    _tell(run, directory, results, certified)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
@@ -154,7 +154,7 @@ def _stored(news: Iterable[News], engine: str, writer: Writer) -> Iterator[News]
             yield replace(item, rows=rows)
 
 
-def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], certified: Certificate | None) -> None:
+def _tell(run: Run, directory: RunDirectory, results: Sequence[SettingResult], certified: Certificate | None) -> None:
     if run.json:
         print(as_json(str(directory.path), results, certified, unmeasured=run.unmeasured))
         for warning in certified.warnings if certified else ():
