@@ -12,7 +12,7 @@ from scenarios.spec.scenario import Scenario
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class News:
+class EngineEvent:
     """An event of a point: of one mode of the configuration with this index among those that the engine was given."""
 
     setting: int
@@ -20,28 +20,28 @@ class News:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Slice(News):
+class Slice(EngineEvent):
     """Consecutive collectives."""
 
     rows: Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Again(News):
+class Retrying(EngineEvent):
     """The point failed and is tried once more; `why` is a sentence that names it."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Failed(News):
+class Failed(EngineEvent):
     """The point was given up; `why` is a sentence that names it."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen(News):
+class Snapshot(EngineEvent):
     """The state of the machine that the point ran on; `moment` is "before" or "after" its collectives."""
 
     moment: str
@@ -49,25 +49,25 @@ class Seen(News):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Struck(News):
-    """The outcome of a fault: the fields of `recovery.Account`, with None in place of nan."""
+class FaultOutcome(EngineEvent):
+    """What came of one fault: a row of `fault_outcomes`."""
 
     account: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Doing(News):
+class Activity(EngineEvent):
     """What the point begins to do: "collective 3: the AllGather"."""
 
     doing: str
 
 
-Have = Callable[[int, str, int, int], bool]
+IsStored = Callable[[int, str, int, int], bool]
 """Whether the collectives start .. stop-1 of a mode of a configuration are stored: (setting, mode, start, stop)."""
 
 
-def nothing(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
-    """The `Have` of a new run."""
+def none_stored(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
+    """The `IsStored` of a new run."""
     return False
 
 
@@ -78,7 +78,9 @@ class Engine(Protocol):
     def name(self) -> str:
         """The engine as results name it."""
 
-    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+    def run(
+        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
+    ) -> Generator[EngineEvent, None, None]:
         """Every collective of every mode of every configuration that is not stored, in slices of any size and order.
 
         A configuration is a scenario without a sweep. A slice may repeat stored collectives, as a point that ended

@@ -22,12 +22,22 @@ from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
 from hosts.collectives.ring import timed
 from scenarios import vm
-from scenarios.engines.base import Again, Doing, Failed, Have, News, Seen, Slice, Struck, nothing
+from scenarios.engines.base import (
+    Activity,
+    EngineEvent,
+    Failed,
+    FaultOutcome,
+    IsStored,
+    Retrying,
+    Slice,
+    Snapshot,
+    none_stored,
+)
 from scenarios.engines.pool import TRIES, Executors, Lost, results
 from scenarios.engines.prediction import Expectations
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
-from scenarios.testbed.platform import VIRTUAL, Ground
+from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.units import format_size
 
 MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
@@ -99,9 +109,9 @@ def _own_kernel() -> bool:
     return not capabilities.lacking()
 
 
-def ground(setting: Scenario) -> Ground:
+def platform(setting: Scenario) -> Platform:
     """Where the testbed of a configuration runs: in a VM, or in real time on this machine's kernel where it can."""
-    return Ground.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
+    return Platform.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
 
 
 def check_chunks(settings: Sequence[Scenario]) -> None:
@@ -141,7 +151,9 @@ class Emulation:
         """The engine as results name it."""
         return "emulation"
 
-    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+    def run(
+        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
+    ) -> Generator[EngineEvent, None, None]:
         """Every collective of every mode of every configuration, a slice for each once it is over; as `Engine.run`.
 
         Raises vm.CannotRunError where this machine cannot run the VM.
@@ -150,7 +162,7 @@ class Emulation:
             Task(place, setting, mode)
             for place, setting in enumerate(settings)
             for mode in setting.run.modes
-            if not have(place, mode, 0, setting.collective.count)
+            if not is_stored(place, mode, 0, setting.collective.count)
         ]
         if self.elsewhere is None:
             yield from _on_this_machine(tasks, self.jobs)
@@ -163,9 +175,9 @@ class Emulation:
                     yield from result
 
 
-def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, None]:
+def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[EngineEvent, None, None]:
     """Run points in `jobs` threads; when the generator ends, no thread and no VM is left."""
-    events = queue.SimpleQueue[News | Future[None]]()
+    events = queue.SimpleQueue[EngineEvent | Future[None]]()
     running: dict[Future[None], tuple[Task, int]] = {}
     stops, over = dict[int, Callable[[], None]](), threading.Event()  # how to end the VM of each thread
 
@@ -192,7 +204,7 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
             error = event.exception()
             if isinstance(error, EmulationError):
                 again = tries < TRIES and not isinstance(error, WrongError)
-                yield (Again if again else Failed)(setting=task.place, mode=task.mode, why=str(error))
+                yield (Retrying if again else Failed)(setting=task.place, mode=task.mode, why=str(error))
                 if again:
                     start(task, tries + 1)
             elif error is not None:
@@ -204,27 +216,27 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[News, None, 
         threads.shutdown(cancel_futures=True)
 
 
-def _measured_on_dask(task: Task) -> list[News]:
+def _measured_on_dask(task: Task) -> list[EngineEvent]:
     """Run a whole point on a Dask worker and return its events; its VM ends once the task is cancelled."""
     from scenarios.engines.dask import attended
 
-    news: list[News] = []
+    news: list[EngineEvent] = []
     with attended() as on_start:
         try:
             run_point(task, news.append, on_start)
         except WrongError as error:  # a result, as an exception would be retried
             news.append(Failed(setting=task.place, mode=task.mode, why=str(error)))
-    return [item for item in news if not isinstance(item, Doing)]
+    return [item for item in news if not isinstance(item, Activity)]
 
 
-def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambda _: None) -> None:
+def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart = lambda _: None) -> None:
     """Run one point in a VM, from its first collective on, and return when it is over.
 
     Every collective goes to `put` as soon as it is measured. Raises EmulationError where the point ends early,
     vm.CannotRunError where this machine cannot run its VM.
     """
     setting, words = task.setting, Words()
-    put(Doing(setting=task.place, mode=task.mode, doing="the start of the testbed"))
+    put(Activity(setting=task.place, mode=task.mode, doing="the start of the testbed"))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         reader = Reader(task, put, watchdog.renew)
 
@@ -238,7 +250,7 @@ def run_point(task: Task, put: Callable[[News], None], on_start: OnStart = lambd
                 memory_bytes=memory_bytes(setting),
                 stdout=reader,
                 stderr=words,
-                ground=ground(setting),
+                platform=platform(setting),
                 on_start=started,
             )
         except vm.VMError as error:
@@ -260,7 +272,7 @@ class Reader:
     """
 
     def __init__(
-        self, task: Task, put: Callable[[News], None], renew: Callable[[str | None], object] = lambda _: None
+        self, task: Task, put: Callable[[EngineEvent], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
         self._task, self._put, self._renew = task, put, renew
         self._expected = Expectations(task.setting, task.mode)
@@ -281,12 +293,12 @@ class Reader:
                 self._events.append(message["event"])
                 if message["event"]["event"] == "ended":
                     for outcome in fault_outcomes(self._events):
-                        self._put(Struck(**point, account=outcome))
+                        self._put(FaultOutcome(**point, account=outcome))
             elif "doing" in message:
-                self._put(Doing(**point, doing=message["doing"]))
+                self._put(Activity(**point, doing=message["doing"]))
             else:
                 ((moment, facts),) = message.items()
-                self._put(Seen(**point, moment=moment, facts=facts))
+                self._put(Snapshot(**point, moment=moment, facts=facts))
 
     def flush(self) -> None:
         """Do nothing: every whole line has been handed on."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from scenarios import vm
-from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, ground, memory_bytes
+from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, memory_bytes, platform
 from scenarios.engines.prediction import planned
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
@@ -31,7 +31,7 @@ def check_vm(settings: Sequence[Scenario]) -> None:
 
     Where memory is short, the sentence names the most GPUs that fit.
     """
-    in_vm = [setting for setting in settings if ground(setting).own_openvswitch]
+    in_vm = [setting for setting in settings if platform(setting).own_openvswitch]
     if not in_vm:
         return
     largest = max(in_vm, key=memory_bytes)
@@ -70,7 +70,7 @@ def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
     """How many VMs, at most `jobs`, this machine has memory for at a time."""
     points = [setting for setting in settings for _ in setting.run.modes]
-    in_vm = (memory_bytes(setting) if ground(setting).own_openvswitch else 0 for setting in points)
+    in_vm = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
     needs = sorted(in_vm, reverse=True)[:jobs]
     while len(needs) > 1 and any(needs):
         try:
@@ -127,7 +127,7 @@ def measured_bps(setting: Scenario) -> float:
 
     Raises vm.VMError where it cannot be measured.
     """
-    where = "in the VM" if ground(setting).own_openvswitch else "on its own kernel"
+    where = "in the VM" if platform(setting).own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
     output, errors = io.BytesIO(), io.BytesIO()
     status = launch.testbed(
@@ -135,7 +135,7 @@ def measured_bps(setting: Scenario) -> float:
         memory_bytes=memory_bytes(setting),
         stdout=output,
         stderr=errors,
-        ground=ground(setting),
+        platform=platform(setting),
     )
     if status != 0:
         last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]

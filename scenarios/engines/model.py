@@ -14,7 +14,7 @@ import numpy.typing as npt
 from analysis.model.alpha_beta import completion_s
 from analysis.model.lower_bound import LowerBound
 from analysis.results.rows import Rows
-from scenarios.engines.base import Failed, Have, News, Slice, nothing
+from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, Lost, processes, results
 from scenarios.engines.prediction import decided, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
@@ -59,12 +59,14 @@ class Model:
         """The engine as results name it."""
         return "model"
 
-    def run(self, settings: Sequence[Scenario], have: Have = nothing) -> Generator[News, None, None]:
+    def run(
+        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
+    ) -> Generator[EngineEvent, None, None]:
         """Every collective of every mode of every configuration, in its order; as `Engine.run`."""
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
         failed: set[tuple[int, str]] = set()
         with self.executors(jobs) as executors:
-            for batch, result in results(rows_of, self._batches(settings, have), executors):
+            for batch, result in results(rows_of, self._batches(settings, is_stored), executors):
                 for mode in batch.modes:
                     if not isinstance(result, Lost):
                         yield Slice(setting=batch.place, mode=mode, rows=result[mode])
@@ -80,12 +82,12 @@ class Model:
         every = setting.collective.reembed_every
         return batch // every * every or batch
 
-    def _batches(self, settings: Sequence[Scenario], have: Have) -> Iterator[Batch]:
+    def _batches(self, settings: Sequence[Scenario], is_stored: IsStored) -> Iterator[Batch]:
         for place, setting in enumerate(settings):
             step = self._step(setting)
             for start in range(0, setting.collective.count, step):
                 stop = min(start + step, setting.collective.count)
-                modes = tuple(mode for mode in setting.run.modes if not have(place, mode, start, stop))
+                modes = tuple(mode for mode in setting.run.modes if not is_stored(place, mode, start, stop))
                 if modes:
                     yield Batch(place, setting, modes, start, stop)
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from analysis.statistics.intervals import Interval, Series
-from scenarios.engines.base import Again, Doing, Failed, News, Slice
+from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.experiment.summary import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
@@ -109,12 +109,12 @@ class Progress:
         if all(self.points[place, other].complete for other in self.settings[place].run.modes):
             self._base.pop(place, None)
 
-    def note(self, item: News) -> None:
+    def note(self, item: EngineEvent) -> None:
         """Note which point is at work, and at what."""
         point = self.points[item.setting, item.mode]
-        if isinstance(item, Again | Failed):
+        if isinstance(item, Retrying | Failed):
             point.doing = None
-        elif isinstance(item, Doing) and not point.complete:
+        elif isinstance(item, Activity) and not point.complete:
             point.doing = item.doing
 
     def begin(self) -> None:
@@ -181,8 +181,8 @@ def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
 
 
 def shown(
-    news: Iterable[News], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
-) -> Generator[News, None, None]:
+    news: Iterable[EngineEvent], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
+) -> Generator[EngineEvent, None, None]:
     """Pass on the news of a run and show on stderr how far it is; `before` are the slices of an earlier run."""
     progress = Progress(engine, settings)
     for part in before:
@@ -192,14 +192,14 @@ def shown(
     return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
 
 
-def _failure(item: News) -> str:
+def _failure(item: EngineEvent) -> str:
     """What to print of a point that failed; empty for other news."""
-    if isinstance(item, Again):
+    if isinstance(item, Retrying):
         return f"tried once more: {item.why}"
     return f"failed: {item.why}" if isinstance(item, Failed) else ""
 
 
-def _in_lines(news: Iterable[News], progress: Progress) -> Generator[News, None, None]:
+def _in_lines(news: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
     with _heartbeat(progress.going_on) as say:
         for item in news:
             progress.note(item)
@@ -210,7 +210,7 @@ def _in_lines(news: Iterable[News], progress: Progress) -> Generator[News, None,
             yield item
 
 
-def _live(news: Iterable[News], progress: Progress, console: Console) -> Generator[News, None, None]:
+def _live(news: Iterable[EngineEvent], progress: Progress, console: Console) -> Generator[EngineEvent, None, None]:
     last, due_s = 0, 0.0
     with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread: workers are forked
         for item in news:

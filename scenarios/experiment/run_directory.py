@@ -24,7 +24,7 @@ import pyarrow as pa
 from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
-from scenarios.engines.base import Seen, Struck
+from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.place import Place
 from scenarios.experiment.summary import SettingResult, summary_csv
 from scenarios.policies.conditions import conditions_of
@@ -162,7 +162,7 @@ class RunDirectory:
         """Whether there is nothing left to do."""
         return reader.is_complete(self._known)
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: Snapshot) -> None:
         """Remember what the machine of the first emulated point was like."""
         point = {"setting": seen.setting, "mode": seen.mode}
         vm = self._known["vm"] or {"point": point, "before": None, "after": None}
@@ -176,7 +176,7 @@ class RunDirectory:
         if seen.moment == "after":
             self._remember()
 
-    def struck(self, engine: str, item: Struck) -> None:
+    def struck(self, engine: str, item: FaultOutcome) -> None:
         """Store what became of a fault, in place of what was stored of it before; raises OSError."""
         self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
         write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from analysis.statistics.fidelity import Fidelity, fidelity
-from scenarios.engines.base import Again, Doing, Engine, Failed, News, Seen, Slice, Struck
+from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultOutcome, Retrying, Slice, Snapshot
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.options import CANNOT, DONE, FAILED
@@ -115,7 +115,7 @@ def _engine(
 ) -> Mapping[Point, str]:
     """Run an engine over the points that are not finished; returns those that failed, and why."""
 
-    def have(setting: int, mode: str, _start: int, stop: int) -> bool:
+    def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, setting, mode), stop)
 
     failed = {}
@@ -126,7 +126,7 @@ def _engine(
         for rows in writer.rows(point)
     )
     with (
-        closing(engine.run(settings, have)) as news,
+        closing(engine.run(settings, is_stored)) as news,
         closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
@@ -134,18 +134,18 @@ def _engine(
             if isinstance(item, Failed):
                 failed[point] = item.why
                 directory.log(f"failed: {item.why}")
-            elif isinstance(item, Again):
+            elif isinstance(item, Retrying):
                 directory.log(f"tried once more: {item.why}")
-            elif isinstance(item, Seen):
+            elif isinstance(item, Snapshot):
                 directory.saw(item)
-            elif isinstance(item, Struck):
+            elif isinstance(item, FaultOutcome):
                 directory.struck(engine.name, item)
-            elif not isinstance(item, Doing) and writer.finished(point):
+            elif not isinstance(item, Activity) and writer.finished(point):
                 directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
 
 
-def _stored(news: Iterable[News], engine: str, writer: Writer) -> Iterator[News]:
+def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
     """Pass news on, without rows that are there from before; of a point that is whole, once it is on the disk."""
     for item in news:
         if not isinstance(item, Slice):

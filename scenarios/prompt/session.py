@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from scenarios import vm
 from scenarios.spec.scenario import Scenario, from_json, to_json
-from scenarios.testbed.platform import Ground
+from scenarios.testbed.platform import Platform
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
@@ -86,7 +86,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    platform = Ground.real(setting.run.scale, own_kernel=own_kernel)
+    platform = Platform.real(setting.run.scale, own_kernel=own_kernel)
     up = threading.Event()  # from then on, parts that come up are not reported
 
     def tell(part: str) -> None:
@@ -96,7 +96,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     try:
         with _checking_signals(), platform.files() as files:
             on = replace(platform, folder=files, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
-            with Testbed(setting, ground=on, tell=tell) as testbed:
+            with Testbed(setting, platform=on, tell=tell) as testbed:
                 interactive = InteractiveTestbed(testbed)
                 up.set()
                 banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))

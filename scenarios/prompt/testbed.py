@@ -37,7 +37,7 @@ class InteractiveTestbed:
     """
 
     def __init__(self, testbed: Testbed) -> None:
-        self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.ground.scale
+        self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = MODES["base"]
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
@@ -103,7 +103,7 @@ class InteractiveTestbed:
         except Failure:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
-        return self.testbed.ground.late_s / TELLING
+        return self.testbed.platform.late_s / TELLING
 
     def set_mode(self, name: str) -> None:
         """Put a mode in force, and choose ring and paths by it under the conditions there are."""
@@ -182,7 +182,7 @@ class InteractiveTestbed:
             self._change(self.set_bps)
             yield
         finally:
-            self.testbed.allow_late(self.testbed.ground.late_s)
+            self.testbed.allow_late(self.testbed.platform.late_s)
             self._change(self.set_bps)
 
     def _change(self, rates_bps: Floats) -> None:

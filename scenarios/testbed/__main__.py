@@ -15,7 +15,7 @@ from dataclasses import replace
 from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
-from scenarios.testbed.platform import CAPACITY, VIRTUAL, Ground
+from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
@@ -25,11 +25,11 @@ _TURNS = 3  # for the pumps that carry the output
 def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or with the mode "capacity" what can be carried; return an exit status."""
     setting, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
-    ground = Ground.parse(arguments[3]) if arguments[3:] else VIRTUAL
+    platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
     try:
         with (
-            ground.files() as folder,
-            Testbed(setting, ground=replace(ground, folder=folder), tell=tell) as testbed,
+            platform.files() as folder,
+            Testbed(setting, platform=replace(platform, folder=folder), tell=tell) as testbed,
         ):
             if mode == CAPACITY:
                 _print({"carried_bps": testbed.carried_bps()})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from scenarios import vm
-from scenarios.testbed.platform import VIRTUAL, Ground
+from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.vm.machine import Sink
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -21,22 +21,22 @@ def testbed(
     memory_bytes: int,
     stdout: Sink,
     stderr: Sink,
-    ground: Ground = VIRTUAL,
+    platform: Platform = VIRTUAL,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Run ``python -m scenarios.testbed.__main__`` with these arguments on this ground and return its exit status.
+    """Run ``python -m scenarios.testbed.__main__`` with these arguments on this platform and return its exit status.
 
     `memory_bytes` is for its VM, where it has one. `on_start` is handed a function that ends it from any other
     thread. Raises vm.VMError, and vm.CannotRunError where this machine cannot run the VM.
     """
     command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
-    if ground != VIRTUAL:
-        command.append(str(ground))
-    if not ground.own_openvswitch:
+    if platform != VIRTUAL:
+        command.append(str(platform))
+    if not platform.own_openvswitch:
         return _on_this_machine(command, stdout, stderr, on_start)
     return vm.run(
         command,
-        clock="wall" if ground.is_real else "virtual",
+        clock="wall" if platform.is_real else "virtual",
         memory_bytes=memory_bytes,
         directory=ROOT,
         environment=environment(),

@@ -25,7 +25,7 @@ CAPACITY = "capacity"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class Platform:
     """The platform that a testbed runs on.
 
     `own_openvswitch`: start and stop an Open vSwitch, as in the VM; else the machine's own must be running. `folder`
@@ -42,12 +42,12 @@ class Ground:
     is_real: bool = False
 
     @classmethod
-    def real(cls, scale: RateScale, *, own_kernel: bool) -> "Ground":
+    def real(cls, scale: RateScale, *, own_kernel: bool) -> "Platform":
         """For the wall clock: on the machine's own kernel and Open vSwitch, or else in a VM."""
         return cls(own_openvswitch=not own_kernel, scale=scale, late_s=WALL_LATE_S, lead_s=WALL_LEAD_S, is_real=True)
 
     @classmethod
-    def parse(cls, text: str) -> "Ground":
+    def parse(cls, text: str) -> "Platform":
         """The platform for the wall clock that `str` gave this text for; raises ScaleError."""
         place, _, scale = text.partition(" ")
         return cls.real(RateScale.parse(scale), own_kernel=place == "machine")
@@ -66,7 +66,7 @@ class Ground:
             yield Path(folder)
 
 
-VIRTUAL = Ground()
+VIRTUAL = Platform()
 
 
 @contextmanager

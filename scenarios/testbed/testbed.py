@@ -1,6 +1,6 @@
 """One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
 
-For the VM or another platform (`Ground`), as root; `scenarios.testbed.__main__` runs it there. As in an experiment on
+For the VM or another platform (`Platform`), as root; `scenarios.testbed.__main__` runs it there. As in an experiment on
 real machines, the hosts' side chooses the ring and the controller the WAN paths. What to do about faults is in
 `recovery`.
 """
@@ -24,7 +24,7 @@ from scenarios.policies.decide import Mode, choose_rings
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
-from scenarios.testbed.platform import VIRTUAL, Ground, put_back
+from scenarios.testbed.platform import VIRTUAL, Platform, put_back
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
@@ -109,7 +109,7 @@ class WrongDataError(CollectiveError):
 class Testbed:
     """Everything that a configuration needs, up and ready; a context manager that takes it down again.
 
-    `ground` is the platform it runs on; `tell` is called with a few words before each step that may take long. Raises
+    `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long. Raises
     the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
     `delays_s`, [links], are the links' delays; `ring` is the ring of the next collective, rank by rank. After setting
@@ -117,9 +117,9 @@ class Testbed:
     """
 
     def __init__(
-        self, setting: Scenario, *, ground: Ground = VIRTUAL, tell: Callable[[str], object] = lambda _: None
+        self, setting: Scenario, *, platform: Platform = VIRTUAL, tell: Callable[[str], object] = lambda _: None
     ) -> None:
-        self.setting, self.ground, self._tell = setting, ground, tell
+        self.setting, self.platform, self._tell = setting, platform, tell
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.delays_s
@@ -131,14 +131,14 @@ class Testbed:
 
     def __enter__(self) -> "Testbed":
         with ExitStack() as stack:
-            if self.ground.own_openvswitch:
+            if self.platform.own_openvswitch:
                 self._tell("Open vSwitch")
                 if openvswitch.up():
                     stack.callback(openvswitch.down)
             else:
                 stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.ground.folder))
+            self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.platform.folder))
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(Network(self.fabric, controller_port=PORT))
             self._tell("the shaping of the links")
@@ -152,7 +152,7 @@ class Testbed:
             stack.callback(self._hang_up)
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
-            self._watch = stack.enter_context(TimerLatency()) if self.ground.is_real else None
+            self._watch = stack.enter_context(TimerLatency()) if self.platform.is_real else None
             self._stack = stack.pop_all()
         return self
 
@@ -161,8 +161,8 @@ class Testbed:
 
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
-        shaping = Shaping(fabric=self.fabric, delays_s=self.delays_s, late_s=self.ground.late_s)
-        return Shaper(shaping, self.ground.scale.rates_bps(rates_bps))
+        shaping = Shaping(fabric=self.fabric, delays_s=self.delays_s, late_s=self.platform.late_s)
+        return Shaper(shaping, self.platform.scale.rates_bps(rates_bps))
 
     def _unshape(self) -> None:
         self._shaper.close()
@@ -175,9 +175,9 @@ class Testbed:
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
-            chunk_bytes=self.ground.scale.chunk_bytes(self.setting.collective.chunk_bytes),
+            chunk_bytes=self.platform.scale.chunk_bytes(self.setting.collective.chunk_bytes),
             transport=self.setting.transport,
-            lead_s=self.ground.lead_s,
+            lead_s=self.platform.lead_s,
             epoch=epoch,
         )
 
@@ -357,7 +357,7 @@ class Testbed:
 
     def change(self, rates_bps: Floats) -> None:
         """Give the links other rates, [links] bit/s, of which the rate scale's part is carried."""
-        self._shaper.change(self.ground.scale.rates_bps(rates_bps))
+        self._shaper.change(self.platform.scale.rates_bps(rates_bps))
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
         """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
@@ -384,7 +384,7 @@ class Testbed:
 
     def _timer_overrun(self) -> bool:
         """Whether timers were later since the last call than the shaping allows for; never in virtual time."""
-        return self._watch is not None and self._watch.worst_s() > self.ground.late_s
+        return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
     def choose_ring(self, mode: Mode, rates_bps: Floats) -> tuple[int, ...]:
         """The ring of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError where there is none."""

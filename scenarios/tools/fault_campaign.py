@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from scenarios import vm
-from scenarios.engines.base import News, Slice, Struck
+from scenarios.engines.base import EngineEvent, FaultOutcome, Slice
 from scenarios.engines.emulation import WRONG_DATA, EmulationError, Reader, Task, Watchdog, Words, memory_bytes
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
@@ -115,7 +115,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
 
     A VM without output for `patience_s` seconds has hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    setting, words, news = scenario_of(drill.text), Words(), list[News]()
+    setting, words, news = scenario_of(drill.text), Words(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
@@ -138,7 +138,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
     if trouble is not None:
         outcome, sentence = trouble
         return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in drill.whats]
-    accounts = [item.account for item in news if isinstance(item, Struck)]
+    accounts = [item.account for item in news if isinstance(item, FaultOutcome)]
     return _outcomes(drill, accounts, words.last() if status else "")
 
 

@@ -220,7 +220,7 @@ def no_kernel(**_):
 @pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
 def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testbeds, monkeypatch, capsys, asked):
     used = testbeds(FakeTestbeds())
-    monkeypatch.setattr(host_capacity, "ground", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
+    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
     monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
     assert capsys.readouterr().err == "run.py: there is no kernel: build one (or predict alone: --engine model)\n"

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.results.rows import Rows
 from analysis.statistics.intervals import gain, summarise
-from scenarios.engines.base import Again, Doing, Slice
+from scenarios.engines.base import Activity, Retrying, Slice
 from scenarios.experiment import progress
 from scenarios.experiment.progress import Progress
 from scenarios.experiment.summary import series_of
@@ -70,7 +70,7 @@ def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_doe
 
     def silent():
         nonlocal err
-        yield Doing(setting=0, mode="wan", doing="collective 3: the AllGather")
+        yield Activity(setting=0, mode="wan", doing="collective 3: the AllGather")
         until = time.monotonic() + 60
         while err.count("AllGather") < 3 and time.monotonic() < until:
             err += capsys.readouterr().err
@@ -85,7 +85,7 @@ def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_doe
     def busy():
         for _ in range(5):
             time.sleep(0.1)
-            yield Again(setting=0, mode="wan", why="it failed")
+            yield Retrying(setting=0, mode="wan", why="it failed")
 
     monkeypatch.setattr(progress, "_SILENT_S", 0.4)
     list(progress.shown(busy(), "emulation", settings))
