@@ -133,7 +133,8 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
         found = rows(folder)
         for column in whole.columns.drop("reconfigure_s"):
             assert found[column].equals(whole[column]), column
-        np.testing.assert_allclose(found.reconfigure_s, whole.reconfigure_s, rtol=0.1)
+        # How often the controller and the switches read the clock differs from boot to boot: some 0.1 ms.
+        np.testing.assert_allclose(found.reconfigure_s, whole.reconfigure_s, rtol=0.1, atol=1e-3)
         transfers = open_run(folder).transfers
         assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
         assert len(transfers) == 2 * 12 * 7 * 8
