@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hosts.collectives.schedule import Schedule
     from scenarios.spec.scenario import Scenario
 
-BAD_USAGE, DONE = 2, 0
+DONE, BAD_USAGE, CANNOT = 0, 2, 3
 _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
 _SHARED = "* flows share links, and the model gives each of them the whole link: the time is too low and not compared"
 
@@ -49,13 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    from hosts.collectives.kinds import ALGORITHMS, schedule
-    from hosts.collectives.schedule import ScheduleError
-    from scenarios.spec import ScenarioError
-    from scenarios.spec.load import Override, assignment, load_scenario
-    from topologies.units import UnitError, parse_size_bytes
+    try:
+        from hosts.collectives.kinds import ALGORITHMS, schedule
+        from scenarios.spec import ScenarioError
+        from scenarios.spec.load import Override, assignment, load_scenario
+        from topologies.units import parse_size_bytes
+    except ModuleNotFoundError as missing:
+        print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
+        return CANNOT
 
     try:
+        if asked.figure is not None and not asked.figure.parent.is_dir():
+            raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
         if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
             raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
         sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
@@ -65,29 +70,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_scenario(asked.scenario, overrides).settings()
         if len(settings) > 1:
             raise ScenarioError([f"{asked.scenario} has a sweep of {len(settings)} settings: allowed is one"])
-        names = ALGORITHMS.get(asked.kind, ()) if asked.algorithms is None else asked.algorithms.split(",")
+        if settings[0].faults:
+            raise ScenarioError([f"{asked.scenario} has faults, which the prediction leaves out: allowed is none"])
+        names = ALGORITHMS.get(asked.kind, ("",)) if asked.algorithms is None else asked.algorithms.split(",")
         sites = settings[0].fabric.gpus_per_site
         schedules = (
             {asked.schedule.name: _imported(asked.schedule, asked.kind, sum(sites))}
             if asked.schedule
             else {
                 name: schedule(asked.kind, name, sites=sites, channels=asked.channels, pieces=asked.pieces)
-                for name in names or ["ring"]
+                for name in names
             }
         )
-    except (ScenarioError, ScheduleError, UnitError, ValueError) as error:
+        if asked.export is not None:
+            return _export(asked.export, asked.kind, list(schedules.values()), sizes)
+        lines: list[Line] = []
+        for name, found in schedules.items():
+            print(f"collectives.py: {name}, {len(sizes)} sizes", file=sys.stderr, flush=True)
+            lines += _lines(asked.kind, name, found, settings[0], sizes)
+    except ValueError as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return BAD_USAGE
-    if asked.export is not None:
-        return _export(asked.export, asked.kind, list(schedules.values()), sizes)
-    lines = []
-    for name, found in schedules.items():
-        for line in _lines(asked.kind, name, found, settings[0], sizes):
-            lines.append(line)
-            if sys.stderr.isatty():
-                print(f"\rcollectives.py: {name}, {line.size:,} bytes\x1b[K", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
     print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(asked.kind, lines))
     if asked.figure is not None:
         from analysis.figures.busbw import picture

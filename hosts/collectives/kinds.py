@@ -106,8 +106,8 @@ def busbw_factor(kind: str, places: int) -> float:
     return 1.0 if kind in ("broadcast", "reduce") else (places - 1) / places
 
 
-def contents(kind: str, *, places: int, slots: int, root: int = 0) -> tuple[Contents, Contents]:
-    """What all slots hold before a collective, and what they must hold after it (0: anything), for `prove`."""
+def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]:
+    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0."""
     everyone = range(places)
 
     def mine(place: int, slot: int) -> int:
@@ -124,22 +124,18 @@ def contents(kind: str, *, places: int, slots: int, root: int = 0) -> tuple[Cont
             "allgather": block(slot) == place,
             "gather": block(slot) == place,
             "alltoall": block(slot) < places,
-            "broadcast": place == root,
-            "scatter": place == root,
+            "broadcast": place == 0,
+            "scatter": place == 0,
         }.get(kind, True)
         return mine(place, slot) if begins else 0
 
     def wanted(place: int, slot: int) -> int:
-        if kind == "allgather" or (kind == "gather" and place == root):
+        if kind == "allgather" or (kind == "gather" and place == 0):
             return mine(block(slot), slot)
-        if (
-            kind == "allreduce"
-            or (kind == "reducescatter" and block(slot) == place)
-            or (kind, place) == ("reduce", root)
-        ):
+        if kind == "allreduce" or (kind == "reducescatter" and block(slot) == place) or (kind, place) == ("reduce", 0):
             return total(slot)
         if kind == "broadcast" or (kind == "scatter" and block(slot) == place):
-            return mine(root, slot)
+            return mine(0, slot)
         if kind == "alltoall" and block(slot) >= places and block(slot) - places != place:
             each = slots // (2 * places)
             return mine(block(slot) - places, place * each + slot % each)

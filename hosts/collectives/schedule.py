@@ -217,20 +217,6 @@ def then(first: Schedule, second: Schedule) -> Schedule:
     return builder.done()
 
 
-def beside(*parts: Schedule) -> Schedule:
-    """Schedules over the same places at once, each on slots of its own, in turns where they share a flow."""
-    starts = [sum(part.slots for part in parts[:index]) for index in range(len(parts))]
-    builder = Builder(places=parts[0].places, slots=sum(part.slots for part in parts))
-    sends = [list(part.sends()) for part in parts]
-    for turn in range(max(map(len, sends))):
-        for start, these in zip(starts, sends, strict=True):
-            if turn < len(these):
-                flow, task = these[turn]
-                slots = [(start + a, start + b) for a, b in task.slots]
-                builder.send(flow.src, flow.dst, slots, adds=task.adds, channel=flow.channel)
-    return builder.done()
-
-
 def sliced(schedule: Schedule, pieces: int) -> Schedule:
     """The schedule with every slot cut into pieces, each sent as a message of its own: slot s becomes s * pieces ..."""
     if pieces == 1:

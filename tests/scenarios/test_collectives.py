@@ -66,6 +66,8 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--modes", "best"], "best"),
         (["no-such-scenario"], "no-such-scenario"),
         (["--export", "x.goal"], "7 algorithms"),
+        (["--figure", "/no/such/folder/x"], "/no/such/folder"),
+        (["--collectives", "0"], "--collectives"),
         (["--export", "/no/such/x", "--algorithms", "ring", "--to", "8 kB"], "/no/such/x"),
     ],
 )
