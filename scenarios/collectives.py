@@ -148,6 +148,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
     from analysis.model.max_plus import critical_path, times
     from controller.routing.path_choice import Router
     from hosts.collectives.kinds import busbw_factor, slots_in_size
+    from hosts.collectives.schedule import Flow
     from hosts.embedding.ring import rank_order
     from scenarios.engines.flow_times import flow_times
     from scenarios.policies.conditions import conditions_of
@@ -182,6 +183,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
             for row, ranks in enumerate(placement):
                 for step in critical_path(found.transfers, seen, row):
                     flow = found.flows[found.transfers[step.transfer].flow]
+                    assert isinstance(flow, Flow)
                     spent[f"{fabric.gpus[ranks[flow.src]].name}>{fabric.gpus[ranks[flow.dst]].name}"] += (
                         step.seconds / count
                     )

@@ -11,12 +11,13 @@ Floats = npt.NDArray[np.float64]
 
 
 class Transfer(Protocol):
-    """What the model needs to know of a transfer: its flow, how many slots it carries, and what it waits for."""
+    """What the model needs to know of a transfer: its flow, what it asks of it (slots, seconds), and what it waits
+    for."""
 
     @property
     def flow(self) -> int: ...
     @property
-    def slots(self) -> Sequence[object]: ...
+    def amount(self) -> float: ...
     @property
     def after(self) -> Sequence[int]: ...
 
@@ -34,11 +35,11 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
     """When every transfer of K instances of a schedule begins, leaves and arrives.
 
     `alpha_s` and `beta_s`, [flows, K] seconds, are the delay of each flow and the time that it takes to send one slot;
-    T transfers are in an order in which each comes behind all that it waits for.
+    of a stream they are 0 and 1. T transfers are in an order in which each comes behind all that it waits for.
 
     A transfer begins when all that it waits for have arrived and the one before it on its flow has left:
 
-        F = max(A of what it waits for, F of the one before it on its flow) + slots * beta      it has left, whole
+        F = max(A of what it waits for, F of the one before it on its flow) + amount * beta     it has left, whole
         A = F + alpha                                                                           it has arrived, whole
 
     A max-plus recursion (Baccelli et al., "Synchronization and Linearity", 1992); on a ring it is that of
@@ -57,7 +58,7 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
         if transfer.flow in last:
             np.maximum(begin, leaves[last[transfer.flow]], out=begin)
         last[transfer.flow] = index
-        np.multiply(beta_s[transfer.flow], len(transfer.slots), out=leaves[index])
+        np.multiply(beta_s[transfer.flow], transfer.amount, out=leaves[index])
         leaves[index] += begin
         np.add(leaves[index], alpha_s[transfer.flow], out=arrives[index])
     return Times(begins, leaves, arrives)

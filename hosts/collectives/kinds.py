@@ -13,6 +13,7 @@ A buffer of n places is cut into *blocks* of equal size, and each block into the
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from hosts.collectives import direct, doubling, hierarchical, ring, tree
 from hosts.collectives.schedule import Contents, Schedule, ScheduleError, dual, prove, sliced, then
@@ -91,6 +92,81 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     backwards = ring.allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
     back = dual(backwards)
     return back if kind == "reducescatter" else then(back, out)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workload:
+    """A collective ready to be carried out: its schedule, the bytes of a slot, and what the slots hold before it.
+
+    `kind` is "messages" where the content of what is sent means nothing. `is_ring`: the places are around a ring, each
+    sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0. `within_sites`: a place must stay
+    in its site.
+    """
+
+    kind: str
+    algorithm: str
+    schedule: Schedule
+    slot_bytes: int
+    is_ring: bool = False
+    is_rooted: bool = False
+    within_sites: bool = False
+
+    @property
+    def unit_bytes(self) -> int:
+        """What the bytes of a slot are a multiple of: a word where sums are made, else a byte."""
+        return 4 if any(task.adds for task in self.schedule.transfers) else 1
+
+    @property
+    def largest_message_bytes(self) -> int:
+        """The bytes of the largest message; paths are compared for it."""
+        return max(1, round(max(task.amount for _, task in self.schedule.sends()) * self.slot_bytes))
+
+    @property
+    def holds(self) -> Contents:
+        """What all slots hold before it, as `contents` says; nothing where contents mean nothing."""
+        places, slots = self.schedule.places, self.schedule.slots
+        if self.kind == MESSAGES:
+            return [[0] * slots for _ in range(places)]
+        return contents(self.kind, places=places, slots=slots)[0]
+
+
+MESSAGES = "messages"
+"""The kind of a schedule of messages whose content means nothing."""
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def workload(
+    kind: str, algorithm: str, *, sites: Sites, size_bytes: int, channels: int = 1, pieces: int = 1
+) -> Workload:
+    """The collective of this size over these sites' places; arguments and errors as for `schedule`.
+
+    `size_bytes` are as nccl-tests counts them (`slots_in_size`). A slot is rounded up to a whole byte, or to a whole
+    word of 4 bytes where sums are made.
+    """
+    return sized(
+        Workload(
+            kind=kind,
+            algorithm=algorithm,
+            schedule=schedule(kind, algorithm, sites=sites, channels=channels, pieces=pieces),
+            slot_bytes=1,
+            is_ring=algorithm == "ring",
+            is_rooted=kind in _ROOTED,
+            within_sites=algorithm == "hierarchical",
+        ),
+        size_bytes,
+    )
+
+
+def sized(found: Workload, size_bytes: int) -> Workload:
+    """The same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
+    slots = slots_in_size(found.kind, places=found.schedule.places, slots=found.schedule.slots)
+    return replace(found, slot_bytes=-(-size_bytes // (slots * found.unit_bytes)) * found.unit_bytes)
+
+
+def blocks(kind: str, places: int) -> int:
+    """How many blocks the size of a collective consists of."""
+    return 1 if kind in ("broadcast", "reduce") else places
 
 
 def slots_in_size(kind: str, *, places: int, slots: int) -> int:

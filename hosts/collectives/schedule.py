@@ -25,18 +25,33 @@ class Flow:
     channel: int = 0
 
 
+@dataclass(frozen=True, order=True)
+class Stream:
+    """A place's processor, which computes one thing at a time."""
+
+    place: int
+    number: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
     """One message: `flow` is an index in `Schedule.flows`, `slots` are pairs (the sender's slot, the receiver's slot).
 
     The receiver adds what arrives if `adds`, else it overwrites. `after` are indices of earlier transfers, which must
-    have arrived at the sender before this one begins.
+    have arrived at the sender before this one begins. Without slots it is a message of `size` slots whose content means
+    nothing, or on a stream a computation of `size` seconds.
     """
 
     flow: int
-    slots: tuple[tuple[int, int], ...]
+    slots: tuple[tuple[int, int], ...] = ()
     adds: bool = False
     after: tuple[int, ...] = ()
+    size: float = 0.0
+
+    @property
+    def amount(self) -> float:
+        """What its flow or stream has to serve: slots, or seconds."""
+        return len(self.slots) or self.size
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,12 +60,15 @@ class Schedule:
 
     places: int
     slots: int
-    flows: tuple[Flow, ...]
+    flows: tuple[Flow | Stream, ...]
     transfers: tuple[Transfer, ...]
 
     def sends(self) -> Iterator[tuple[Flow, Transfer]]:
-        """The transfers in program order, each with its flow."""
-        return ((self.flows[transfer.flow], transfer) for transfer in self.transfers)
+        """The messages in program order, each with its flow; computations are left out."""
+        for transfer in self.transfers:
+            flow = self.flows[transfer.flow]
+            if isinstance(flow, Flow):
+                yield flow, transfer
 
 
 class Builder:
@@ -135,7 +153,11 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
         order.append(transfer.flow, transfer.after)
-        src, dst = schedule.flows[transfer.flow].src, schedule.flows[transfer.flow].dst
+        if not transfer.slots:
+            continue
+        flow = schedule.flows[transfer.flow]
+        assert isinstance(flow, Flow)
+        src, dst = flow.src, flow.dst
         for slot, _ in transfer.slots:
             for writer in writers.get((src, slot), ()):
                 # That the one before it on its flow has left says nothing of what arrives at the sender.
@@ -192,21 +214,30 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
     if not 0 <= transfer.flow < len(schedule.flows):
         raise ScheduleError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {len(schedule.flows) - 1}")
     flow = schedule.flows[transfer.flow]
-    if flow.src == flow.dst or not all(0 <= end < schedule.places for end in (flow.src, flow.dst)):
+    begins, ends = (flow.src, flow.dst) if isinstance(flow, Flow) else (flow.place, flow.place)
+    if not all(0 <= end < schedule.places for end in (begins, ends)) or (isinstance(flow, Flow) and begins == ends):
         raise ScheduleError(
-            f"transfer {index} is from place {flow.src} to {flow.dst}: allowed are two places of 0 to "
-            f"{schedule.places - 1}"
+            f"transfer {index} is from place {begins} to {ends}: allowed are two places of 0 to {schedule.places - 1}"
         )
     for slot in (slot for pair in transfer.slots for slot in pair):
         if not 0 <= slot < schedule.slots:
             raise ScheduleError(f"transfer {index} has slot {slot}: allowed is 0 to {schedule.slots - 1}")
-    if len({slot for _, slot in transfer.slots}) != len(transfer.slots) or not transfer.slots:
-        raise ScheduleError(f"transfer {index} has {len(transfer.slots)} slots: allowed are one or more, each once")
+    if len({slot for _, slot in transfer.slots}) != len(transfer.slots):
+        raise ScheduleError(f"transfer {index} writes a slot twice: allowed is each once")
+    if isinstance(flow, Stream) and transfer.slots:
+        raise ScheduleError(f"transfer {index} computes and has {len(transfer.slots)} slots: allowed is none")
+    if not transfer.slots and not 0 <= transfer.size < float("inf"):
+        raise ScheduleError(f"transfer {index} has the size {transfer.size:g}: allowed is 0 or more")
     for one in transfer.after:
         if not 0 <= one < index:
             raise ScheduleError(f"transfer {index} waits for transfer {one}: allowed are those before it")
-        if schedule.flows[schedule.transfers[one].flow].dst != flow.src:
+        if _end(schedule.flows[schedule.transfers[one].flow]) != begins:
             raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
+
+
+def _end(flow: Flow | Stream) -> int:
+    """The place at which what a flow or a stream serves is there."""
+    return flow.dst if isinstance(flow, Flow) else flow.place
 
 
 def then(first: Schedule, second: Schedule) -> Schedule:

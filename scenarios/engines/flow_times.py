@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.path_choice import Router
-from hosts.collectives.schedule import Schedule
+from hosts.collectives.schedule import Flow, Schedule
 
 Floats = npt.NDArray[np.float64]
 
@@ -44,6 +44,7 @@ def flow_times(
     alpha_s, beta_s = np.empty((2, len(schedule.flows), count))
     used: list[Counter[int]] = [Counter() for _ in range(count)]
     for index, flow in enumerate(schedule.flows):
+        assert isinstance(flow, Flow)
         src, dst = placement[:, flow.src], placement[:, flow.dst]
         link = fabric.intra_index[src, dst]
         alpha_s[index] = router.delays_s[link]

@@ -34,6 +34,10 @@ _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
+_INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
+"""The keys that each of these is given in place of."""
+
+
 @dataclass(frozen=True)
 class Override:
     """A value from the command line: its key (``sweep.KEY`` for an axis), and the option, as a message names it."""
@@ -140,8 +144,11 @@ def resolved(scenario: Scenario) -> str:
     document: dict[str, Any] = {}
     for key in KEYS.values():
         if key.name not in axes and samplers & {*key.samplers} and (key.name != "fault" or scenario.faults):
+            value = scenario.value(key.name)
+            if value is None or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
+                continue
             table = document.setdefault(key.table, {}) if key.table else document
-            table[key.name.rpartition(".")[2]] = key.kind.write(scenario.value(key.name))
+            table[key.name.rpartition(".")[2]] = key.kind.write(value)
     if axes:
         document["sweep"] = {key: [KEYS[key].kind.write(item) for item in values] for key, values in axes.items()}
     return tomli_w.dumps(document)
@@ -187,6 +194,8 @@ def _given(
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
     ]
+    if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
+        mistakes.append(Mistake("collective.size", "is given beside collective.chunk: allowed is one of the two"))
     for override in overrides:
         if override.key == "conditions.sampler" and override.value in SAMPLERS:
             # Parameters that the file has for its own sampler go with it.
@@ -198,8 +207,10 @@ def _given(
     given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
     for override in overrides:
         # An axis of [sweep] displaces the single value of its key, and the reverse.
-        key = override.key
-        given.pop(key.removeprefix("sweep.") if key.startswith("sweep.") else f"sweep.{key}", None)
+        key, swept = override.key, override.key.removeprefix("sweep.")
+        for name in (swept, *_INSTEAD.get(swept, ())):
+            given.pop(name, None)
+            given.pop(f"sweep.{name}", None)
         given[key] = _Given(_located(key, override.value, Path.cwd()), override.where)
     mistakes = [Mistake(key, _unknown(key)) for key in given if key not in _KNOWN] + mistakes
     return given, mistakes
@@ -219,7 +230,7 @@ def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 def _located(key: str, value: object, folder: Path) -> object:
     """A value with its paths relative to the folder made absolute."""
-    if key.removeprefix("sweep.") != "conditions.trace":
+    if key.removeprefix("sweep.") not in ("conditions.trace", "collective.schedule"):
         return value
     if isinstance(value, list):
         return [_located("conditions.trace", item, folder) for item in value]

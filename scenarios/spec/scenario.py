@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
+from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import MODES, shared_wan_links
 from scenarios.spec import faults
+from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
 from topologies import units
 from topologies.conditions import sampler
@@ -41,20 +45,6 @@ MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
 MAX_SETTINGS = 1000
 """Most configurations that the axes of [sweep] may span together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectiveSpec:
-    """The collective that is repeated: its kind, the bytes each GPU contributes, how often, how often re-embedded.
-
-    `emulated` is how many of them the emulation measures, from the first, where it is less than `count`.
-    """
-
-    kind: str = "allgather"
-    chunk_bytes: int = 8_000_000
-    count: int = 100_000
-    reembed_every: int = 10
-    emulated: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +92,16 @@ class Scenario:
         """GPUs over all sites."""
         return sum(self.fabric.gpus_per_site)
 
+    @property
+    def workload(self) -> Workload:
+        """What every collective of a configuration does; raises ScheduleError where that makes no sense."""
+        return workload_of(self.collective, self.fabric.gpus_per_site)
+
+    @property
+    def carried(self) -> Workload:
+        """The workload that the emulation of a configuration carries, at its rate scale."""
+        return carried(self.workload, self.run.scale)
+
     def value(self, key: str) -> Any:
         """The value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec of its own."""
         declared = KEYS[key]
@@ -125,6 +125,7 @@ class Scenario:
         for values in itertools.product(*(axis.values for axis in self.sweep)):
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
             one = replace(plain.with_values(at), at=tuple(at.items()))
+            one = replace(one, collective=one.collective.with_chunk(one.gpus))
             is_trace = one.conditions.sampler == "trace"
             found.append(one if is_trace else replace(one, conditions=replace(one.conditions, trace=None)))
         return tuple(found)
@@ -285,6 +286,12 @@ _TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z
 _FILE = _text(
     "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
 )
+_SCHEDULE = _text(
+    "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text",
+    lambda text: text and text.isprintable(),
+    Path,
+)
+_ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
 _STAY = _number((int, float), 1, 10**15, "collectives")
@@ -335,8 +342,13 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
         Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
-        Key("collective.kind", "kind", _one_of("allgather"), "The collective that is repeated."),
-        Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes that each GPU contributes."),
+        Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES), "The collective that is repeated."),
+        Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
+        Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
+        Key("collective.pieces", "pieces", _whole(1, 4096), "Messages that each block is sent as, which pipelines."),
+        Key("collective.schedule", "schedule", _SCHEDULE, "A schedule; relative to the scenario's file."),
+        Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes of a block: what each GPU contributes to an allgather."),
+        Key("collective.size", "size_bytes", _SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
@@ -387,11 +399,11 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             with _collected(mistakes):
                 sampler.check(conditions)
     if not unread & {"run", "collective"}:
-        for run, chunk_bytes in dict.fromkeys((one.run, one.collective.chunk_bytes) for one in settings):
-            mistakes += _of_scale(run, chunk_bytes)
+        for run in dict.fromkeys(one.run for one in settings):
+            mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += _of_gpus(one)
+            mistakes += [*_of_gpus(one), *_of_workload(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -409,12 +421,18 @@ def _collected(mistakes: list[Mistake]) -> Iterator[None]:
         mistakes += error.mistakes
 
 
-def _of_scale(run: RunSpec, chunk_bytes: int) -> Iterator[Mistake]:
-    """Virtual time needs no scale, and would not show it; on the wall clock a chunk must keep a byte at least."""
+def _of_scale(run: RunSpec) -> Iterator[Mistake]:
+    """Virtual time needs no scale, and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+
+
+def _of_workload(setting: Scenario) -> Iterator[Mistake]:
+    """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
     try:
-        run.scale.chunk_bytes(chunk_bytes)
+        _ = setting.carried
+    except ScheduleError as error:
+        yield Mistake("collective.kind", str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 
@@ -429,7 +447,7 @@ def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterato
 def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
     embedding = [mode for mode in setting.run.modes if MODES[mode].reembeds]
     largest = max(setting.fabric.gpus_per_site)
-    if embedding and largest > MAX_EXACT_GPUS:
+    if embedding and largest > MAX_EXACT_GPUS and setting.collective.algorithm in (None, "ring"):
         text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
         yield Mistake("fabric.gpus", f"{text} {MAX_EXACT_GPUS} at most")
 

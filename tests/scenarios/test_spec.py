@@ -194,7 +194,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[conditions]\nsampler = "markov"\nmean_stay = 0.5', "conditions.mean_stay", "0.5"),
         ("[conditions]\nmean = 0.5", "conditions.mean", "does nothing with the sampler uniform"),
         ('[conditions]\nsampler = "trace"', "conditions.trace", "names no CSV file"),
-        ('[collective]\nkind = "allreduce"', "collective.kind", "allowed is allgather"),
+        ('[collective]\nkind = "allreduced"', "collective.kind", "allowed is allgather, reducescatter"),
         ('[collective]\nchunk = "8 Mb"', "collective.chunk", "did you mean MB?"),
         ("[collective]\ncount = 0", "collective.count", "0 is too small"),
         ("[run]\nmodes = []", "run.modes", "the list is empty"),
@@ -316,5 +316,7 @@ def test_the_reference_has_every_key_with_what_it_allows_and_its_default():
     assert list(rows) == list(KEYS)
     for key, (_, meaning, _, allowed, default) in rows.items():
         assert meaning.endswith(".") and allowed
-        if key not in ("name", "conditions.trace", "fault"):
+        if default.strip(" |") == "none":
+            assert not load_scenario("paper").value(key)
+        elif key != "name":
             assert KEYS[key].kind.read(toml_or_text(default.strip(" |`"))) == load_scenario("paper").value(key)
