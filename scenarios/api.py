@@ -57,18 +57,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
     one on the wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError where
     this machine cannot run the VM, RunError for a point that fails.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
-    runner: Engine
-    if engine == "model":
-        runner, configurations = Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
-    else:
-        configurations = [emulated(one) for one in scenario.settings()]
-        check_chunks(configurations)
-        check_faults(configurations)
-        check_vm(configurations)
-        check_capacity(configurations)
-        runner = Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs))
+    runner, configurations = engine_for(scenario, engine, jobs=jobs)
     parts = []
     with closing(runner.run(configurations)) as news:
         for item in news:
@@ -84,6 +73,20 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
         for part in parts
     )
     return pa.concat_tables(tables).to_pandas()
+
+
+def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
+    """The engine of this name and the configurations that it is to run, checked; arguments and errors as for `run`."""
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
+    if engine == "model":
+        return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
+    configurations = [emulated(one) for one in scenario.settings()]
+    check_chunks(configurations)
+    check_faults(configurations)
+    check_vm(configurations)
+    check_capacity(configurations)
+    return Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs)), configurations
 
 
 def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":

@@ -1,9 +1,9 @@
-"""The times of collectives by size and algorithm, in the columns of nccl-tests: what the timing model predicts.
+"""Collectives by size and algorithm in the columns of nccl-tests: measured, predicted, and the bound of any schedule.
 
-Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce`. Fabric, conditions and modes are those of the
-scenario (run.py's --set works here too); sizes are those of nccl-tests: the whole buffer. Every line is the mean over
-the conditions of the first collectives. The model gives every flow the whole of its links; a line where flows do share
-one is marked, and its times are then lower than they can be.
+Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce --engine both`. Fabric, conditions and modes are
+those of the scenario (run.py's --set works here too); sizes are those of nccl-tests: the whole buffer. Every line is
+the mean over the first collectives of a point. The model gives every flow the whole of its links; a line where flows
+can share one is marked, and its prediction can be too short.
 """
 
 import argparse
@@ -11,26 +11,31 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hosts.collectives.schedule import Schedule
+    from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
-DONE, BAD_USAGE, CANNOT = 0, 2, 3
+DONE, BAD_USAGE, CANNOT, FAILED = 0, 2, 3, 1
 _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
-_SHARED = "* flows share links, and the model gives each of them the whole link: the time is too low and not compared"
+_SHARED = (
+    "* two flows can share a link, and the model gives each of them the whole link: the prediction can be too short"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One size of one algorithm in one mode, as means over the conditions: seconds and bytes a second.
 
-    `critical_path` are seconds of the time by the flow that they were spent on, "g0>g4", the longest first;
-    `shared_links` are links that several flows can use at once.
+    `measured_s` is None where nothing was measured, and `bound_s` where no bound is known. `algbw` and `busbw` are of
+    the measured time, else of the predicted one; `wrong` counts wrong elements (a point with one ends), None where
+    nothing was measured. `critical_path` are seconds of the predicted time by the link that they were spent on,
+    "g0>g4", the longest first; `shared_links` are links that two flows can use at once.
     """
 
     size: int
@@ -38,11 +43,19 @@ class Line:
     type: str
     mode: str
     algorithm: str
-    time_s: float
+    measured_s: float | None
+    predicted_s: float
+    bound_s: float | None
     algbw: float
     busbw: float
+    wrong: int | None
     critical_path: dict[str, float]
     shared_links: tuple[str, ...]
+
+    @property
+    def time_s(self) -> float:
+        """The measured time, else the predicted one."""
+        return self.predicted_s if self.measured_s is None else self.measured_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
-        from hosts.collectives.kinds import ALGORITHMS, schedule
-        from scenarios.spec import ScenarioError
-        from scenarios.spec.load import Override, assignment, load_scenario
-        from topologies.units import parse_size_bytes
+        from scenarios.api import RunError
+        from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
         print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
@@ -61,153 +72,162 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.figure is not None and not asked.figure.parent.is_dir():
             raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
-        if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-            raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
-        sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
-        overrides = [assignment(text) for text in asked.set]
-        given = {"collective.count": asked.collectives, "run.modes": asked.modes and asked.modes.split(",")}
-        overrides += [Override(key, value, f"--{key.partition('.')[2]}") for key, value in given.items() if value]
-        settings = load_scenario(asked.scenario, overrides).settings()
-        if len(settings) > 1:
-            raise ScenarioError([f"{asked.scenario} has a sweep of {len(settings)} settings: allowed is one"])
-        if settings[0].faults:
-            raise ScenarioError([f"{asked.scenario} has faults, which the prediction leaves out: allowed is none"])
-        names = ALGORITHMS.get(asked.kind, ("",)) if asked.algorithms is None else asked.algorithms.split(",")
-        sites = settings[0].fabric.gpus_per_site
-        schedules = (
-            {asked.schedule.name: _imported(asked.schedule, asked.kind, sum(sites))}
-            if asked.schedule
-            else {
-                name: schedule(asked.kind, name, sites=sites, channels=asked.channels, pieces=asked.pieces)
-                for name in names
-            }
-        )
-        if asked.export is not None:
-            return _export(asked.export, asked.kind, list(schedules.values()), sizes)
-        lines: list[Line] = []
-        for name, found in schedules.items():
-            print(f"collectives.py: {name}, {len(sizes)} sizes", file=sys.stderr, flush=True)
-            lines += _lines(asked.kind, name, found, settings[0], sizes)
+        scenario = _scenario(asked)
+        found = {
+            name: _rows(scenario, name, asked.jobs)
+            for name in (("model", "emulation") if asked.engine == "both" else (asked.engine,))
+        }
+        lines = list(_lines(scenario, found))
+    except RunError as error:
+        print(f"collectives.py: {error}", file=sys.stderr)
+        return FAILED
+    except VMError as error:
+        print(f"collectives.py: {error}", file=sys.stderr)
+        return CANNOT
     except ValueError as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return BAD_USAGE
-    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(asked.kind, lines))
+    kind = scenario.collective.kind
+    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(kind, lines))
     if asked.figure is not None:
-        from analysis.figures.busbw import picture
+        from analysis.figures.busbw import Row, picture
 
-        rows = [(line.algorithm, line.mode, line.size, line.busbw, bool(line.shared_links)) for line in lines]
-        for path in picture(asked.kind, rows, name=asked.figure.name).write(asked.figure.parent):
+        rows = [
+            Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None, bool(line.shared_links))
+            for line in lines
+        ]
+        for path in picture(kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
     return DONE
 
 
-def _imported(path: Path, kind: str, gpus: int) -> "Schedule":
-    """The schedule in a file of TE-CCL's, if it is one of this kind for as many GPUs; raises ScheduleError."""
-    from hosts.collectives import teccl
-    from hosts.collectives.kinds import contents
-    from hosts.collectives.schedule import ScheduleError, prove
+def _scenario(asked: argparse.Namespace) -> "Scenario":
+    """The scenario that is asked for, swept over algorithms and sizes; raises ValueError."""
+    from hosts.collectives.kinds import ALGORITHMS
+    from scenarios.spec import ScenarioError
+    from scenarios.spec.load import Override, assignment, load_scenario
+    from topologies.units import format_size, parse_size_bytes
 
-    found = teccl.read(path)
-    if kind != "allgather" or found.places != gpus:
-        raise ScheduleError(
-            f"{path} is a schedule of {found.places} GPUs, asked for as {kind} of {gpus}: allowed are --kind allgather "
-            f"and a scenario of {found.places} GPUs"
-        )
-    try:
-        prove(found, *contents(kind, places=found.places, slots=found.slots))
-    except ScheduleError as error:
-        raise ScheduleError(f"{path}: it is not an allgather: {error}") from None
+    if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
+        raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
+    if asked.jobs < 1:
+        raise ValueError(f"--jobs: {asked.jobs}: allowed is 1 or more")
+    sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
+    overrides = [
+        Override("collective.kind", asked.kind, "--kind"),
+        Override("collective.count", asked.collectives, "--collectives"),
+        Override("collective.emulated", asked.collectives, "--collectives"),
+        Override("collective.channels", asked.channels, "--channels"),
+        Override("collective.pieces", asked.pieces, "--pieces"),
+        Override("run.modes", asked.modes.split(","), "--modes"),
+        *(assignment(text) for text in asked.set),
+        Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
+    ]
+    if asked.schedule is not None:
+        overrides.append(Override("collective.schedule", str(asked.schedule), "--schedule"))
+    else:
+        names = list(ALGORITHMS.get(asked.kind, ())) if asked.algorithms is None else asked.algorithms.split(",")
+        names = [name for name in names if asked.algorithms or asked.channels == 1 or name == "ring"]
+        overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
+    found = load_scenario(asked.scenario, overrides)
+    foreign = [axis.key for axis in found.sweep if axis.key not in ("collective.size", "collective.algorithm")]
+    if foreign:
+        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}: allowed is a single value"])
+    if found.faults:
+        raise ScenarioError([f"{asked.scenario} has faults: allowed is none"])
     return found
 
 
-def _export(path: Path, kind: str, schedules: "Sequence[Schedule]", sizes: Sequence[int]) -> int:
-    """Write one schedule as GOAL with its ranks in order; return the exit status."""
-    from hosts.collectives import goal
-    from hosts.collectives.kinds import slots_in_size
+def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, str], Rows]":
+    """All collectives of an engine, by configuration and mode; raises RunError where a point fails."""
+    from analysis.results.rows import joined
+    from scenarios.api import RunError, engine_for
+    from scenarios.engines.base import Failed, Slice
 
-    if len(schedules) != 1 or len(sizes) != 1:
-        print(
-            f"collectives.py: --export of {len(schedules)} algorithms and {len(sizes)} sizes: allowed is one of each",
-            file=sys.stderr,
+    runner, settings = engine_for(scenario, engine, jobs=jobs)
+    slices: dict[tuple[int, str], list[Rows]] = {}
+    points, done = len(settings) * len(scenario.run.modes), set()
+    with closing(runner.run(settings)) as news:
+        for item in news:
+            if isinstance(item, Failed):
+                raise RunError(item.why)
+            if isinstance(item, Slice):
+                here = slices.setdefault((item.setting, item.mode), [])
+                here.append(item.rows)
+                if sum(map(len, here)) == settings[item.setting].collective.count:
+                    done.add((item.setting, item.mode))
+                    print(f"\rcollectives.py: {engine}: {len(done)} of {points} points", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return {point: joined(sorted(parts, key=lambda part: part.start)) for point, parts in slices.items()}
+
+
+def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
+    """One line for each algorithm, size and mode."""
+    from hosts.collectives.kinds import busbw_factor
+
+    (points, *_) = found.values()
+    for (place, mode), rows in sorted(
+        points.items(), key=lambda item: (item[0][0], scenario.run.modes.index(item[0][1]))
+    ):
+        setting = scenario.settings()[place]
+        measured = found.get("emulation", {}).get((place, mode))
+        measured_s = None if measured is None else float(measured.completion_s.mean())
+        predicted_s = float(rows.predictions_s.mean())
+        bound_s = None if rows.bound_s is None else float(rows.bound_s.mean())
+        size = setting.collective.size_bytes
+        assert size is not None  # it is swept
+        algbw = size / (predicted_s if measured_s is None else measured_s)
+        file = setting.collective.schedule
+        yield Line(
+            size=size,
+            count=size // 4,
+            type="uint32",
+            mode=mode,
+            algorithm=setting.workload.algorithm if file is None else file.name,
+            measured_s=measured_s,
+            predicted_s=predicted_s,
+            bound_s=None if bound_s is None or math.isnan(bound_s) else bound_s,
+            algbw=algbw,
+            busbw=algbw * busbw_factor(setting.collective.kind, setting.gpus),
+            wrong=None if measured is None else 0,
+            critical_path=_critical_path(setting, mode, len(rows)),
+            shared_links=setting.shared_links(mode),
         )
-        return BAD_USAGE
-    (found,), (size,) = schedules, sizes
-    slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots)
-    try:
-        path.write_text(goal.text(found, placement=range(found.places), slot_bytes=slot_bytes), encoding="utf-8")
-    except OSError as error:
-        print(f"collectives.py: --export: {path} cannot be written: {error.strerror}", file=sys.stderr)
-        return BAD_USAGE
-    return DONE
 
 
-def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: Sequence[int]) -> Iterator[Line]:
-    """One line for each mode and size; an algorithm without an embedding has none in modes that only re-embed."""
-    import numpy as np
-
+def _critical_path(setting: "Scenario", mode: str, count: int) -> dict[str, float]:
+    """The mean seconds of the predicted time of the first collectives by link, the longest first."""
     from analysis.model.max_plus import critical_path, times
-    from controller.routing.path_choice import Router
-    from hosts.collectives.kinds import busbw_factor, slots_in_size
-    from hosts.collectives.schedule import Flow
-    from hosts.embedding.ring import rank_order
-    from scenarios.engines.flow_times import flow_times
+    from scenarios.engines.prediction import flow_links, planned
     from scenarios.policies.conditions import conditions_of
-    from scenarios.policies.decide import MODES, decide
 
-    all_conditions, count = conditions_of(setting), setting.collective.count
-    fabric, conditions = all_conditions.fabric, all_conditions.drawn
-    router, rates_bps = Router(fabric, all_conditions.delays_s), conditions.rates_bps(0, count)
-    for mode in (MODES[name] for name in setting.run.modes):
-        if mode.reembeds and name != "ring":
-            continue
-        for size in sizes:
-            slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots)
-            placement = np.broadcast_to(rank_order(fabric.gpus_per_site, fabric.site_cycle), (count, found.places))
-            if mode.reembeds:
-                placement = decide(
-                    fabric,
-                    conditions,
-                    delays_s=all_conditions.delays_s,
-                    mode=mode,
-                    chunk_bytes=max(1, round(size / found.places)),
-                    reembed_every=setting.collective.reembed_every,
-                    start=0,
-                    count=count,
-                ).ring
-            flows = flow_times(
-                found, router, rates_bps, placement=placement, slot_bytes=slot_bytes, reroutes=mode.reroutes
-            )
-            seen = times(found.transfers, flows.alpha_s, flows.beta_s)
-            time_s = float(seen.arrives_s.max(axis=0).mean())
-            spent: defaultdict[str, float] = defaultdict(float)
-            for row, ranks in enumerate(placement):
-                for step in critical_path(found.transfers, seen, row):
-                    flow = found.flows[found.transfers[step.transfer].flow]
-                    assert isinstance(flow, Flow)
-                    spent[f"{fabric.gpus[ranks[flow.src]].name}>{fabric.gpus[ranks[flow.dst]].name}"] += (
-                        step.seconds / count
-                    )
-            yield Line(
-                size=size,
-                count=size // 4,
-                type="uint32",
-                mode=mode.name,
-                algorithm=name,
-                time_s=time_s,
-                algbw=size / time_s,
-                busbw=size / time_s * busbw_factor(kind, found.places),
-                critical_path=dict(sorted(spent.items(), key=lambda item: -item[1])),
-                shared_links=tuple(fabric.links[link].name for link in flows.shared_links),
-            )
+    conditions = conditions_of(setting)
+    rates_bps = conditions.drawn.rates_bps(0, count)
+    decisions, transfers = planned(setting, mode), setting.workload.schedule.transfers
+    seen = times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
+    spent: defaultdict[str, float] = defaultdict(float)
+    for row in range(count):
+        links = flow_links(setting, decisions, row)
+        for step in critical_path(transfers, seen, row):
+            over = links[transfers[step.transfer].flow]
+            # The bits are held up by the slowest link; each link adds its delay, if the arrival was waited for.
+            slowest = min(over, key=lambda link: rates_bps[row, link])
+            sending_s = float(seen.leaves_s[step.transfer, row] - seen.begins_s[step.transfer, row])
+            spent[conditions.fabric.links[slowest].name] += min(sending_s, step.seconds) / count
+            if step.seconds > sending_s:
+                for link in over:
+                    spent[conditions.fabric.links[link].name] += float(conditions.delays_s[link]) / count
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _table(kind: str, lines: Sequence[Line]) -> str:
-    """The lines as text, in nccl-tests' columns; of each size and mode, the best that shares no link is marked."""
-    heads = ("size (B)", "count", "type", "mode", "algorithm", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "")
+    """The lines as text; the best algorithm of a size and mode is marked."""
     best: dict[tuple[int, str], float] = {}
     for line in lines:
-        if not line.shared_links:
-            best[line.size, line.mode] = min(line.time_s, best.get((line.size, line.mode), math.inf))
+        if line.measured_s is not None or not line.shared_links:
+            best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
+    times = ("measured (us)", "predicted (us)", "bound (us)")
+    heads = ("size (B)", "count", "type", "mode", "algorithm", *times, "algbw (GB/s)", "busbw (GB/s)", "#wrong", "")
     rows = [
         (
             f"{line.size:,}",
@@ -215,9 +235,11 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
             line.type,
             line.mode,
             line.algorithm + (" *" if line.shared_links else ""),
-            f"{line.time_s * 1e6:,.2f}",
+            *("" if time_s is None else f"{time_s * 1e6:,.2f}" for time_s in (line.measured_s, line.predicted_s)),
+            "" if line.bound_s is None else f"{line.bound_s * 1e6:,.2f}",
             f"{line.algbw / 1e9:.2f}",
             f"{line.busbw / 1e9:.2f}",
+            "N/A" if line.wrong is None else f"{line.wrong}",
             "best" if line.time_s == best.get((line.size, line.mode)) else "",
         )
         for line in lines
@@ -227,7 +249,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
     ]
     notes = [_SHARED] if any(line.shared_links for line in lines) else []
-    return "\n".join([f"{kind}, predicted by the timing model", *text, *notes])
+    return "\n".join([kind, *text, *notes])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
@@ -243,24 +265,23 @@ def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="collectives.py", description="Predict collectives by size and algorithm, in the columns of nccl-tests."
+        prog="collectives.py", description="Collectives by size and algorithm, in the columns of nccl-tests."
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
+    parser.add_argument("--engine", choices=("model", "emulation", "both"), default="model", help="(default model)")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, with commas between (default all)")
-    parser.add_argument("--schedule", type=Path, metavar="FILE", help="an allgather's, as TE-CCL writes it (JSON)")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
     parser.add_argument("--modes", default="base,wan", help="with commas between (default base,wan)")
     parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="the least size (default 8 kB)")
     parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="the largest (default 512 MB)")
     parser.add_argument("--factor", type=int, default=4, help="from one size to the next (default 4)")
     parser.add_argument("--channels", type=int, default=1, help="rings at once (default 1)")
     parser.add_argument("--pieces", type=int, default=1, help="messages that every slot is sent as (default 1)")
-    parser.add_argument(
-        "--collectives", type=int, default=20, help="conditions that a line is the mean of (default 20)"
-    )
+    parser.add_argument("--collectives", type=int, default=20, help="that a line is the mean of (default 20)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write one algorithm of one size as GOAL, and stop")
     parser.add_argument("--figure", type=Path, metavar="PATH", help="draw busbw by size into PATH.svg, .png and .csv")
     return parser
 

@@ -74,7 +74,7 @@ class FigureError(ValueError):
 class Configuration:
     """A configuration of a run (a scenario without a sweep): its index, its label, the value of every key.
 
-    `swept` has the values of the keys that the run sweeps; `shared_wan_links` are, for each mode, the names of the WAN
+    `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the WAN
     links that flows can share.
     """
 
@@ -82,7 +82,7 @@ class Configuration:
     label: str
     swept: Mapping[str, Any]
     values: Mapping[str, Any]
-    shared_wan_links: Mapping[str, Sequence[str]]
+    shared_links: Mapping[str, Sequence[str]]
 
     def value(self, key: str) -> Any:
         """The value of a scenario's key."""
@@ -124,18 +124,18 @@ def configurations_of(run: Run) -> list[Configuration]:
     """The configurations of a run; raises FigureError where values that figures need are missing."""
     found = []
     for index, stored in enumerate(run.settings):
-        values, shared = stored["values"], stored.get("shared_wan_links", {})  # older runs have no shared_wan_links
+        values, shared = stored["values"], stored.get("shared_links", stored.get("shared_wan_links", {}))
         if not isinstance(values, dict) or not isinstance(stored["swept"], dict):
             lacking = ["values"]
         else:
             lacking = [key for key in _NEEDED if key not in values]
         if not isinstance(shared, dict) or not all(_are_names(names) for names in shared.values()):
-            lacking.append("shared_wan_links")
+            lacking.append("shared_links")
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"\bus\b", "µs", str(stored["label"]))
-        about = {"swept": stored["swept"], "values": values, "shared_wan_links": shared}
+        about = {"swept": stored["swept"], "values": values, "shared_links": shared}
         found.append(Configuration(index=index, label=label, **about))
     return found
 

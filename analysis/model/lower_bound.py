@@ -1,6 +1,7 @@
-"""A time no AllGather can beat, whatever its schedule, on the logical links of a fabric."""
+"""A time no collective of a kind can beat, whatever its schedule, on the logical links of a fabric."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, combinations, product
 
 import numpy as np
@@ -15,29 +16,31 @@ _MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both wa
 
 
 class LowerBound:
-    """Least time any AllGather of `chunk_bytes` a GPU can take on a fabric with these propagation delays, [links].
+    """Least time any collective of a kind can take on a fabric with these propagation delays, [links].
 
-    The schedule may be anything: no ring, chunks cut into pieces of any size and sent over all links at once, forwarded
-    from the first bit on, copied on the way by any node, even coded. Assumed is only what the model assumes of a link:
-    what enters link l at time t leaves it at t + delay_l, no more than rate_l bits enter it per second, and no two
-    nodes are joined otherwise.
+    A block is what a GPU contributes to an allgather, and the n-th part of the buffer of any other kind but `broadcast`
+    and `reduce`, whose buffer is one block; the root is rank 0. The schedule may be anything: chunks cut into pieces of
+    any size and sent over all links at once, forwarded from the first bit on, copied, added or even coded on the way by
+    any node. Assumed is only what the model assumes of a link: what enters link l at time t leaves it at t + delay_l,
+    no more than rate_l bits enter it per second, and no two nodes are joined otherwise.
 
-    Proof. Let X be a set of nodes (GPUs and routers) with a GPU x in it, C the links that lead into X, and S the GPUs
-    outside X. At the end x knows the 8 |S| chunk_bytes bits that began in S. However they are copied or coded, they
-    do not follow from fewer bits received, so as many bits at least enter X over C in time for x. Let d be the least
-    delay of any way from a GPU of S to x. Nothing of use enters a link l of C before the least delay from S to the
-    tail of l, nor so late that delay_l and the least delay from the head of l to x are more than is left of the time
-    T; these add up to d or more. So l is of use for at most T - d seconds, and
+    Proof. Let X be a set of nodes (GPUs and routers), C the links that lead into X, and S the GPUs outside X. At the
+    end the GPUs in X know B blocks that depend on what began in S (`_crossing`): of an allgather |S|, of an allreduce
+    all n sums. However they are copied, added or coded, they do not follow from fewer bits received, so as many bits at
+    least enter X over C in time for the GPUs x that need them. Let d be the least delay of any way from a GPU of S to
+    such an x. Nothing of use enters a link l of C before the least delay from S to the tail of l, nor so late that
+    delay_l and the least delay from the head of l to x are more than is left of the time T; these add up to d or more.
+    So l is of use for at most T - d seconds, and
 
-        8 |S| chunk_bytes <= (T - d) sum of rate_l over C,   T >= d + 8 |S| chunk_bytes / sum of rate_l over C.
+        8 B block_bytes <= (T - d) sum of rate_l over C,   T >= d + 8 B block_bytes / sum of rate_l over C.
 
-    This holds for every x in X, so for the one with the greatest d. The bound is the greatest over: each GPU as X
-    (what it must take in); everything but one GPU as X (its chunk must leave it); and the cuts of the WAN, X made of
-    any sites, whole, and of any transit routers (of many routers, the first few vary and the others stay outside).
-    Each of them is a cut, so those left out cost strength, not truth.
+    Where each x needs all B blocks this holds for every x in X, so for the one with the greatest d. The bound is the
+    greatest over: each GPU as X (what it must take in); everything but one GPU as X (what must leave it); and the cuts
+    of the WAN, X made of any sites, whole, and of any transit routers (of many routers, the first few vary and the
+    others stay outside). Each of them is a cut, so those left out cost strength, not truth.
     """
 
-    def __init__(self, fabric: Fabric, *, delays_s: Floats, chunk_bytes: int) -> None:
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int) -> None:
         nodes = _nodes(fabric)
         tail = np.array([nodes[link.src] for link in fabric.links])
         head = np.array([nodes[link.dst] for link in fabric.links])
@@ -45,10 +48,12 @@ class LowerBound:
         away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
         least_s, bits, crossing = [], [], []
         for inside in _cuts(fabric, nodes):
-            outer, inner = np.flatnonzero(~inside[:n]), np.flatnonzero(inside[:n])
-            least_s.append(away_s[np.ix_(outer, inner)].min(axis=0).max())
-            bits.append(8 * chunk_bytes * outer.size)
-            crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
+            need = _crossing(kind, inside[:n])
+            if need is not None:
+                first_s = away_s[np.ix_(need.sources, need.sinks)].min(axis=0)
+                least_s.append(first_s.max() if need.all_each else first_s.min())
+                bits.append(8 * block_bytes * need.blocks)
+                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
         self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)
         self._links = np.concatenate(crossing)
         self._starts = np.cumsum([0, *map(len, crossing[:-1])])
@@ -59,6 +64,43 @@ class LowerBound:
         with np.errstate(divide="ignore"):
             found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Need:
+    """What must enter a set X: so many blocks, which depend on what began at `sources` and are needed at `sinks`;
+    `all_each`: all of them at each sink."""
+
+    blocks: int
+    sources: Indices
+    sinks: Indices
+    all_each: bool
+
+
+def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
+    """What must enter the set of the GPUs `inside`, [n], in a collective of a kind; None where nothing must."""
+    outer, inner, root = np.flatnonzero(~inside), np.flatnonzero(inside), np.zeros(1, dtype=np.intp)
+    if not outer.size or not inner.size:
+        return None
+    begins_at_root, ends_at_root = kind in ("broadcast", "scatter"), kind in ("reduce", "gather")
+    if (begins_at_root and inside[0]) or (ends_at_root and not inside[0]):
+        return None
+    blocks = {
+        "allgather": outer.size,
+        "allreduce": inside.size,
+        "reducescatter": inner.size,
+        "alltoall": outer.size * inner.size,
+        "broadcast": 1,
+        "reduce": 1,
+        "gather": outer.size,
+        "scatter": inner.size,
+    }[kind]
+    return _Need(
+        blocks=blocks,
+        sources=root if begins_at_root else outer,
+        sinks=root if ends_at_root else inner,
+        all_each=kind in ("allgather", "allreduce", "broadcast"),
+    )
 
 
 def _nodes(fabric: Fabric) -> dict[str, int]:

@@ -95,3 +95,9 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
         previous = before[index]
         index = min(waited) if waited else previous if previous is not None and leaves[previous] == end_s else None
     return tuple(reversed(path))
+
+
+def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
+    """TEMPORARY"""
+    found: Floats = times(transfers, alpha_s.T, beta_s.T).arrives_s.max(axis=0)
+    return found

@@ -70,7 +70,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         complete=run.complete,
         fidelity=fidelity_of(points),
         percentage=percentage,
-        sharing=warnings((one.label, one.shared_wan_links) for one in configurations),
+        sharing=warnings((one.label, one.shared_links) for one in configurations),
         scope=_scope(configurations, every),
         provenance=run.provenance,
         joined=lambda command: shlex.join(map(str, command)),

@@ -1,6 +1,6 @@
-"""Warnings about WAN links that several flows of a collective can use at once, which the timing model ignores.
+"""Warnings about links that several flows of a collective can use at once, which the timing model ignores.
 
-Which links they are is decided with the rings and the paths; here they are names, by configuration and mode.
+Which links they are is decided with the placements and the paths; here they are names, by configuration and mode.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ def warnings(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple
             if links:
                 modes.setdefault(tuple(links), []).append(mode)
         for links, sharing in modes.items():
-            named = f"the WAN link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
-            words = f"in {listed(sharing)} two crossings of a ring can share {named}: the model gives each the"
+            named = f"the link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
+            words = f"in {listed(sharing)} two flows can share {named}: the model gives each the"
             found.setdefault(f"{words} whole link, so it can predict too short a time", []).append(label)
     return tuple(
         text if len(labels) == len(configurations) else f"{first_of(labels, _MOST_NAMED, '; ')}: {text}"

@@ -75,8 +75,13 @@ def show(value: object) -> str:
 
 
 def line_limit_bytes(fabric: Fabric) -> int:
-    """The longest line that either side sends: room for two numbers a link, a few for every GPU and switch."""
-    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches))
+    """The longest line that either side sends: room for two numbers a link, a few for all others."""
+    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + _most_crossings(fabric))
+
+
+def _most_crossings(fabric: Fabric) -> int:
+    """The pairs of GPUs in two sites."""
+    return len(fabric.gpus) ** 2 - sum(gpus**2 for gpus in fabric.gpus_per_site)
 
 
 def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> Request:
@@ -145,10 +150,10 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
 
 
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
-    """Distinct pairs of ranks, each in two sites that the WAN joins; no more than there are GPUs, as in a ring."""
+    """Distinct pairs of ranks, each in two sites that the WAN joins."""
     count = len(fabric.gpus)
-    allowed = isinstance(value, list) and len(value) <= count
-    _check(allowed, "crossings", value, f"a list of at most {count} pairs")
+    most = _most_crossings(fabric)
+    _check(isinstance(value, list) and len(value) <= most, "crossings", value, f"a list of at most {most} pairs")
     found: dict[tuple[int, int], None] = {}
     for pair in value:
         if not (isinstance(pair, list) and len(pair) == 2 and all(_is_int(rank) for rank in pair)):

@@ -99,8 +99,7 @@ class Workload:
     """A collective ready to be carried out: its schedule, the bytes of a slot, and what the slots hold before it.
 
     `kind` is "messages" where the content of what is sent means nothing. `is_ring`: the places are around a ring, each
-    sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0. `within_sites`: a place must stay
-    in its site.
+    sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0.
     """
 
     kind: str
@@ -109,7 +108,6 @@ class Workload:
     slot_bytes: int
     is_ring: bool = False
     is_rooted: bool = False
-    within_sites: bool = False
 
     @property
     def unit_bytes(self) -> int:
@@ -152,7 +150,6 @@ def workload(
             slot_bytes=1,
             is_ring=algorithm == "ring",
             is_rooted=kind in _ROOTED,
-            within_sites=algorithm == "hierarchical",
         ),
         size_bytes,
     )

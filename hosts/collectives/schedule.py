@@ -10,6 +10,7 @@ A schedule speaks of *places* 0 .. n-1; which rank stands at which place is an e
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 
 class ScheduleError(ValueError):
@@ -62,6 +63,19 @@ class Schedule:
     slots: int
     flows: tuple[Flow | Stream, ...]
     transfers: tuple[Transfer, ...]
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """The place that each flow begins at, and that it ends at; of a stream they are the same."""
+        pairs = [(one.src, one.dst) if isinstance(one, Flow) else (one.place, one.place) for one in self.flows]
+        begins, ends = zip(*pairs, strict=True)
+        return list(begins), list(ends)
+
+    @property
+    def turns_both_ways(self) -> bool:
+        """Whether some two places send to each other."""
+        pairs = {*zip(*self.ends, strict=True)}
+        return any(a != b and (b, a) in pairs for a, b in pairs)
 
     def sends(self) -> Iterator[tuple[Flow, Transfer]]:
         """The messages in program order, each with its flow; computations are left out."""
@@ -214,7 +228,7 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
     if not 0 <= transfer.flow < len(schedule.flows):
         raise ScheduleError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {len(schedule.flows) - 1}")
     flow = schedule.flows[transfer.flow]
-    begins, ends = (flow.src, flow.dst) if isinstance(flow, Flow) else (flow.place, flow.place)
+    begins, ends = (end[transfer.flow] for end in schedule.ends)
     if not all(0 <= end < schedule.places for end in (begins, ends)) or (isinstance(flow, Flow) and begins == ends):
         raise ScheduleError(
             f"transfer {index} is from place {begins} to {ends}: allowed are two places of 0 to {schedule.places - 1}"
@@ -231,13 +245,8 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
     for one in transfer.after:
         if not 0 <= one < index:
             raise ScheduleError(f"transfer {index} waits for transfer {one}: allowed are those before it")
-        if _end(schedule.flows[schedule.transfers[one].flow]) != begins:
+        if schedule.ends[1][schedule.transfers[one].flow] != begins:
             raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
-
-
-def _end(flow: Flow | Stream) -> int:
-    """The place at which what a flow or a stream serves is there."""
-    return flow.dst if isinstance(flow, Flow) else flow.place
 
 
 def then(first: Schedule, second: Schedule) -> Schedule:

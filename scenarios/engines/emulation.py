@@ -308,17 +308,17 @@ class Reader:
         k, faults = row["collective"], row.get("faults", ())
         expected = self._expected.of(k, faults)
         if not any(self._task.setting.faults[place].kind == "controller killed" for place in faults):
-            for name, planned in (("ring", expected.ring.tolist()), ("path", expected.path.tolist())):
+            for name, planned in (("placement", expected.placement.tolist()), ("path", expected.path.tolist())):
                 if row[name] != planned:
                     where = f"{self._task.name}, collective {k}"
                     raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
-        moves = timed(row["ring"], start_ns=row["start_ns"], arrived_ns=row["arrived_ns"])
+        moves = timed(row["placement"], start_ns=row["start_ns"], arrived_ns=row["arrived_ns"])
         transfers = [(k, t.step, t.src, t.dst, t.chunk, t.start_ns, t.end_ns) for t in moves]
         return Rows(
             start=k,
             completion_s=np.array([row["completion_s"]], dtype=np.float64),
             predicted_s=np.array([expected.predicted_s]),
-            ring=np.array([row["ring"]], dtype=np.int16),
+            ring=np.array([row["placement"]], dtype=np.int16),
             paths=np.array([row["path"]], dtype=np.int16),
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),

@@ -93,20 +93,20 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
     carried_bps = measured_bps(max(real, key=lambda setting: setting.gpus))  # whose network has the most to do
     for setting in real:
         for mode in setting.run.modes:
-            edges_s = planned(setting, mode).edge_beta_s
-            check(demand_bps(edges_s, chunk_bytes=setting.collective.chunk_bytes), carried_bps, setting.run.scale)
+            demand = demand_bps(planned(setting, mode).beta_s, slot_bytes=setting.workload.slot_bytes)
+            check(demand, carried_bps, setting.run.scale)
 
 
 def check(demand_bps: float, carried_bps: float, scale: RateScale) -> None:
-    """Raise vm.CannotRunError where a ring demands, at this scale, more than half of what the machine carries.
+    """Raise vm.CannotRunError where a collective demands, at this scale, more than half of what the machine carries.
 
     `demand_bps` is unscaled.
     """
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
         raise vm.CannotRunError(
-            f"at the rate scale {scale} a ring of this scenario sends up to {_gbps(wanted_bps)} at a time, and this "
-            f"machine carries {_gbps(carried_bps)}, of which half is allowed: "
+            f"at the rate scale {scale} a collective of this scenario sends up to {_gbps(wanted_bps)} at a time, and "
+            f"this machine carries {_gbps(carried_bps)}, of which half is allowed: "
             f"take --rate-scale 1/{divisor(demand_bps, allowed_bps)}"
         )
 
@@ -117,9 +117,9 @@ def divisor(demand_bps: float, allowed_bps: float) -> int:
     return next(divisor for divisor in divisors if demand_bps / divisor <= allowed_bps)
 
 
-def demand_bps(edge_beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, chunk_bytes: int) -> float:
-    """The most that a ring demands at a time: the sum of its edges' rates, over these collectives, [K, n]."""
-    return float((8 * chunk_bytes / edge_beta_s).sum(axis=1).max())
+def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, slot_bytes: int) -> float:
+    """The most that flows can demand at a time: the sum of their rates, over these collectives, [K, F]."""
+    return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
 
 def measured_bps(setting: Scenario) -> float:

@@ -4,19 +4,17 @@ Every batch is a function of the configuration and of the numbers of its collect
 the size of batches and the order of modes change nothing but the time it takes.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.alpha_beta import completion_s
-from analysis.model.lower_bound import LowerBound
 from analysis.results.rows import Rows
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, Lost, processes, results
-from scenarios.engines.prediction import decided, lower_bound
+from scenarios.engines.prediction import decided, lower_bound, predicted
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
@@ -97,14 +95,14 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
     setting, count = batch.setting, batch.stop - batch.start
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
-    bound_s = bound.seconds(conditions.drawn.rates_bps(batch.start, count))
+    bound_s = bound(conditions.drawn.rates_bps(batch.start, count))
     found = {}
     for mode in batch.modes:
         decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         found[mode] = Rows(
             start=batch.start,
-            completion_s=completion_s(decisions.edge_alpha_s, decisions.edge_beta_s),
-            ring=decisions.ring,
+            completion_s=predicted(setting, decisions),
+            ring=decisions.placement,
             paths=decisions.path,
             reembedded=decisions.reembedded,
             rerouted=decisions.rerouted,
@@ -134,6 +132,6 @@ class _Remembering:
 
 
 @lru_cache(maxsize=4)
-def _made(setting: Scenario) -> tuple[Conditions, LowerBound]:
+def _made(setting: Scenario) -> tuple[Conditions, Callable[[Floats], Floats]]:
     conditions = conditions_of(setting)
     return conditions, lower_bound(setting, conditions)

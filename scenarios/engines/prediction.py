@@ -4,25 +4,29 @@ Without faults that is the plan as it is made for any engine. With faults it dep
 the collective's paths, and before that its ring, were chosen; the testbed records them with every collective.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.alpha_beta import completion_s
 from analysis.model.lower_bound import LowerBound
+from analysis.model.max_plus import completion_s
+from hosts.collectives.kinds import MESSAGES
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
+from topologies.fabric.fabric import build_fabric
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned ring and paths of one collective, and its predicted completion time."""
+    """The planned placement and paths of one collective, and its predicted completion time."""
 
-    ring: npt.NDArray[np.int16]
+    placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
     predicted_s: float
 
@@ -35,11 +39,11 @@ class Expectations:
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
         self._all = None if setting.faults else planned(setting, mode)
-        self._bound = lower_bound(setting, self._conditions)
+        self._bound_s = lower_bound(setting, self._conditions)
 
-    def bound_s(self, collective: int) -> npt.NDArray[np.float64]:
+    def bound_s(self, collective: int) -> Floats:
         """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
-        return self._bound.seconds(self._conditions.drawn.rates_bps(collective, 1))
+        return self._bound_s(self._conditions.drawn.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
@@ -47,14 +51,32 @@ class Expectations:
         if decisions is None:
             self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
             decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
-        (predicted_s,) = completion_s(decisions.edge_alpha_s[row, None], decisions.edge_beta_s[row, None])
-        return Expected(ring=decisions.ring[row], path=decisions.path[row], predicted_s=float(predicted_s))
+        (predicted_s,) = predicted(self._setting, decisions, slice(row, row + 1))
+        return Expected(placement=decisions.placement[row], path=decisions.path[row], predicted_s=float(predicted_s))
 
 
-def lower_bound(setting: Scenario, conditions: Conditions) -> LowerBound:
-    """The times that no schedule of a configuration can beat."""
-    chunk_bytes = setting.collective.chunk_bytes
-    return LowerBound(conditions.fabric, delays_s=conditions.delays_s, chunk_bytes=chunk_bytes)
+def predicted(setting: Scenario, decisions: Decisions, rows: slice = slice(None)) -> Floats:
+    """The model's completion times of collectives that were decided so, or of these rows of them: [K] seconds."""
+    return completion_s(setting.workload.schedule.transfers, decisions.alpha_s[rows], decisions.beta_s[rows])
+
+
+def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
+    """A function of rates [K, links] that gives times which no schedule of a configuration can beat, [K] seconds.
+
+    They are NaN where messages mean nothing, as the same could be done without any.
+    """
+    if setting.collective.kind == MESSAGES:
+        return lambda rates_bps: np.full(len(rates_bps), np.nan)
+    spec = setting.collective
+    bound = LowerBound(conditions.fabric, delays_s=conditions.delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
+    return bound.seconds
+
+
+def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[int, ...]]:
+    """The logical links that each flow of one of these collectives takes, in order; of a stream none."""
+    placement, fabric = decisions.placement[row], build_fabric(setting.fabric)
+    ends = zip(*setting.workload.schedule.ends, decisions.path[row].tolist(), strict=True)
+    return [fabric.edge_links(placement[a], placement[b], path) if a != b else () for a, b, path in ends]
 
 
 def planned(setting: Scenario, mode: str) -> Decisions:
@@ -69,7 +91,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         conditions,
         delays_s=conditions.delays_s,
         mode=MODES[mode],
-        chunk_bytes=setting.collective.chunk_bytes,
+        workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
         start=start,
         count=count,

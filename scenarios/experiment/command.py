@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return BAD_USAGE
     settings = wanted.scenario.settings()
-    shared = [(one.label, {mode: one.shared_wan_links(mode) for mode in one.run.modes}) for one in settings]
+    shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     for warning in warnings(shared):
         print(f"run.py: WARNING: {warning}", file=sys.stderr)
     if wanted.cli:

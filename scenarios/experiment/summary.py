@@ -215,8 +215,8 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
 
 def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
     """The WAN links that flows can share, where there are any: the model's times can be too short there."""
-    links = setting.shared_wan_links(mode)
-    return {"shared_wan_links": list(links)} if links else {}
+    links = setting.shared_links(mode)
+    return {"shared_links": list(links)} if links else {}
 
 
 def _clock(setting: Scenario) -> dict[str, Any]:

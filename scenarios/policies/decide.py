@@ -1,43 +1,46 @@
-"""The decisions: which ring and which WAN paths every collective uses, in each mode, from its conditions alone.
+"""The decisions: which GPU stands where and which WAN paths every collective uses, in each mode, from its conditions.
 
-Planned in batches by `decide`. The testbed and the prompt take their rings from the same `choose_rings` at the same
-times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the controller, which compares them by the same
-`Router`.
+Planned in batches by `decide`. The testbed and the prompt take their placements from the same `choose_placements` at
+the same times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the controller, which compares them by the
+same `Router`.
 """
 
+from collections import Counter
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from controller.routing.path_choice import NoPathError, Router
+from hosts.collectives.kinds import Workload
+from hosts.collectives.schedule import Stream
+from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import best_rings, rank_order
 from topologies.conditions.sampler import Sampler
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import Fabric, LogicalLink
 
 Floats = npt.NDArray[np.float64]
-Rings = npt.NDArray[np.int16]
+Ranks = npt.NDArray[np.int16]
 
-_RINGS_AT_A_TIME = 512  # rings chosen at a time: their cost matrices stay a few megabytes
+_PLACEMENTS_AT_A_TIME = 512  # chosen at a time: their cost matrices stay a few megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """What a mode chooses anew, and when: the WAN paths for every collective, the ring for every so many."""
+    """What a mode chooses anew, and when: the WAN paths for every collective, the placement for every so many."""
 
     name: str
     reroutes: bool
     reembeds: bool
 
     def reembeds_at(self, number: Any, every: int) -> Any:
-        """Whether the ring is chosen anew before the collective of this number: a bool, or an array for an array."""
+        """Whether the placement is chosen anew before this collective: a bool, or an array for an array of numbers."""
         return self.reembeds & (number % every == 0)
 
     def routes_at(self, number: Any, every: int) -> Any:
-        """Whether its paths are installed, chosen or fixed: a new ring may cross the WAN between other GPUs."""
+        """Whether its paths are installed, chosen or fixed: others may cross the WAN after a new placement."""
         return self.reroutes | self.reembeds_at(number, every)
 
 
@@ -54,18 +57,18 @@ MODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """What K collectives in a row use, and what the timing model needs to know of it; all [K, n] or [K].
+    """What K collectives in a row use, and what the timing model needs to know of it.
 
-    `ring` are ranks, from rank 0 on. Edge r leads from position r of the ring to the next: `path` is the index in
-    `Fabric.paths` of the path it takes over the WAN (-1 within a site), `edge_alpha_s` its delay and `edge_beta_s`
-    the time to send one chunk over it. `reembedded` and `rerouted` are True where the ring and the paths were
-    chosen anew, whether or not the choice came out the same.
+    `placement`, [K, n], is the rank at each place of the schedule: of a ring, the ring from rank 0 on. By flow of the
+    schedule, [K, F]: `path` is the index in `Fabric.paths` of the path that it takes over the WAN (-1 within a site),
+    `alpha_s` its delay and `beta_s` the time to send one slot over it; of a stream they are 0 and 1. `reembedded` and
+    `rerouted`, [K], are True where placement and paths were chosen anew, whether or not the choice came out the same.
     """
 
-    ring: Rings
+    placement: Ranks
     path: npt.NDArray[np.int16]
-    edge_alpha_s: Floats
-    edge_beta_s: Floats
+    alpha_s: Floats
+    beta_s: Floats
     reembedded: npt.NDArray[np.bool_]
     rerouted: npt.NDArray[np.bool_]
 
@@ -76,14 +79,14 @@ def decide(
     *,
     delays_s: Floats,
     mode: Mode,
-    chunk_bytes: int,
+    workload: Workload,
     reembed_every: int,
     start: int,
     count: int,
 ) -> Decisions:
     """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
 
-    `delays_s`, [links], are the propagation delays. A ring is chosen under the conditions of the last multiple of
+    `delays_s`, [links], are the propagation delays. A placement is chosen under the conditions of the last multiple of
     `reembed_every`, for the routes in force then: the fixed ones, or those a mode that re-routes is about to choose.
     Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where a
     site has more GPUs than the ring choice takes, ConditionsError where a trace ends too early.
@@ -91,89 +94,141 @@ def decide(
     router = Router(fabric, delays_s)
     rates_bps = conditions.rates_bps(start, count)
     collective = np.arange(start, start + count)
-    basis_bps, basis = rates_bps, np.arange(count)  # conditions that rings are chosen under; which is each collective's
+    basis_bps, basis = rates_bps, np.arange(count)  # conditions that are chosen under; which is each collective's
     if mode.reembeds:
-        lead = -start % reembed_every  # rows before the first ring chosen here; they use the ring chosen before
+        lead = -start % reembed_every  # rows before the first placement chosen here; they use the one chosen before
         basis_bps, basis = rates_bps[lead::reembed_every], collective // reembed_every - start // reembed_every
         if lead:
             basis_bps = np.concatenate([conditions.rates_bps(start - start % reembed_every, 1), basis_bps])
-    ring = choose_rings(router, basis_bps, mode=mode, chunk_bytes=chunk_bytes)[basis]
-    path, alpha_s, rate_bps = _edges(router, ring, rates_bps, chunk_bytes=chunk_bytes, reroutes=mode.reroutes)
+    placement = choose_placements(router, basis_bps, mode=mode, workload=workload)[basis]
+    path, alpha_s, beta_s = _flows(router, placement, rates_bps, workload=workload, reroutes=mode.reroutes)
     return Decisions(
-        ring=ring,
+        placement=placement,
         path=path,
-        edge_alpha_s=alpha_s,
-        edge_beta_s=8 * chunk_bytes / rate_bps,
+        alpha_s=alpha_s,
+        beta_s=beta_s,
         reembedded=mode.reembeds_at(collective, reembed_every),
         rerouted=np.full(count, mode.reroutes),
     )
 
 
-def choose_rings(router: Router, rates_bps: Floats, *, mode: Mode, chunk_bytes: int) -> Rings:
-    """The ring of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
+def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload) -> Ranks:
+    """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
-    The best one for the best paths where the mode re-routes, and for the fixed ones otherwise; in rank order where the
-    mode does not re-embed. Raises ValueError where there is no ring, or a site has more GPUs than the choice takes.
+    Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and for the fixed ones
+    otherwise: of a ring the one whose slowest edge is fastest (`best_rings`), of anything else the placement of least
+    predicted time that a descent finds (`best_placements`), in which each rank stays in its site and the root is rank
+    0. Raises ValueError where there is none, or a site has more GPUs than the choice of rings takes.
     """
-    fabric, delays_s = router.fabric, router.delays_s
+    fabric = router.fabric
     if not mode.reembeds:
-        return np.tile(rank_order(fabric.gpus_per_site, fabric.site_cycle), (len(rates_bps), 1))
-    rings = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
+        return np.tile(_in_order(fabric, workload), (len(rates_bps), 1))
+    chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
+    for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
+        batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
+        chosen[batch] = _placements(router, rates_bps[batch], workload, fixed=not mode.reroutes)
+    return chosen
+
+
+def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
+    """Ranks in order, [n]: around a ring, site by site in an order in which the WAN joins them."""
+    return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
+
+
+def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed: bool) -> Ranks:
+    """The placements for one batch of conditions, chosen for the workload's largest message."""
+    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
     inside = fabric.intra_index >= 0
     link = fabric.intra_index[inside]
-    for start in range(0, len(rates_bps), _RINGS_AT_A_TIME):
-        batch = rates_bps[start : start + _RINGS_AT_A_TIME]
-        cost_s, delay_s = router.crossings(batch, chunk_bytes=chunk_bytes, fixed=not mode.reroutes)
-        with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
-            cost_s[:, inside] = delays_s[link] + 8 * chunk_bytes / batch[:, link]
-        delay_s[:, inside] = delays_s[link]
-        rings[start : start + _RINGS_AT_A_TIME] = best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
-    return rings
+    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
+    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
+        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
+    delay_s[:, inside] = delays_s[link]
+    if workload.is_ring:
+        if workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
+            cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
+        return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
+    found: Ranks = best_placements(
+        workload.schedule,
+        delay_s=delay_s,
+        beta_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
+        sites=fabric.gpu_sites,
+        is_rooted=workload.is_rooted,
+    )
+    return found
 
 
-@cache
-def shared_wan_links(spec: FabricSpec, mode: str, *, detours: bool) -> tuple[str, ...]:
-    """The directed WAN links that two crossings of one ring can use at once, by name in the fabric's order.
+def shared_links(fabric: Fabric, workload: Workload, mode: Mode, *, detours: bool) -> tuple[str, ...]:
+    """The logical links that two flows of one collective can use at once, by name in the fabric's order.
 
-    Empty where every crossing has links of its own, whatever is chosen. With `detours` a mode on fixed paths may have
-    to leave them, as faults take links down. No other link is ever shared: each GPU sends to one GPU and receives from
-    one, and all other logical links are one GPU's own.
+    Empty where every flow has links of its own, whatever is chosen; flows of which one always ends before the other
+    begins are listed, too. With `detours` a mode on fixed paths may have to leave them, as faults take links down.
     """
-    fabric, choice = build_fabric(spec), MODES[mode]
-    used = {
-        sites: {link for path in (paths if choice.reroutes or detours else paths[:1]) for link in path.links}
-        for sites, paths in fabric.paths_between.items()
-    }
-    cycles = [fabric.site_cycle]  # the sites in the order in which a ring visits them
-    if choice.reembeds:
-        cycles = [(0, *rest) for rest in permutations(range(1, len(spec.gpus_per_site)))]
-    crossings = [list(pairwise((*cycle, 0))) for cycle in cycles]
-    together = {pair for ring in crossings if all(used[sites] for sites in ring) for pair in combinations(ring, 2)}
-    shared = set().union(*(used[a] & used[b] for a, b in together))
+    choosing = mode.reroutes or detours
+    if workload.is_ring and mode.reembeds:  # the sites may come in any order
+        cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
+        rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
+        joined = [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]
+    else:
+        joined = [_in_order(fabric, workload)]
+    shared = set().union(*(_used_twice(fabric, workload, placement, choosing) for placement in joined))
+    if mode.reembeds:  # any GPU of a site may stand where another did
+        alike = {_without_gpu(fabric, fabric.links[link]) for link in shared}
+        shared = {link.index for link in fabric.links if _without_gpu(fabric, link) in alike}
     return tuple(link.name for link in fabric.links if link.index in shared)
 
 
-def _edges(
-    router: Router, ring: Rings, rates_bps: Floats, *, chunk_bytes: int, reroutes: bool
+def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
+    """The pairs of sites that a ring crosses between."""
+    sites = fabric.gpu_sites[ring].tolist()
+    return {(a, b) for a, b in pairwise([*sites, sites[0]]) if a != b}
+
+
+def _used_twice(fabric: Fabric, workload: Workload, placement: Ranks, choosing: bool) -> set[int]:
+    """The links that two flows or more can take with this placement, over any path if `choosing`, or the fixed one."""
+    users: Counter[int] = Counter()
+    for begin, end in zip(*workload.schedule.ends, strict=True):
+        src, dst = int(placement[begin]), int(placement[end])
+        if src != dst:
+            paths = fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())
+            over = [path.index for path in (paths if choosing else paths[:1])] or [-1]
+            users.update({link for path in over for link in fabric.edge_links(src, dst, path)})
+    return {link for link, count in users.items() if count > 1}
+
+
+def _without_gpu(fabric: Fabric, link: LogicalLink) -> tuple[object, ...]:
+    """A link with its GPUs named by their site alone."""
+    sites = {gpu.name: gpu.site for gpu in fabric.gpus}
+    return link.kind, sites.get(link.src, link.src), sites.get(link.dst, link.dst)
+
+
+def _flows(
+    router: Router, placement: Ranks, rates_bps: Floats, *, workload: Workload, reroutes: bool
 ) -> tuple[npt.NDArray[np.int16], Floats, Floats]:
-    """Path, delay and rate of every ring edge, [K, n] each."""
-    after = np.roll(ring, -1, axis=1)
-    link = router.fabric.intra_index[ring, after]
-    _, column = np.nonzero(link < 0)
-    path = np.full(ring.shape, -1, dtype=np.int16)
+    """Path, delay and time per slot of every flow, [K, F] each."""
+    flows = workload.schedule.flows
+    src, dst = (placement[:, ends] for ends in workload.schedule.ends)
+    link = router.fabric.intra_index[src, dst]
+    path = np.full(link.shape, -1, dtype=np.int16)
     alpha_s = router.delays_s[link]
     rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-    # A ring crosses the WAN once per site; the crossings are taken one per ring, so that rows are conditions.
-    crossings = len(router.fabric.gpus_per_site)
-    for place in column.reshape(-1, crossings).T:
-        here = np.arange(len(ring))
-        src, dst = ring[here, place], after[here, place]
+    streams = np.array([isinstance(flow, Stream) for flow in flows])
+    crosses = (link < 0) & ~streams
+    # The crossings are taken one per collective, so that rows are conditions.
+    most = int(crosses.sum(axis=1).max(initial=0))
+    column = np.argsort(~crosses, axis=1, kind="stable")[:, :most]
+    for at in range(most):
+        here = np.flatnonzero(crosses[np.arange(len(link)), column[:, at]])
+        flow = column[here, at]
+        rates, ends = rates_bps if here.size == len(link) else rates_bps[here], (src[here, flow], dst[here, flow])
         if reroutes:
-            routes = router.best(rates_bps, src, dst, chunk_bytes=chunk_bytes)
+            routes = router.best(rates, *ends, chunk_bytes=workload.largest_message_bytes)
         else:
-            routes = router.fixed(rates_bps, src, dst)
-        path[here, place], alpha_s[here, place], rate_bps[here, place] = routes.path, routes.delay_s, routes.rate_bps
-    if (rate_bps <= 0).any():
-        at = tuple(np.argwhere(rate_bps <= 0)[0])
-        raise NoPathError(f"no way leads from rank {ring[at]} to rank {after[at]}")
-    return path, alpha_s, rate_bps
+            routes = router.fixed(rates, *ends)
+        path[here, flow], alpha_s[here, flow], rate_bps[here, flow] = routes.path, routes.delay_s, routes.rate_bps
+    if (rate_bps[:, ~streams] <= 0).any():
+        row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
+        raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
+    beta_s = 8 * workload.slot_bytes / rate_bps
+    alpha_s[:, streams], beta_s[:, streams] = 0, 1
+    return path, alpha_s, beta_s

@@ -91,13 +91,13 @@ class Prompt(CLI):  # type: ignore[misc]
         order = arguments.ring(self._fabric, line)
         if order is not None:
             self._testbed.set_ring(order)
-        print(text.ring(self._fabric, self._testbed.testbed.ring))
+        print(text.ring(self._fabric, self._testbed.testbed.placement))
 
     def do_paths(self, line: str) -> None:
         """paths: the WAN paths of the ring: what each would cost, and which is in use"""
         arguments.words(line, "paths alone", 0, 0)
         bed = self._testbed
-        print(text.paths(bed.state(), bed.testbed.ring, chunk_bytes=bed.chunk_bytes, scale=bed.scale))
+        print(text.paths(bed.state(), bed.testbed.placement, chunk_bytes=bed.chunk_bytes, scale=bed.scale))
 
     def do_mode(self, line: str) -> None:
         """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""

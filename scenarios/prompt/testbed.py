@@ -124,11 +124,11 @@ class InteractiveTestbed:
         """
         reembeds = self.mode.reembeds_at(self._since, self.reembed_every)
         routes = self.mode.routes_at(self._since, self.reembed_every)
-        self._arrange(self.mode, "best" if reembeds else self.testbed.ring, chunk_bytes, route=routes)
+        self._arrange(self.mode, "best" if reembeds else self.testbed.placement, chunk_bytes, route=routes)
         with self._risking():
             # Of the chunk that is carried, should it not divide by the scale.
             carried = self.scale.chunk_bytes(chunk_bytes) * self.scale.divisor
-            predicted_s = self.state().predicted_s(self.testbed.ring, chunk_bytes=carried)
+            predicted_s = self.state().predicted_s(self.testbed.placement, chunk_bytes=carried)
             if predicted_s > _LONGEST_S:
                 raise PromptError(
                     f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
@@ -211,7 +211,7 @@ class InteractiveTestbed:
         if self._broken:  # the packets that ended agents have left in the queues would delay it
             self.testbed.reshape(self.set_bps)
         with self._risking():
-            self.testbed.ring = ring
+            self.testbed.placement = ring
             if renews:
                 self.testbed.renew(chunk_bytes=chunk_bytes)
                 self._broken = False
@@ -226,7 +226,7 @@ class InteractiveTestbed:
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.choose_ring(replace(mode, reembeds=order == "best"), state.rates_bps)
+            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.rates_bps)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 

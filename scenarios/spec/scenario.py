@@ -21,7 +21,7 @@ from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.policies.decide import MODES, shared_wan_links
+from scenarios.policies.decide import MODES, shared_links
 from scenarios.spec import faults
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
@@ -161,10 +161,10 @@ class Scenario:
             if key not in (*_OUTERMOST, "run.seed")
         }
 
-    def shared_wan_links(self, mode: str) -> tuple[str, ...]:
-        """The WAN links, by name, that two crossings of a ring can use at once in a mode."""
+    def shared_links(self, mode: str) -> tuple[str, ...]:
+        """The logical links, by name, that two flows of a configuration's collective can use at once in a mode."""
         detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
-        return shared_wan_links(self.fabric, mode, detours=detours)
+        return shared_links(build_fabric(self.fabric), self.workload, MODES[mode], detours=detours)
 
 
 class Wrong(ValueError):
@@ -493,7 +493,7 @@ def _restored(kind: Kind, stored: Any) -> Any:
 
 def described(scenario: Scenario) -> list[dict[str, Any]]:
     """Every configuration as settings.json has it: what was swept, the value of every key, the fabric that its rows
-    refer to, and for each mode the WAN links that flows can share."""
+    refer to, its schedule, and for each mode the links that flows can share."""
     return [
         {
             "setting": index,
@@ -502,7 +502,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "columns": setting.columns,
             "values": plain_values(setting),
             "fabric": _described(build_fabric(setting.fabric)),
-            "shared_wan_links": {mode: list(setting.shared_wan_links(mode)) for mode in setting.run.modes},
+            "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
         }
         for index, setting in enumerate(scenario.settings())
     ]

@@ -20,7 +20,7 @@ from controller.routing.path_choice import Router
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Mode, choose_rings
+from scenarios.policies.decide import Mode, choose_placements
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
@@ -61,7 +61,8 @@ class Reconfiguration:
 class CollectiveRecord:
     """One collective as it was measured; all times are in ns.
 
-    `ring` is in the order of the ring, `path` the index in `Fabric.paths` for each of its edges, -1 within a site.
+    `placement` is the rank at each place of the schedule, `path` the index in `Fabric.paths` of each flow's path over
+    the WAN, -1 within a site.
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
@@ -72,7 +73,7 @@ class CollectiveRecord:
     """
 
     collective: int
-    ring: tuple[int, ...]
+    placement: tuple[int, ...]
     path: tuple[int, ...]
     reembedded: bool
     rerouted: bool
@@ -112,8 +113,8 @@ class Testbed:
     `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long. Raises
     the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
-    `delays_s`, [links], are the links' delays; `ring` is the ring of the next collective, rank by rank. After setting
-    it, call `join` before the next collective, and `route` if it needs other paths.
+    `delays_s`, [links], are the links' delays; `placement` is the rank at each place in the next collective. After
+    setting it, call `join` before the next collective, and `route` if it needs other paths.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Testbed:
         self.delays_s = self._conditions.delays_s
         self._router = Router(self.fabric, self.delays_s)
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
-        self.ring: tuple[int, ...] = ()
+        self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._stack = ExitStack()
 
@@ -211,7 +212,7 @@ class Testbed:
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
         change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
-        self._tell(f"collective {number}: the AllGather")
+        self._tell(f"collective {number}: the {self.setting.collective.kind}")
         return self.measure(
             number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
         )
@@ -220,14 +221,14 @@ class Testbed:
         """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
         every = self.setting.collective.reembed_every
         reembeds = mode.reembeds_at(number, every)
-        self._tell(f"collective {number}: the ring")
+        self._tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns()
-        embeds = reembeds or not self.ring
+        embeds = reembeds or not self.placement
         if embeds:
             try:
-                self.ring = self.choose_ring(mode, rates_bps)
+                self.placement = self.choose_placement(mode, rates_bps)
             except ValueError as error:  # too much is down
-                raise CollectiveError(f"no ring can be chosen: {error}") from None
+                raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
         routes = self.controller.alive() and (reroute or number == 0 or mode.routes_at(number, every))
         if routes:
@@ -266,7 +267,7 @@ class Testbed:
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
-            ring=self.ring,
+            placement=self.placement,
             path=path,
             reembedded=change.reembedded,
             rerouted=change.rerouted,
@@ -287,9 +288,9 @@ class Testbed:
 
     def join(self) -> None:
         """Make the connections of the ring, unless they are there."""
-        if self._joined != self.ring:
-            self._communicator.build_ring(self.ring)
-            self._joined = self.ring
+        if self._joined != self.placement:
+            self._communicator.build_ring(self.placement)
+            self._joined = self.placement
 
     def part(self) -> None:
         """Have new connections made before the next collective."""
@@ -306,7 +307,7 @@ class Testbed:
         self.part()
         self._tell("new agents")
         self._communicator = self._communicate(epoch=self._communicator.epoch)
-        if self.ring:
+        if self.placement:
             self.join()
 
     def kill_agents(self) -> None:
@@ -386,20 +387,20 @@ class Testbed:
         """Whether timers were later since the last call than the shaping allows for; never in virtual time."""
         return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
-    def choose_ring(self, mode: Mode, rates_bps: Floats) -> tuple[int, ...]:
-        """The ring of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError where there is none."""
-        size = self.setting.collective.chunk_bytes
-        (ring,) = choose_rings(self._router, rates_bps[None], mode=mode, chunk_bytes=size)
-        return tuple(int(rank) for rank in ring)
+    def choose_placement(self, mode: Mode, rates_bps: Floats) -> tuple[int, ...]:
+        """The placement of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError where there is
+        none."""
+        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=self.setting.workload)
+        return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats) -> int:
-        """Have the controller choose and install the paths of the ring's crossings; the OpenFlow messages it sent."""
+        """Have the controller choose and install the paths of the flows that cross; the OpenFlow messages it sent."""
         crossings = self._crossings()
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
             delays_s=self.delays_s.tolist(),
-            chunk_bytes=self.setting.collective.chunk_bytes,
+            chunk_bytes=self.setting.workload.largest_message_bytes,
             best=mode.reroutes,
         )
         self._asked = dict(zip(crossings, reply.paths, strict=True))
@@ -409,14 +410,17 @@ class Testbed:
         return tuple(self.setting.faults[index] for index in indices)
 
     def _edges(self) -> list[tuple[int, int]]:
-        return list(zip(self.ring, [*self.ring[1:], self.ring[0]], strict=True))
+        """The ranks that every flow joins."""
+        begins, ends = self.setting.workload.schedule.ends
+        return [(self.placement[src], self.placement[dst]) for src, dst in zip(begins, ends, strict=True)]
 
     def _crossings(self) -> list[tuple[int, int]]:
+        """The pairs of ranks in two sites that flows join, each once."""
         site = [gpu.site for gpu in self.fabric.gpus]
-        return [(src, dst) for src, dst in self._edges() if site[src] != site[dst]]
+        return list(dict.fromkeys((src, dst) for src, dst in self._edges() if site[src] != site[dst]))
 
     def _path(self) -> tuple[int, ...]:
-        """The path of every edge of the ring as the controller last answered, or the fixed one; -1 within a site."""
+        """The path of every flow as the controller last answered, or the fixed one; -1 within a site."""
         gpus, between = self.fabric.gpus, self.fabric.paths_between
         fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
         return tuple((fixed | self._asked).get(edge, -1) if edge in fixed else -1 for edge in self._edges())

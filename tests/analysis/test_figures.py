@@ -155,7 +155,7 @@ def test_a_second_swept_key_makes_panels_and_a_third_figures_named_by_it(tmp_pat
 def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
     def group(key, values):
         base = {"collective.chunk": 8_000_000, "conditions.wan_delay": 1e-5, "fabric.gpus": [4, 4]}
-        about = {"label": "x", "shared_wan_links": {}}
+        about = {"label": "x", "shared_links": {}}
         every = [
             Configuration(index=i, swept={key: value}, values=base | {key: value}, **about)
             for i, value in enumerate(values)

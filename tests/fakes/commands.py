@@ -53,11 +53,11 @@ class FakeTestbeds:
 
 def row(expected, k, faults=()):
     """What a testbed prints of collective k where everything is as expected."""
-    n = len(expected.ring)
+    n = len(expected.placement)
     return {
         "collective": k,
         "completion_s": expected.predicted_s,
-        "ring": expected.ring.tolist(),
+        "placement": expected.placement.tolist(),
         "path": expected.path.tolist(),
         "drops": 0,
         "reembedded": False,

@@ -94,7 +94,7 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
         conditions,
         delays_s=delays_s(conditions.fabric, setting.conditions),
         mode=MODES[mode],
-        chunk_bytes=setting.collective.chunk_bytes,
+        workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
         start=0,
         count=count,
@@ -102,10 +102,10 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
 
 
 def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
-    predicted = completion_s(plan.edge_alpha_s, plan.edge_beta_s)
+    predicted = completion_s(plan.alpha_s, plan.beta_s)
     chosen: dict[str, Any] = {
         "start": 0,
-        "ring": plan.ring.astype(np.int16),
+        "ring": plan.placement.astype(np.int16),
         "paths": plan.path.astype(np.int16),
         "reembedded": plan.reembedded,
         "rerouted": plan.rerouted,
@@ -125,9 +125,9 @@ def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off:
 def _transfers(plan: Decisions) -> np.ndarray:
     """The transfers of every collective, one after the other as the definition of the ring AllGather has them."""
     found = []
-    for k, ring in enumerate(plan.ring.tolist()):
+    for k, ring in enumerate(plan.placement.tolist()):
         free, arrived = dict.fromkeys(ring, 0.0), {(rank, rank): 0.0 for rank in ring}
-        edge = {rank: (plan.edge_alpha_s[k, i], plan.edge_beta_s[k, i]) for i, rank in enumerate(ring)}
+        edge = {rank: (plan.alpha_s[k, i], plan.beta_s[k, i]) for i, rank in enumerate(ring)}
         for move in ring_allgather(ring):
             alpha, beta = edge[move.src]
             handed = arrived[move.chunk, move.src]  # to the transport, where it waits for the chunk before it

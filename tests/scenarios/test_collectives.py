@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis.figures.busbw import crossovers
+from analysis.figures.busbw import Row, crossovers
 from scenarios.collectives import main
 
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
@@ -23,11 +23,11 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
     for line in found:
         # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
         transmission_s = 2 * (N - 1) * line["size"] / N / RATE
-        assert transmission_s < line["time_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
-        assert line["algbw"] == pytest.approx(line["size"] / line["time_s"])
+        assert transmission_s < line["predicted_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
+        assert line["algbw"] == pytest.approx(line["size"] / line["predicted_s"])
         assert line["busbw"] == pytest.approx(line["algbw"] * 2 * (N - 1) / N)
         assert line["shared_links"] == []
-        assert sum(line["critical_path"].values()) == pytest.approx(line["time_s"])
+        assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 
 
 def test_flows_that_share_a_link_are_named_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,14 +44,14 @@ def test_the_best_of_a_size_is_the_fastest_whose_flows_share_no_link(capsys: pyt
     marked = [row.split() for row in capsys.readouterr().out.splitlines() if row.endswith("best")]
     for size in {line["size"] for line in found}:
         alone = [line for line in found if line["size"] == size and not line["shared_links"]]
-        best = min(alone, key=lambda line: line["time_s"])
+        best = min(alone, key=lambda line: line["predicted_s"])
         assert [row[4] for row in marked if row[0] == f"{size:,}"] == [best["algorithm"]]
 
 
 def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> None:
-    rows = [("a", "base", size, busbw, False) for size, busbw in ((1, 5.0), (2, 5.0), (3, 5.0))]
-    rows += [("b", "base", size, busbw, False) for size, busbw in ((1, 4.0), (2, 6.0), (3, 7.0))]
-    rows += [("shares", "base", size, 99.0, True) for size in (1, 2, 3)]
+    rows = [Row("a", "base", size, busbw, False, False) for size, busbw in ((1, 5.0), (2, 5.0), (3, 5.0))]
+    rows += [Row("b", "base", size, busbw, False, False) for size, busbw in ((1, 4.0), (2, 6.0), (3, 7.0))]
+    rows += [Row("shares", "base", size, 99.0, False, True) for size in (1, 2, 3)]
     assert crossovers(rows) == [(2, ("a", "b"))]
 
 
@@ -65,10 +65,10 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--set", "fabric.gpus=7"], "fabric.gpus"),
         (["--modes", "best"], "best"),
         (["no-such-scenario"], "no-such-scenario"),
-        (["--export", "x.goal"], "7 algorithms"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--collectives", "0"], "--collectives"),
-        (["--export", "/no/such/x", "--algorithms", "ring", "--to", "8 kB"], "/no/such/x"),
+        (["--jobs", "0"], "--jobs"),
+        (["--set", "fault=[]", "--schedule", "/no/such/file.xml"], "/no/such/file.xml"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.policies.decide import MODES, Decisions, decide, shared_wan_links
+from hosts.collectives.kinds import Workload, workload
+from scenarios.policies.decide import MODES, Decisions, decide, shared_links
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -28,7 +29,11 @@ FABRICS["four sites, one link"] = build_fabric(
         wan=WanSpec(preset=None, routers=("X", "Y"), links=_OVER_ONE_LINK),
     )
 )
-PARTS = ("ring", "path", "edge_alpha_s", "edge_beta_s", "reembedded", "rerouted")
+PARTS = ("placement", "path", "alpha_s", "beta_s", "reembedded", "rerouted")
+
+
+def ring_allgather(fabric: Fabric) -> Workload:
+    return workload("allgather", "ring", sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
 
 
 def plan(fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, seed: int = 1) -> Decisions:
@@ -38,7 +43,7 @@ def plan(fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, 
         sampler(fabric, spec, seed=seed),
         delays_s=delays_s(fabric, spec),
         mode=MODES[mode],
-        chunk_bytes=CHUNK,
+        workload=ring_allgather(fabric),
         reembed_every=every,
         start=start,
         count=count,
@@ -64,7 +69,7 @@ def test_every_edge_is_what_its_links_make_it(name: str, mode: str) -> None:
     delays = delays_s(fabric, ConditionsSpec())
     by_ends = {(link.src, link.dst): link.index for link in fabric.links}
     for k in range(30):
-        ring = decisions.ring[k].tolist()
+        ring = decisions.placement[k].tolist()
         assert sorted(ring) == list(range(len(fabric.gpus)))
         assert ring[0] == 0
         assert (decisions.path[k] >= 0).sum() == len(fabric.gpus_per_site)
@@ -76,8 +81,8 @@ def test_every_edge_is_what_its_links_make_it(name: str, mode: str) -> None:
                 path = fabric.paths[index]
                 out, back = fabric.border_routers[path.src_br], fabric.border_routers[path.dst_br]
                 links = [by_ends[f"g{a}", out], *path.links, by_ends[back, f"g{b}"]]
-            assert decisions.edge_alpha_s[k, r] == pytest.approx(delays[links].sum(), rel=1e-12)
-            assert decisions.edge_beta_s[k, r] == 8 * CHUNK / rates[k, links].min()
+            assert decisions.alpha_s[k, r] == pytest.approx(delays[links].sum(), rel=1e-12)
+            assert decisions.beta_s[k, r] == 8 * CHUNK / rates[k, links].min()
 
 
 @pytest.mark.parametrize("name", FABRICS)
@@ -87,11 +92,11 @@ def test_a_mode_changes_what_it_says_and_nothing_else(name: str) -> None:
     base, ccl, wan, joint = (plan(fabric, mode, 0, 40) for mode in ("base", "ccl", "wan", "joint"))
     fixed_paths = {paths[0].index for paths in fabric.paths_between.values() if paths}
     for fixed in (base, wan):
-        assert (fixed.ring == np.arange(len(fabric.gpus))).all()
+        assert (fixed.placement == np.arange(len(fabric.gpus))).all()
         assert not fixed.reembedded.any()
     for embedded in (ccl, joint):
         assert (embedded.reembedded == every).all()
-        rings = embedded.ring.reshape(4, 10, -1)
+        rings = embedded.placement.reshape(4, 10, -1)
         assert (rings == rings[:, :1]).all()
         assert (rings[:, 0] != np.arange(len(fabric.gpus))).any()
     for still in (base, ccl):
@@ -110,7 +115,7 @@ def test_under_the_conditions_it_was_chosen_for_a_choice_is_no_slower(name: str)
     slowest = {}
     for mode in MODES:
         decisions = plan(fabric, mode, 0, 50, every=1)
-        slowest[mode] = (decisions.edge_alpha_s + decisions.edge_beta_s).max(axis=1)
+        slowest[mode] = (decisions.alpha_s + decisions.beta_s).max(axis=1)
     assert (slowest["wan"] <= slowest["base"]).all()
     assert (slowest["ccl"] <= slowest["base"]).all()
     assert (slowest["joint"] <= np.minimum(slowest["wan"], slowest["ccl"])).all()
@@ -118,7 +123,7 @@ def test_under_the_conditions_it_was_chosen_for_a_choice_is_no_slower(name: str)
 
 def test_a_site_too_large_for_the_exact_choice_is_refused_where_a_ring_is_chosen() -> None:
     large = build_fabric(FabricSpec(gpus_per_site=(13, 2)))
-    assert plan(large, "wan", 0, 2).ring.shape == (2, 15)
+    assert plan(large, "wan", 0, 2).placement.shape == (2, 15)
     with pytest.raises(ValueError, match="13 GPUs in a site"):
         plan(large, "joint", 0, 2)
 
@@ -132,10 +137,14 @@ def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
     return found
 
 
+def shared(name: str, mode: str, *, detours: bool) -> set[str]:
+    return set(shared_links(FABRICS[name], ring_allgather(FABRICS[name]), MODES[mode], detours=detours))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FABRICS)
 def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> None:
-    known = set(shared_wan_links(FABRICS[name].spec, mode, detours=False))
+    known = shared(name, mode, detours=False)
     seen = shared_when_run(FABRICS[name], mode, 300)
     assert seen <= known
     if mode == "base":  # the same ring and paths every time
@@ -154,4 +163,4 @@ def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> No
     ],
 )
 def test_which_links_can_be_shared(name: str, mode: str, detours: bool, links: set[str]) -> None:
-    assert set(shared_wan_links(FABRICS[name].spec, mode, detours=detours)) == links
+    assert shared(name, mode, detours=detours) == links

@@ -121,7 +121,7 @@ def test_the_prediction_is_the_engines(mode: str) -> None:
     plan = decide(
         FABRIC, drawn, delays_s=delays, mode=MODES[mode], chunk_bytes=chunk_bytes, reembed_every=10, start=0, count=1
     )
-    rates_bps, ring, used = drawn.rates_bps(0, 1)[0], plan.ring[0].tolist(), plan.path[0].tolist()
+    rates_bps, ring, used = drawn.rates_bps(0, 1)[0], plan.placement[0].tolist(), plan.path[0].tolist()
     routes = [[*edge, path, 1] for edge, path in zip(edges(ring), used, strict=True) if path >= 0]
     now = State(fabric=FABRIC, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
     ways = [now.way(src, dst) for src, dst in edges(ring)]

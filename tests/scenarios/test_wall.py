@@ -85,7 +85,7 @@ def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_
 def test_a_ring_demands_the_sum_of_its_edges_rates():
     # Chunks of 1 MB in 1 ms and in 2 ms are 8 and 4 Gbit/s: the second collective asks for most, 16 Gbit/s.
     edges_s = np.array([[2e-3, 2e-3], [1e-3, 1e-3]])
-    assert demand_bps(edges_s, chunk_bytes=10**6) == pytest.approx(16e9)
+    assert demand_bps(edges_s, slot_bytes=10**6) == pytest.approx(16e9)
 
 
 def test_half_of_what_is_carried_is_allowed():
