@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hosts.collectives import direct, doubling, hierarchical, ring, tree
-from hosts.collectives.schedule import Contents, Schedule, ScheduleError, dual, prove, sliced, then
+from hosts.collectives.schedule import Contents, Schedule, ScheduleError, Transfer, dual, prove, sliced, then
 
 Sites = tuple[int, ...]
 
@@ -118,6 +118,13 @@ class Workload:
     def largest_message_bytes(self) -> int:
         """The bytes of the largest message; paths are compared for it."""
         return max(1, round(max(task.amount for _, task in self.schedule.sends()) * self.slot_bytes))
+
+    def owner(self, transfer: Transfer) -> int:
+        """The place whose block a transfer begins with; -1 where contents mean nothing, and of one common block."""
+        if self.kind == MESSAGES or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
+            return -1
+        slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
+        return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
 
     @property
     def holds(self) -> Contents:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -136,11 +136,11 @@ class Scenario:
 
         A single number of GPUs is two sites of half as many each; other fabrics have theirs by site, "4+4+4+4 GPUs".
         """
-        chunk, sites = units.format_size(self.collective.chunk_bytes), self.fabric.gpus_per_site
+        sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
-        words = [f"{gpus} GPUs", chunk, units.format_delay(self.conditions.wan_delay_s)]
+        words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
         for key, value in self.at:
-            if key not in _OUTERMOST:
+            if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
                 written = KEYS[key].kind.write(value)
                 name = key.partition(".")[2].replace("_", " ")
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
@@ -149,6 +149,14 @@ class Scenario:
             scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
             words.append(f"wall clock{scaled}")
         return ", ".join(words)
+
+    @property
+    def _named(self) -> Iterator[str]:
+        """The collective in words, its kind where it is not the paper's, and its size."""
+        spec = self.collective
+        if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
+            yield f"{spec.kind} {spec.algorithm or ''}".strip()
+        yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
     @cached_property
     def columns(self) -> Mapping[str, Any]:
@@ -502,10 +510,20 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "columns": setting.columns,
             "values": plain_values(setting),
             "fabric": _described(build_fabric(setting.fabric)),
+            "schedule": _written(setting.workload),
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
         }
         for index, setting in enumerate(scenario.settings())
     ]
+
+
+def _written(workload: Workload) -> dict[str, Any]:
+    """A workload's schedule: of each flow the places it joins and its channel (of a stream its place and number), of
+    each transfer its flow, its slots or seconds, what it waits for, and the place whose block it begins with, if any.
+    """
+    flows = [list(astuple(flow)) for flow in workload.schedule.flows]
+    transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
+    return {"algorithm": workload.algorithm, "slot_bytes": workload.slot_bytes, "flows": flows, "transfers": transfers}
 
 
 def _described(fabric: Fabric) -> dict[str, Any]:
