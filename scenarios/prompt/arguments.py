@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from hosts.collectives.kinds import ALGORITHMS
 from scenarios.policies.decide import MODES
 from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.scenario import MAX_SEED
@@ -60,12 +61,19 @@ def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
     return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
-def size_count(line: str) -> tuple[int, int]:
-    """A chunk's bytes and a number of collectives."""
-    size, count = " ".join(words(line, "allgather SIZE [COUNT], such as allgather 64 MB 3", 1, _MANY)), "1"
-    if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", size):  # else a unit with a space before it
-        size, count = match.groups()
-    return _quantity(units.parse_size_bytes, size), whole(count, "a count", 1, MAX_COUNT)
+def collective(kind: str, line: str) -> tuple[int, int, str | None]:
+    """A block's bytes, a number of collectives, and the name of an algorithm of this kind, or None."""
+    usage = f"{kind} SIZE [COUNT] [ALGORITHM], such as {kind} 64 MB 3 {ALGORITHMS[kind][0]}"
+    *size, last = words(line, usage, 1, _MANY)
+    algorithm = None
+    if size and last.isascii() and last.replace("-", "").isalpha() and last not in units.SIZE.units:
+        algorithm = choice(last, f"algorithm of {kind}", ALGORITHMS[kind])
+    else:
+        size.append(last)
+    text, count = " ".join(size), "1"
+    if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", text):  # else a unit with a space before it
+        text, count = match.groups()
+    return _quantity(units.parse_size_bytes, text), whole(count, "a count", 1, MAX_COUNT), algorithm
 
 
 def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
@@ -194,6 +202,8 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
     }
     if verb == "link" and len(given) == 2:
         return ["up" if cable(*given) in dead else "down"]
+    if verb in ALGORITHMS:
+        return ALGORITHMS[verb] if given else []
     if verb in position:
         return position[verb][len(given)] if len(given) < len(position[verb]) else []
     return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []

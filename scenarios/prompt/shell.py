@@ -87,17 +87,19 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.delayed(self._fabric.links[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
 
     def do_ring(self, line: str) -> None:
-        """ring [ORDER|best|rank]: show or set the ring: ring best, ring 0 2 1 3 7 5 6 4"""
+        """ring [ORDER|best|rank]: show or set who stands at which place: ring best, ring 0 2 1 3 7 5 6 4"""
         order = arguments.ring(self._fabric, line)
         if order is not None:
             self._testbed.set_ring(order)
-        print(text.ring(self._fabric, self._testbed.testbed.placement))
+        bed = self._testbed.testbed
+        print((text.ring if bed.setting.workload.is_ring else text.places)(self._fabric, bed.placement))
 
     def do_paths(self, line: str) -> None:
-        """paths: the WAN paths of the ring: what each would cost, and which is in use"""
+        """paths: the WAN paths of the collective's flows: what each would cost, and which is in use"""
         arguments.words(line, "paths alone", 0, 0)
         bed = self._testbed
-        print(text.paths(bed.state(), bed.testbed.placement, chunk_bytes=bed.chunk_bytes, scale=bed.scale))
+        message_bytes = bed.testbed.setting.workload.largest_message_bytes
+        print(text.paths(bed.state(), bed.pairs, message_bytes=message_bytes, scale=bed.scale))
 
     def do_mode(self, line: str) -> None:
         """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""
@@ -107,18 +109,50 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.mode(self._testbed.mode, self._testbed.reembed_every))
 
     def do_allgather(self, line: str) -> None:
-        """allgather SIZE [COUNT]: run AllGathers: measured, predicted, ratio; Ctrl-C aborts"""
-        chunk_bytes, count = arguments.size_count(line)
+        """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""
+        self._run("allgather", line)
+
+    def do_reducescatter(self, line: str) -> None:
+        """reducescatter SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all blocks of its own"""
+        self._run("reducescatter", line)
+
+    def do_allreduce(self, line: str) -> None:
+        """allreduce SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all buffers"""
+        self._run("allreduce", line)
+
+    def do_alltoall(self, line: str) -> None:
+        """alltoall SIZE [COUNT] [ALGORITHM]: every GPU sends a block to every other"""
+        self._run("alltoall", line)
+
+    def do_broadcast(self, line: str) -> None:
+        """broadcast SIZE [COUNT] [ALGORITHM]: every GPU gets g0's block"""
+        self._run("broadcast", line)
+
+    def do_reduce(self, line: str) -> None:
+        """reduce SIZE [COUNT] [ALGORITHM]: g0 gets the sum of all blocks"""
+        self._run("reduce", line)
+
+    def do_gather(self, line: str) -> None:
+        """gather SIZE [COUNT] [ALGORITHM]: g0 gets every GPU's block"""
+        self._run("gather", line)
+
+    def do_scatter(self, line: str) -> None:
+        """scatter SIZE [COUNT] [ALGORITHM]: every GPU gets its block of g0's"""
+        self._run("scatter", line)
+
+    def _run(self, kind: str, line: str) -> None:
+        """Run collectives of a kind: measured, predicted, ratio; Ctrl-C aborts."""
+        chunk_bytes, count, algorithm = arguments.collective(kind, line)
         try:
             for _ in range(count):
-                print(text.collective(*self._testbed.allgather(chunk_bytes)), flush=True)
+                print(text.collective(kind, *self._testbed.run(kind, chunk_bytes, algorithm)), flush=True)
         except KeyboardInterrupt:
-            print("\naborted; the next AllGather has new agents")
+            print("\naborted; the next collective has new agents")
             return
         scale = self._testbed.scale
         if scale.divisor > 1:
-            carried = text.size(scale.chunk_bytes(chunk_bytes))
-            print(f"rate scale {scale}: chunks of {carried} were carried at {scale} of the rates; times are real")
+            size = text.size(scale.chunk_bytes(chunk_bytes))
+            print(f"rate scale {scale}: blocks of {size} were carried at {scale} of the rates; times are real")
 
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, readable"""

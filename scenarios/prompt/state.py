@@ -1,7 +1,7 @@
 """The state of the network at the prompt: which WAN paths are in force, their rates and delays, and the model's
-prediction for a ring under them. Pure.
+prediction for a collective under them. Pure.
 
-Rates and chunks are the scenario's, before the rate scale.
+Rates and sizes are the scenario's, before the rate scale.
 """
 
 import math
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.alpha_beta import completion_s
+from analysis.model.max_plus import completion_s
 from controller.routing.paths import Ways
+from hosts.collectives.schedule import Schedule
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import Cables, cable, failed_links
 
@@ -29,9 +30,9 @@ class Way:
     delay_s: float
     rate_bps: float
 
-    def cost_s(self, chunk_bytes: int) -> float:
-        """The time of a chunk over it, s; infinity where a link of it is down."""
-        return self.delay_s + 8 * chunk_bytes / self.rate_bps if self.rate_bps else math.inf
+    def cost_s(self, message_bytes: int) -> float:
+        """The time of a message over it, s; infinity where a link of it is down."""
+        return self.delay_s + 8 * message_bytes / self.rate_bps if self.rate_bps else math.inf
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,17 +85,22 @@ class State:
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
         return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
-    def predicted_s(self, ring: Sequence[int], *, chunk_bytes: float) -> float:
-        """The model's time of an AllGather along a ring all of whose ways are up, s."""
-        ways = [self.way(src, dst) for src, dst in edges(ring)]
+    def predicted_s(self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float) -> float:
+        """The model's time of a collective with slots of so many bytes, all of whose ways are up, s."""
+        ways = [self.way(src, dst) for src, dst in pairs(schedule, placement)]
         alpha_s = np.array([[way.delay_s for way in ways]])
-        beta_s = np.array([[8 * chunk_bytes / way.rate_bps for way in ways]])
-        return float(completion_s(alpha_s, beta_s)[0])
+        beta_s = np.array([[8 * slot_bytes / way.rate_bps for way in ways]])
+        return float(completion_s(schedule.transfers, alpha_s, beta_s)[0])
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:
     """The failed cables by the controller's status."""
     return frozenset(cable(a, b) for a, b in status["dead"])
+
+
+def pairs(schedule: Schedule, placement: Sequence[int]) -> list[tuple[int, int]]:
+    """The ranks that each flow of a schedule leads from and to."""
+    return [(placement[src], placement[dst]) for src, dst in zip(*schedule.ends, strict=True)]
 
 
 def edges(ring: Sequence[int]) -> list[tuple[int, int]]:

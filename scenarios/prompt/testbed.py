@@ -1,4 +1,4 @@
-"""The testbed at the prompt: its conditions, mode, ring, paths and collectives, changed by one command at a time."""
+"""The testbed at the prompt: conditions, mode, placement, paths and collectives, changed by one command at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hosts.collectives.kinds import Workload
+from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.state import State, dead_cables, edges
+from scenarios.prompt.state import State, dead_cables, pairs
+from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
@@ -25,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 _STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
 _LONGEST_S = 50.0  # the agents wait a little longer for one another
-_COPIES = 4  # of a chunk that a GPU has at once: its own, the one that arrives, and TCP's on either side
+_COPIES = 4  # of a buffer over all GPUs: what arrives, what is kept, and TCP's on either side
 
 
 class InteractiveTestbed:
@@ -39,10 +42,11 @@ class InteractiveTestbed:
     def __init__(self, testbed: Testbed) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = MODES["base"]
+        self._given = self.collective  # the scenario's
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
-        self._since = 0  # collectives since the mode or the ring was set
+        self._since = 0  # collectives since the mode or the placement was set
         self._broken = False  # new agents are needed
         kinds = [link.kind for link in self.fabric.links]
         self._sent_files = {
@@ -55,13 +59,18 @@ class InteractiveTestbed:
         self.set_mode("base")
 
     @property
-    def chunk_bytes(self) -> int:
-        """The chunk of the last AllGather, or the scenario's."""
-        return self.testbed.setting.collective.chunk_bytes
+    def collective(self) -> CollectiveSpec:
+        """The last collective, or the scenario's."""
+        return self.testbed.setting.collective
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The ranks that each flow of that collective leads from and to."""
+        return pairs(self.testbed.setting.workload.schedule, self.testbed.placement)
 
     @property
     def reembed_every(self) -> int:
-        """After how many AllGathers a mode that re-embeds chooses the ring again."""
+        """After how many collectives a mode that re-embeds chooses the placement again."""
         return self.testbed.setting.collective.reembed_every
 
     def state(self) -> State:
@@ -106,33 +115,38 @@ class InteractiveTestbed:
         return self.testbed.platform.late_s / TELLING
 
     def set_mode(self, name: str) -> None:
-        """Put a mode in force, and choose ring and paths by it under the conditions there are."""
+        """Put a mode in force, and choose placement and paths by it under the conditions there are."""
         mode = MODES[name]
-        self._arrange(mode, "best" if mode.reembeds else "rank", self.chunk_bytes)
+        self._arrange(mode, "best" if mode.reembeds else "rank", self.collective)
         self.mode, self._since = mode, 0
 
     def set_ring(self, order: str | Sequence[int]) -> None:
         """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
-        self._arrange(self.mode, order, self.chunk_bytes)
+        self._arrange(self.mode, order, self.collective)
         self._since = 1  # a mode that re-embeds keeps it until its next time
 
-    def allgather(self, chunk_bytes: int) -> tuple[CollectiveRecord, float]:
-        """Run one AllGather in the mode that is in force; return its record and the model's prediction, s.
+    def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
+        """Run one collective in the mode that is in force; return its record and the model's prediction, s.
 
-        If it ends early, by KeyboardInterrupt too, so do the agents. Raises PromptError at once where the ring has an
-        edge without a path.
+        `algorithm` None is the scenario's, or the first of another kind. If it ends early, by KeyboardInterrupt too, so
+        do the agents. Raises PromptError at once where a flow has no path.
         """
-        reembeds = self.mode.reembeds_at(self._since, self.reembed_every)
-        routes = self.mode.routes_at(self._since, self.reembed_every)
-        self._arrange(self.mode, "best" if reembeds else self.testbed.placement, chunk_bytes, route=routes)
+        sized = replace(self._given, chunk_bytes=chunk_bytes, size_bytes=None)
+        if kind != sized.kind or algorithm not in (None, sized.algorithm):
+            sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
+        order = self._order(sized)
+        routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
+        self._arrange(self.mode, order, sized, route=routes)
         with self._risking():
-            # Of the chunk that is carried, should it not divide by the scale.
-            carried = self.scale.chunk_bytes(chunk_bytes) * self.scale.divisor
-            predicted_s = self.state().predicted_s(self.testbed.placement, chunk_bytes=carried)
+            # Of the slots that are carried, should they not divide by the scale.
+            slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
+            predicted_s = self.state().predicted_s(
+                self.testbed.setting.workload.schedule, self.testbed.placement, slot_bytes=slot_bytes
+            )
             if predicted_s > _LONGEST_S:
                 raise PromptError(
                     f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
-                    "allowed is a smaller chunk, or higher rates"
+                    "allowed is a smaller size, or higher rates"
                 )
             before = self._sent()
             self.testbed.drops()
@@ -142,6 +156,13 @@ class InteractiveTestbed:
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         return row, predicted_s
+
+    def _order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
+        """What places are to be given by: the mode, or the placement that there is where it suits the collective."""
+        if self.mode.reembeds_at(self._since, self.reembed_every):
+            return "best"
+        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
+        return self.testbed.placement if same else "best" if self.mode.reembeds else "rank"
 
     def set_cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
@@ -189,58 +210,64 @@ class InteractiveTestbed:
         self.testbed.change(rates_bps)
         self.set_bps = rates_bps
 
-    def _arrange(self, mode: Mode, order: str | Sequence[int], chunk_bytes: int, *, route: bool = True) -> None:
-        """Connect this ring, the "best" one or the one in "rank" order, and have its paths chosen by the mode.
+    def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, route: bool = True) -> None:
+        """Connect the GPUs for this collective, placed so, by "rank", or "best", and have the mode choose the paths.
 
-        Raises PromptError, and changes nothing, where the failed cables leave an edge without a path, or no ring.
+        Raises PromptError, and changes nothing, where the failed cables leave a flow without a path, or no placement.
         """
         state = self.state()
-        ring = self._ring(state, mode, order)
-        reason = text.unreachable(self.fabric, edges(ring), state.dead)
+        try:
+            workload = workload_of(wanted, self.fabric.gpus_per_site)
+        except ScheduleError as error:
+            raise PromptError(str(error)) from None
+        placement = self._placement(state, mode, order, workload)
+        flows = pairs(workload.schedule, placement)
+        reason = text.unreachable(self.fabric, flows, state.dead)
         if reason:
             raise PromptError(reason)
         # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
-        back = [(dst, src) for src, dst in edges(ring) if (dst, src) not in edges(ring)]
+        back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
         if route:
             _check_ways(replace(state, status={**state.status, "routes": []}), back)
         else:
-            _check_ways(state, edges(ring) + back)
-        renews = self._broken or chunk_bytes != self.chunk_bytes
+            _check_ways(state, flows + back)
+        renews = self._broken or wanted != self.collective
         if renews:
-            self._check_size(chunk_bytes)
+            self._check_size(workload)
         if self._broken:  # the packets that ended agents have left in the queues would delay it
             self.testbed.reshape(self.set_bps)
         with self._risking():
-            self.testbed.placement = ring
+            self.testbed.placement = placement
             if renews:
-                self.testbed.renew(chunk_bytes=chunk_bytes)
+                self.testbed.renew(wanted)
                 self._broken = False
             self.testbed.join()
             if route:
                 self.testbed.route(mode, self.set_bps)
 
-    def _ring(self, state: State, mode: Mode, order: str | Sequence[int]) -> tuple[int, ...]:
+    def _placement(self, state: State, mode: Mode, order: str | Sequence[int], workload: Workload) -> tuple[int, ...]:
         if not isinstance(order, str):
             return tuple(order)
         groups = cut_off(self.fabric, state.dead) if order == "best" else ()
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.rates_bps)
+            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.rates_bps, workload)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 
-    def _check_size(self, chunk_bytes: int) -> None:
-        """Raise PromptError where the scaled chunk is empty, or larger than the memory allows."""
+    def _check_size(self, workload: Workload) -> None:
+        """Raise PromptError where a scaled slot is empty, or the buffers are larger than the memory allows."""
         try:
-            carried = self.scale.chunk_bytes(chunk_bytes)
+            needs = carried(workload, self.scale).slot_bytes * workload.schedule.slots
         except ScaleError as error:
             raise PromptError(str(error)) from None
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        room = int(fields["MemAvailable"].split()[0]) * 1024 // (_COPIES * len(self.fabric.gpus))
-        if carried > room:
-            most = format_size(room * self.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"{format_size(chunk_bytes)} does not fit the memory there is: allowed is up to {most}")
+        room = int(fields["MemAvailable"].split()[0]) * 1024
+        if needs * _COPIES > room:
+            text_size = format_size(needs * self.scale.divisor)
+            most = format_size(room // _COPIES * self.scale.divisor // 10**6 * 10**6)
+            raise PromptError(f"buffers of {text_size} do not fit the memory there is: allowed is up to {most}")
 
     @contextmanager
     def _risking(self) -> Iterator[None]:

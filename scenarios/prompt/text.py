@@ -81,23 +81,23 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
         for link in state.fabric.links
         if link.kind == "wan"
     ]
-    headings = ("link", "available", "delay", "last AllGather", "all AllGathers")
+    headings = ("link", "available", "delay", "last collective", "all collectives")
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
 
-def paths(state: State, ring: Sequence[int], *, chunk_bytes: int, scale: RateScale) -> str:
-    """The WAN paths of every crossing of a ring, cheapest first, with what a chunk costs over each."""
-    crossings = [(src, dst) for src, dst in edges(ring) if crosses(state.fabric, src, dst)]
-    lines = [line for src, dst in crossings for line in _crossing(state, src, dst, chunk_bytes)]
+def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int, scale: RateScale) -> str:
+    """The WAN paths of every flow that crosses, cheapest first, with what the largest message costs over each."""
+    crossings = dict.fromkeys((src, dst) for src, dst in flows if crosses(state.fabric, src, dst))
+    lines = [line for src, dst in crossings for line in _crossing(state, src, dst, message_bytes)]
     return "\n".join([*lines, *scale_note(scale)])
 
 
-def _crossing(state: State, src: int, dst: int, chunk_bytes: int) -> list[str]:
+def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
     """The paths of one crossing: the cheapest, the one in use, and how many more there are."""
     fabric, in_use = state.fabric, state.path(src, dst)
     ways = {path.index: state.way(src, dst, path.index) for path in candidates(fabric, src, dst)}
     fixed = next(iter(ways))
-    order = sorted(ways, key=lambda path: ways[path].cost_s(chunk_bytes))
+    order = sorted(ways, key=lambda path: ways[path].cost_s(message_bytes))
     shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path == in_use]
     rows = []
     for path in shown:
@@ -106,9 +106,9 @@ def _crossing(state: State, src: int, dst: int, chunk_bytes: int) -> list[str]:
         marks = ["in use"] * (path == in_use and not down) + ["fixed"] * (path == fixed)
         if down:
             marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")
-        cost = "-" if down else duration(way.cost_s(chunk_bytes))
+        cost = "-" if down else duration(way.cost_s(message_bytes))
         rows.append((fabric.paths[path].name, rate(way.rate_bps), delay(way.delay_s), cost, ", ".join(marks)))
-    headings = (f"g{src} > g{dst}", "slowest link", "delay", f"{format_size(chunk_bytes)} chunk", "")
+    headings = (f"g{src} > g{dst}", "slowest link", "delay", f"{format_size(message_bytes)}", "")
     lines = table(headings, rows, numbers=range(1, 4))
     if len(order) > len(shown):
         lines.append(f"and {len(order) - len(shown)} dearer ones")
@@ -127,11 +127,16 @@ def ring(fabric: Fabric, order: Sequence[int]) -> str:
     return f"{text}\nit crosses the WAN {crossings} times; {alone}"
 
 
+def places(fabric: Fabric, placement: Sequence[int]) -> str:
+    """Which GPU stands at which place of a schedule that is not a ring."""
+    return f"places 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in placement)}"
+
+
 def mode(mode: Mode, reembed_every: int) -> str:
     """A mode, and what it chooses when."""
-    anew = f"re-embedded at the next AllGather and every {reembed_every}th"
-    over = "chosen anew for every AllGather" if mode.reroutes else "fixed"
-    return f"{mode.name}: the ring {anew if mode.reembeds else 'fixed'}, WAN paths {over}"
+    anew = f"re-embedded at the next collective and every {reembed_every}th"
+    over = "chosen anew for every collective" if mode.reroutes else "fixed"
+    return f"{mode.name}: the GPUs {anew if mode.reembeds else 'in fixed places'}, WAN paths {over}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
@@ -155,12 +160,12 @@ def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: flo
     return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
 
 
-def collective(record: CollectiveRecord, predicted_s: float) -> str:
-    """One AllGather: measured, predicted, and their ratio."""
+def collective(kind: str, record: CollectiveRecord, predicted_s: float) -> str:
+    """One collective: measured, predicted, and their ratio."""
     drops = f", {record.drops} packets dropped" if record.drops else ""
     late = " (this machine was too busy to keep time)" if record.late else ""
     return (
-        f"AllGather {record.collective}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
+        f"{kind} {record.collective}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
         f"ratio {record.completion_s / predicted_s:.3f}{drops}{late}"
     )
 

@@ -17,10 +17,12 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
+from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Mode, choose_placements
+from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
@@ -226,7 +228,7 @@ class Testbed:
         embeds = reembeds or not self.placement
         if embeds:
             try:
-                self.placement = self.choose_placement(mode, rates_bps)
+                self.placement = self.choose_placement(mode, rates_bps, self.setting.workload)
             except ValueError as error:  # too much is down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
@@ -296,13 +298,13 @@ class Testbed:
         """Have new connections made before the next collective."""
         self._joined = ()
 
-    def renew(self, *, chunk_bytes: int | None = None) -> None:
-        """Start all agents anew, for chunks of another size if given, and connect the ring that there was, if any.
+    def renew(self, collective: CollectiveSpec | None = None) -> None:
+        """Start all agents anew, for another collective if given, and make the connections that there were, if any.
 
         Raises CollectiveError.
         """
-        if chunk_bytes is not None:
-            self.setting = replace(self.setting, collective=replace(self.setting.collective, chunk_bytes=chunk_bytes))
+        if collective is not None:
+            self.setting = replace(self.setting, collective=collective)
         self._hang_up()
         self.part()
         self._tell("new agents")
@@ -387,10 +389,9 @@ class Testbed:
         """Whether timers were later since the last call than the shaping allows for; never in virtual time."""
         return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
-    def choose_placement(self, mode: Mode, rates_bps: Floats) -> tuple[int, ...]:
-        """The placement of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError where there is
-        none."""
-        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=self.setting.workload)
+    def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
+        """The placement of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError for none."""
+        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload)
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats) -> int:

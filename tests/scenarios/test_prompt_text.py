@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.model.max_plus import completion_s
 from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, tag
 from controller.routing.path_choice import Router
 from scenarios.policies.decide import MODES, decide
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
-from scenarios.prompt.state import State, edges
+from scenarios.prompt.state import State, edges, pairs
+from scenarios.spec.collective import CollectiveSpec, workload_of
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
@@ -32,7 +35,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "wan": lambda line: arguments.words(line, "wan alone", 0, 0),
     "resample": arguments.seed,
     "mode": arguments.mode,
-    "allgather": arguments.size_count,
+    "allgather": partial(arguments.collective, "allgather"),
+    "broadcast": partial(arguments.collective, "broadcast"),
     "rate": lambda line: arguments.link_rate(FABRIC, line),
     "delay": lambda line: arguments.link_delay(FABRIC, line),
     "ring": lambda line: arguments.ring(FABRIC, line),
@@ -63,7 +67,9 @@ def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rat
         ("delay s0b0>s1b0 5 ms", (LINK["s0b0>s1b0"], 0.005)),
         ("ring best", "best"),
         ("ring g7,g6,g5,g4 3 2 1 0", tuple(range(7, -1, -1))),
-        ('allgather "8 MiB" 10', (8 << 20, 10)),
+        ('allgather "8 MiB" 10', (8 << 20, 10, None)),
+        ("broadcast 8 MB chain", (8_000_000, 1, "chain")),
+        ("broadcast 8 MB 3 double-tree", (8_000_000, 3, "double-tree")),
         ("switch s0b1 start", ("s0b1", True)),
         ("capture s0b0>s1b0 wan.pcap", (LINK["s0b0>s1b0"], "wan.pcap")),
         ("capture stop", None),
@@ -89,6 +95,8 @@ def test_a_line_is_read_as_values(line: str, value: object) -> None:
         ("mode bse", "base, ccl, wan, joint (did you mean base?)"),
         ("allgather 8", '"8"'),
         ("allgather 8 MB 0", '"0"'),
+        ("allgather 8 MB chain", "ring, halving-doubling"),
+        ("broadcast chain", "chain"),
         ("switch s0b1 stopp", "stop"),
         ("capture s0b0>s1b0 /etc/passwd", "/etc/passwd"),
         ("iperf g0 g0", "g0"),
@@ -114,22 +122,27 @@ def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
         assert str(error) and "\n" not in str(error)
 
 
+@pytest.mark.parametrize("kind", ["allgather", "alltoall", "broadcast"])
 @pytest.mark.parametrize("mode", sorted(MODES))
-def test_the_prediction_is_the_engines(mode: str) -> None:
-    conditions, chunk_bytes = ConditionsSpec(wan_delay_s=1e-3), 8_000_000
+def test_the_prediction_is_the_engines(mode: str, kind: str) -> None:
+    conditions, repeated = ConditionsSpec(wan_delay_s=1e-3), workload_of(CollectiveSpec(kind=kind), (4, 4))
     drawn, delays = sampler(FABRIC, conditions, seed=3), delays_s(FABRIC, conditions)
     plan = decide(
-        FABRIC, drawn, delays_s=delays, mode=MODES[mode], chunk_bytes=chunk_bytes, reembed_every=10, start=0, count=1
+        FABRIC, drawn, delays_s=delays, mode=MODES[mode], workload=repeated, reembed_every=10, start=0, count=1
     )
-    rates_bps, ring, used = drawn.rates_bps(0, 1)[0], plan.placement[0].tolist(), plan.path[0].tolist()
-    routes = [[*edge, path, 1] for edge, path in zip(edges(ring), used, strict=True) if path >= 0]
+    rates_bps, placement, used = drawn.rates_bps(0, 1)[0], plan.placement[0].tolist(), plan.path[0].tolist()
+    flows = pairs(repeated.schedule, placement)
+    routes = [[*ends, path, 1] for ends, path in zip(flows, used, strict=True) if path >= 0]
     now = State(fabric=FABRIC, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
-    ways = [now.way(src, dst) for src, dst in edges(ring)]
-    assert [way.delay_s for way in ways] == pytest.approx(plan.edge_alpha_s[0])
-    assert [8 * chunk_bytes / way.rate_bps for way in ways] == pytest.approx(plan.edge_beta_s[0])
-    src, dst = next(edge for edge, path in zip(edges(ring), used, strict=True) if path >= 0)
-    chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=chunk_bytes)
-    cheapest = text.paths(now, ring, chunk_bytes=chunk_bytes, scale=RateScale()).splitlines()[1]
+    ways = [now.way(src, dst) for src, dst in flows]
+    assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
+    assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
+    predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)
+    assert predicted_s == pytest.approx(completion_s(repeated.schedule.transfers, plan.alpha_s, plan.beta_s)[0])
+    src, dst = next(ends for ends, path in zip(flows, used, strict=True) if path >= 0)
+    size = repeated.largest_message_bytes
+    chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=size)
+    cheapest = text.paths(now, flows, message_bytes=size, scale=RateScale()).splitlines()[1]
     assert cheapest.startswith(FABRIC.paths[chosen.path[0]].name)
     assert ("in use" in cheapest) == (chosen.path[0] == now.path(src, dst))
 
@@ -148,12 +161,12 @@ def test_failed_links_are_shown_and_never_in_use() -> None:
     assert (now.set_bps == 5e10).all()
     wan = text.wan(now, last_bytes={}, all_bytes={}, scale=RateScale())
     assert [line.split()[0] for line in wan.splitlines() if "down" in line] == ["s0b0>s1b0", "s1b0>s0b0"]
-    lines = text.paths(now, range(8), chunk_bytes=8_000_000, scale=RateScale()).splitlines()
+    lines = text.paths(now, edges(range(8)), message_bytes=8_000_000, scale=RateScale()).splitlines()
     there, back = lines[:5], lines[5:]
     assert there[1].startswith("s0b0>s1b1") and back[1].startswith("s1b1>s0b0") and "in use" in back[1]
     assert all("down" in line and "in use" not in line and "ms" not in line for line in (*there[2:], *back[2:]))
     assert all("g3>s0b1" in line for line in there if line.startswith("s0b1"))
-    everything = text.paths(state(rate_bps=0.0), range(8), chunk_bytes=8_000_000, scale=RateScale())
+    everything = text.paths(state(rate_bps=0.0), edges(range(8)), message_bytes=8_000_000, scale=RateScale())
     assert "from g3 to g4" in everything and "from g7 to g0" in everything and "in use" not in everything
 
 
