@@ -1,7 +1,7 @@
-"""Runs inside the VM: PyTorch's all_gather over Gloo on a testbed's hosts, beside an AllGather of the project's own.
+"""Runs inside the VM: PyTorch's collectives over Gloo on a testbed's hosts, beside the project's own of the same kind.
 
-``gloo.py SCENARIO TORCH_PYTHON`` prints one JSON object: the time of the project's first collective in mode base, the
-model's for it, and the times of PyTorch's, one after the other, under the same conditions. ``gloo.py ranks`` is what
+``gloo.py SCENARIO TORCH_PYTHON`` prints one JSON object: by kind, the time of the project's own collective in mode
+base and the times of PyTorch's, one after the other, under the same conditions. ``gloo.py ranks`` is what
 TORCH_PYTHON runs: it forks a process for every rank, of what stands on stdin, each in its host's network namespace.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROUNDS = 3
+KINDS = ("allgather", "allreduce", "broadcast", "alltoall")
 PORT = 29500
 CLONE_NEWNET = 0x40000000
 
@@ -25,24 +26,31 @@ def now_ns() -> int:
 
 def ours(scenario: str, python: str) -> None:
     from scenarios.policies.decide import MODES
+    from scenarios.spec.collective import CollectiveSpec
     from scenarios.spec.load import load_scenario
     from scenarios.testbed.testbed import Testbed
 
+    found = {}
     with Testbed(load_scenario(scenario)) as testbed:
-        (row,) = testbed.run(MODES["base"], count=1)
+        chunk_bytes = testbed.setting.collective.chunk_bytes
+        for kind in KINDS:
+            testbed.renew(CollectiveSpec(kind=kind, chunk_bytes=chunk_bytes))
+            found[kind] = testbed.collective(MODES["base"], 0).completion_s
         hosts = [
             {"pid": pid, "address": gpu.ip, "interface": gpu.interface}
             for gpu, pid in zip(testbed.fabric.gpus, testbed.network.host_pids, strict=True)
         ]
-        spec = {"hosts": hosts, "bytes": testbed.setting.collective.chunk_bytes}
+        spec = {"hosts": hosts, "bytes": chunk_bytes}
         said = subprocess.run(
             [python, __file__, "ranks"], input=json.dumps(spec), stdout=subprocess.PIPE, text=True, check=True
         ).stdout
     reports = [json.loads(line) for line in said.splitlines()]
     assert sorted(report["rank"] for report in reports) == list(range(len(hosts)))
-    rounds = zip(*(report["rounds"] for report in reports), strict=True)
-    times_s = [(max(end for _, end in times) - min(start for start, _ in times)) / 1e9 for times in rounds]
-    print(json.dumps({"ours_s": row.completion_s, "gloo_s": times_s, "right": all(r["right"] for r in reports)}))
+    for kind in KINDS:
+        rounds = zip(*(report[kind] for report in reports), strict=True)
+        times_s = [(max(end for _, end in times) - min(start for start, _ in times)) / 1e9 for times in rounds]
+        right = all(report["right"][kind] for report in reports)
+        print(json.dumps({"kind": kind, "ours_s": found[kind], "gloo_s": times_s, "right": right}))
 
 
 def ranks(spec: dict[str, Any]) -> None:
@@ -67,23 +75,45 @@ def ranks(spec: dict[str, Any]) -> None:
 
 
 def one_rank(torch: Any, rank: int, spec: dict[str, Any]) -> dict[str, Any]:
-    """What a user's program does: join the group, and gather a tensor of every rank's."""
-    distributed, n = torch.distributed, len(spec["hosts"])
+    """What a user's program does: join the group, and run each kind of collective a few times."""
+    distributed, n, size = torch.distributed, len(spec["hosts"]), spec["bytes"]
     os.environ["GLOO_SOCKET_IFNAME"] = spec["hosts"][rank]["interface"]
     master = f"tcp://{spec['hosts'][0]['address']}:{PORT}"
     distributed.init_process_group("gloo", init_method=master, rank=rank, world_size=n)
-    own = torch.full((spec["bytes"],), rank, dtype=torch.uint8)
-    gathered = [torch.zeros(spec["bytes"], dtype=torch.uint8) for _ in range(n)]
-    rounds = []
-    for _ in range(ROUNDS):
-        distributed.barrier()
-        start_ns = now_ns()
-        distributed.all_gather(gathered, own)
-        rounds.append((start_ns, now_ns()))
-    right = all(bool((tensor == sender).all()) for sender, tensor in enumerate(gathered))
+    own = torch.full((size,), rank, dtype=torch.uint8)
+    gathered = [torch.zeros(size, dtype=torch.uint8) for _ in range(n)]
+    summed = torch.zeros(n * size // 4, dtype=torch.int32)
+    spread = torch.zeros(size, dtype=torch.uint8)
+    sent = torch.full((n * size,), rank, dtype=torch.uint8)
+    exchanged = torch.zeros(n * size, dtype=torch.uint8)
+    calls = {
+        "allgather": lambda: distributed.all_gather(gathered, own),
+        "allreduce": lambda: distributed.all_reduce(summed),
+        "broadcast": lambda: distributed.broadcast(spread, 0),
+        "alltoall": lambda: distributed.all_to_all_single(exchanged, sent),
+    }
+    found: dict[str, Any] = {kind: [] for kind in calls}
+    for kind, call in calls.items():
+        for _ in range(ROUNDS):
+            summed.fill_(rank + 1)
+            spread.fill_(0 if rank else 7)
+            distributed.barrier()
+            start_ns = now_ns()
+            call()
+            found[kind].append((start_ns, now_ns()))
+            if kind == "allreduce":
+                reduced = bool((summed == n * (n + 1) // 2).all())
+            if kind == "broadcast":
+                received = bool((spread == 7).all())
+    found["right"] = {
+        "allgather": all(bool((tensor == sender).all()) for sender, tensor in enumerate(gathered)),
+        "allreduce": reduced,
+        "broadcast": received,
+        "alltoall": all(bool((exchanged[k * size : (k + 1) * size] == k).all()) for k in range(n)),
+    }
     distributed.barrier()
     distributed.destroy_process_group()
-    return {"rank": rank, "rounds": rounds, "right": right}
+    return {"rank": rank, **found}
 
 
 if __name__ == "__main__":
