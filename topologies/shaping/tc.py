@@ -14,8 +14,10 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
+from topologies.mininet_network import inside
 from topologies.shaping import netlink
 from topologies.shaping.classes import (
+    MTU_BYTES,
     QUANTUM_BYTES,
     QUEUE_PACKETS,
     ClassKey,
@@ -24,6 +26,7 @@ from topologies.shaping.classes import (
     class_name,
     mismatch,
 )
+from topologies.shaping.ifb import Ifb
 from topologies.shaping.netlink import Datapaths, Netem, RtNetlink
 
 Floats = npt.NDArray[np.float64]
@@ -41,11 +44,13 @@ class TcError(Exception):
 class Shaper:
     """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
 
-    Raises TcError where the kernel refuses the shaping or holds another one afterwards.
+    `host_pids` are processes in the network namespaces of the GPUs, by rank; only fair sharing needs them. Raises
+    TcError where the kernel refuses the shaping or holds another one afterwards.
     """
 
-    def __init__(self, shaping: Shaping, rates_bps: Floats) -> None:
+    def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
+        self._delays = Delays(shaping.ifbs, host_pids)
         self._ports = {_index(name): name for name in shaping.interfaces}
         self._index = {name: index for index, name in self._ports.items()}
         self._netlink = RtNetlink()
@@ -58,6 +63,7 @@ class Shaper:
             _tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
+            self._delays.apply()
             self.change(rates_bps)
             self.check(rates_bps)
         except BaseException:
@@ -108,7 +114,7 @@ class Shaper:
         """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
         delays_ns = self.shaping.delays_ns
         undelayed = [one for one in classes if one.key not in delays_ns]
-        kind = "netem" if share else "pfifo"
+        kind = "netem" if share else self.shaping.queue
         _tc("".join(f"qdisc replace {one.queue(kind)} limit {QUEUE_PACKETS}\n" for one in undelayed))
         netems = classes if share else [one for one in classes if one.key in delays_ns]
         self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
@@ -117,6 +123,7 @@ class Shaper:
         """Remove the shaping, as far as its ports are still there."""
         with contextlib.suppress(TcError):
             _tc(self.shaping.removal(), "-force")  # some may be gone
+        self._delays.remove()
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -146,6 +153,52 @@ class Shaper:
             wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
             if found_ns != wanted_ns:
                 raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
+
+
+class Delays:
+    """The delays that ifbs apply, in the network namespaces of this process and of GPUs' hosts, by rank."""
+
+    def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
+        by_rank: dict[int | None, list[Ifb]] = {}
+        for one in ifbs:
+            by_rank.setdefault(one.rank, []).append(one)
+        self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
+
+    def apply(self) -> None:
+        """Make the ifbs; raises TcError where the kernel refuses one or delays by another time afterwards."""
+        for pid, ifbs in self._by_pid.items():
+            try:
+                with inside(pid), contextlib.closing(RtNetlink()) as kernel:
+                    self._apply(kernel, ifbs)
+            except OSError as error:
+                raise TcError(f"packets cannot be delayed: {error.strerror}") from None
+
+    def _apply(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
+        for one in ifbs:
+            kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
+        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in dict.fromkeys(one.interface for one in ifbs)]
+        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in ifbs]
+        lines += [line for one in ifbs for line in one.filters()]
+        _tc("".join(line + "\n" for line in lines))
+        index = {one.name: if_nametoindex(one.name) for one in ifbs}
+        netems = {(index[one.name], 0): Netem(one.delay_ns) for one in ifbs}
+        kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
+        held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
+        for one in ifbs:
+            if (found_ns := held.get(index[one.name])) != one.delay_ns:
+                where = f"{one.name}, behind {one.interface},"
+                raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
+
+    def remove(self) -> None:
+        """Remove the ifbs, as far as they and their hosts are still there."""
+        for pid, ifbs in self._by_pid.items():
+            with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
+                for interface in dict.fromkeys(one.interface for one in ifbs):
+                    with contextlib.suppress(OSError):
+                        kernel.delete_ingress(interface)
+                for one in ifbs:
+                    with contextlib.suppress(OSError):
+                        kernel.delete_link(one.name)
 
 
 def _index(interface: str) -> int:
