@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,7 @@ def prepare(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any], fast
     for gpu, pid in zip(fabric.gpus, pids, strict=True):
         with namespace(pid):
             for name in ("tcp_rmem", "tcp_wmem"):
-                with open(f"/proc/sys/net/ipv4/{name}", "w") as sysctl:
-                    sysctl.write(f"4096 {BUFFER_BYTES} {BUFFER_BYTES}")
+                Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 {BUFFER_BYTES} {BUFFER_BYTES}")
             set_queued_bytes(window.queued_bytes)
         with netlink_of(pid) as netlink:
             netlink.set_segment_bytes(gpu.interface, window.segment_bytes)

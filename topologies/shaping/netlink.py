@@ -1,4 +1,4 @@
-"""Netlink: HTB rates, netem delays, ifbs, routes, neighbours, segment sizes (rtnetlink), Open vSwitch's drops (generic).
+"""Netlink: HTB rates, netem delays, ifbs, routes, neighbours and segments (rtnetlink), Open vSwitch's drops (generic).
 
 It is exact where `tc` is not: tc rounds the rates it prints to about five digits, cuts delays to whole microseconds
 and, before iproute2 6.3, has no JSON for classes. Many changes go out in one message, and the kernel answers each with
@@ -148,18 +148,16 @@ class RtNetlink(_Socket):
 
     def delete_link(self, name: str) -> None:
         """Delete an interface; raises OSError where there is none of that name."""
-        ((code, _),) = self._send(
-            _RTM_DELLINK, REQUEST_ACK, [_IFINFOMSG.pack(0, 0, socket.if_nametoindex(name), 0, 0)]
-        )
+        ((code, _),) = self._send(_RTM_DELLINK, REQUEST_ACK, [_IFINFOMSG.pack(0, 0, socket.if_nametoindex(name), 0, 0)])
         if code:
             raise OSError(code, f"{name} cannot be deleted: {os.strerror(code)}")
 
     def delete_ingress(self, interface: str) -> None:
-        """Delete the ingress queueing discipline of an interface, with its filters; raises OSError where it has none."""
+        """Delete the ingress qdisc of an interface, with its filters; raises OSError where it has none."""
         body = _TCMSG.pack(0, socket.if_nametoindex(interface), _INGRESS_HANDLE, _INGRESS, 0)
         ((code, _),) = self._send(_RTM_DELQDISC, REQUEST_ACK, [body])
         if code:
-            raise OSError(code, f"the ingress queueing discipline of {interface} cannot be deleted: {os.strerror(code)}")
+            raise OSError(code, f"the ingress qdisc of {interface} cannot be deleted: {os.strerror(code)}")
 
     def set_neighbours(self, interface: str, neighbours: Sequence[tuple[str, str]]) -> None:
         """Enter permanent neighbours of an interface: (IPv4 address, MAC address) each.
