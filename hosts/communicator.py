@@ -1,4 +1,4 @@
-"""The communicator: makes rings of the GPUs' agents and runs collectives on them.
+"""The communicator: connects the GPUs' agents as a schedule needs it, and runs collectives on them.
 
 It starts one small process that forks the agents (`hosts.agent.launcher`), sends each its commands over a private
 socket pair, and waits for all answers with a deadline. Every failure is one CollectiveError that names the
@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hosts.agent import messages
-from hosts.agent.agent import Job, now_ns
+from hosts.agent.agent import Job
+from hosts.agent.clock import now_ns
 from hosts.agent.transport import Transport, limits
-from hosts.collectives.ring import ring_allgather
+from hosts.collectives.kinds import Workload
+from hosts.collectives.program import Move, flow_bytes, makes_sums, message_bytes, moves, programs, windows
 from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
@@ -32,7 +35,7 @@ _GRACE_S = 5.0  # beyond the agents' own deadline
 
 
 class CollectiveError(Exception):
-    """A ring or a collective failed: a sentence that names the rank; `seen_ns` is when it was detected."""
+    """Connections or a collective failed: a sentence that names the rank; `seen_ns` is when it was detected."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -41,50 +44,55 @@ class CollectiveError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A wrong chunk: the receiving rank, the step, the rank that the chunk began at, and what is wrong."""
+    """A wrong message: the receiving rank, the transfer's number in the schedule, the sending rank, what is wrong."""
 
     rank: int
-    step: int
-    chunk: int
+    task: int
+    src: int
     text: str
+
+    def __str__(self) -> str:
+        return f"GPU {self.rank}, transfer {self.task} from GPU {self.src}: {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """Damage, for a test: one bit of byte `byte` of the chunk received by `rank` in `step`, before it is forwarded."""
+    """Damage, for a test: one bit of byte `byte` of the message that is transfer `task`, as it arrives."""
 
-    rank: int
-    step: int
+    task: int
     byte: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllGather:
-    """A completed collective: when each rank began and when it had received each chunk whole, on CLOCK_MONOTONIC.
+class Completed:
+    """A completed collective: when each rank began and when each transfer was under way, on CLOCK_MONOTONIC.
 
-    `arrived_ns[rank][step - 1]` is of the chunk that arrives in that step, and is forwarded at once unless it is the
-    last. `faults` are the wrong chunks; if there are none, every GPU received every chunk right, byte for byte.
+    `sent_ns` is by transfer of the schedule, when it was handed to the sender's kernel, where it may be queued behind
+    others; `arrived_ns` when it had arrived whole. Of a computation they are its beginning and its end. `faults` are
+    the wrong messages; if there are none, every byte that arrived and every sum was right.
     """
 
     collective: int
     start_ns: tuple[int, ...]
-    arrived_ns: tuple[tuple[int, ...], ...]
+    sent_ns: tuple[int, ...]
+    arrived_ns: tuple[int, ...]
     faults: tuple[Fault, ...]
 
     @property
     def completion_s(self) -> float:
         """From the first beginning to the last end."""
-        return (max(arrived[-1] for arrived in self.arrived_ns) - min(self.start_ns)) / 1e9
+        return (max(self.arrived_ns) - min(self.start_ns)) / 1e9
 
 
 class Communicator:
     """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
 
-    Collectives are of `chunk_bytes` a GPU. No step may take longer than `deadline_s`, by the VM's clock. `lead_s`
-    is the time from the command to begin a collective to its beginning. `epoch` is the number of the last ring: a
-    communicator that replaces another continues from its epoch, so that no connection can be mistaken for one of
-    the other's. The thread that makes a communicator must outlive it, as the agents die with that thread. Raises
-    ValueError where the chunks are too large for Linux's sockets, CollectiveError where an agent cannot start.
+    Every collective is the `workload`. No agent may wait longer than `deadline_s` for another, by the VM's clock.
+    `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often connections have
+    been made: a communicator that replaces another continues from its epoch, so that no connection can be mistaken for
+    one of the other's. The thread that makes a communicator must outlive it, as the agents die with that thread. Raises
+    ValueError where the workload is not one of these GPUs or too large for Linux's sockets, CollectiveError where an
+    agent cannot start.
     """
 
     def __init__(
@@ -92,29 +100,44 @@ class Communicator:
         fabric: Fabric,
         *,
         host_pids: Sequence[int],
-        chunk_bytes: int,
+        workload: Workload,
         transport: Transport | None = None,
         deadline_s: float = 60.0,
         lead_s: float = LEAD_S,
         epoch: int = 0,
     ) -> None:
-        self._gpus = fabric.gpus
+        self._gpus, self._workload = fabric.gpus, workload
         self._ranks = range(len(self._gpus))
-        self._chunk_bytes, self._deadline_s, self._lead_ns = chunk_bytes, deadline_s, round(lead_s * 1e9)
+        if workload.schedule.places != len(self._gpus):
+            raise ValueError(
+                f"a schedule of {workload.schedule.places} places: allowed is {len(self._gpus)}, as many as GPUs"
+            )
+        self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
-        limit = limits(transport, ranks=len(self._gpus), message_bytes=chunk_bytes + messages.LABEL_BYTES)
-        token = os.urandom(messages.TOKEN_BYTES).hex()  # another for every communicator
-        job = Job(chunk_bytes=chunk_bytes, deadline_s=deadline_s, token=token, transport=transport, limits=limit)
+        count, window_bytes = windows(workload)
+        job = Job(
+            slot_bytes=workload.slot_bytes,
+            windows=count,
+            window_bytes=window_bytes,
+            sums=makes_sums(workload),
+            channels=1 + max(flow.channel for flow, _ in workload.schedule.sends()),
+            deadline_s=deadline_s,
+            token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
+            transport=transport,
+            limits=limits(transport, flow_bytes=flow_bytes(workload)),
+        )
         self.epoch, self._collective = epoch, 0
-        self._arrivals: list[list[int]] = []
+        self._moves: dict[int, Move] = {}
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
         self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        for control in self._controls:  # a stopped agent takes in no command that is larger than the socket's buffer
+            control.settimeout(deadline_s + _GRACE_S)
         fds = [end.fileno() for end in agents_ends]
         gpus = [
             {"rank": g.rank, "address": g.ip, "interface": g.interface, "host_pid": pid, "control_fd": fd}
             for g, pid, fd in zip(self._gpus, host_pids, fds, strict=True)
         ]
-        self._launcher = _start_launcher(json.dumps({"gpus": gpus, "job": asdict(job)}), fds)
+        self._launcher = _start_launcher(json.dumps({"gpus": gpus, "job": asdict(job)}), fds, numpy=job.sums)
         for end in agents_ends:
             end.close()
         try:
@@ -129,59 +152,61 @@ class Communicator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def build_ring(self, ring: Sequence[int]) -> None:
-        """Leave the present ring and make this one, of all ranks: on return every connection is up, at line rate.
+    def connect(self, placement: Sequence[int]) -> None:
+        """Leave the present connections and make those that the schedule needs with the rank `placement[p]` at place p:
+        on return all are up, at line rate.
 
-        Raises ValueError unless `ring` has each rank once, CollectiveError where a connection cannot be made.
+        Raises ValueError unless `placement` has each rank once, CollectiveError where a connection cannot be made.
         """
-        if sorted(ring) != list(self._ranks):
-            raise ValueError(f"{list(ring)} is not a ring of {len(self._ranks)} GPUs: it must have each rank once")
+        of_ranks = programs(self._workload, placement)
+        self._moves = {move.task: move for move in moves(self._workload, placement)}
         self.epoch += 1
-        after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
-        before = {b: a for a, b in after.items()}
         self._all("abort")
-        for rank in self._ranks:  # one after the other, so that nothing depends on which of them is first
-            address = self._gpus[after[rank]].ip
-            self._tell(rank, "connect", epoch=self.epoch, successor=after[rank], address=address)
+        addresses = [gpu.ip for gpu in self._gpus]
+        for rank, program in enumerate(of_ranks):  # one after the other: nothing depends on which of them is first
+            self._tell(rank, "connect", epoch=self.epoch, program=program.as_json(), addresses=addresses)
             self._answers("connect", [rank])
         for rank in self._ranks:
-            self._tell(rank, "accept", epoch=self.epoch, predecessor=before[rank])
+            self._tell(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)
         self._all("confirm")
-        self._arrivals = [[] for _ in self._ranks]
-        for transfer in ring_allgather(ring):
-            self._arrivals[transfer.dst].append(transfer.chunk)
 
-    def allgather(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> AllGather:
-        """Run an AllGather over the ring, begun by all ranks at one instant; `flip` damages a chunk of it.
+    def run(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> Completed:
+        """Run the collective, begun by all ranks at one instant; `flip` damages a message of it.
 
-        `on_start` is called with the instant (CLOCK_MONOTONIC, ns) shortly before. Raises ValueError without a ring,
-        CollectiveError when an agent dies or does not finish in time.
+        `on_start` is called with the instant (CLOCK_MONOTONIC, ns) shortly before. Raises ValueError without
+        connections and for a flip that is not in the collective, CollectiveError when an agent dies or does not finish
+        in time.
         """
-        if not self._arrivals:
-            raise ValueError("there is no ring yet")
-        if flip is not None and not (0 < flip.step < len(self._ranks) and 0 <= flip.byte < self._chunk_bytes):
-            raise ValueError(f"{flip} is not in a collective of {len(self._ranks)} GPUs and {self._chunk_bytes} bytes")
+        if not self._moves:
+            raise ValueError("there are no connections yet")
+        transfers = self._workload.schedule.transfers
+        if flip is not None and not (
+            flip.task in self._moves and 0 <= flip.byte < message_bytes(self._workload, transfers[flip.task])
+        ):
+            raise ValueError(f"{flip} is not in a collective of {len(transfers)} transfers of these sizes")
         self._collective += 1
         self._all("touch")
         start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
-        for rank, arrivals in enumerate(self._arrivals):
-            damage = [flip.step, flip.byte] if flip is not None and flip.rank == rank else []
-            command = {"collective": self._collective, "start_ns": start_ns, "arrivals": arrivals, "flip": damage}
-            self._tell(rank, "allgather", **command)
+        damage = [] if flip is None else [flip.task, flip.byte]
+        for rank in self._ranks:
+            self._tell(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
         on_start(start_ns)
-        answers = self._answers("allgather", self._ranks)
-        return AllGather(
+        answers = self._answers("run", self._ranks)
+        return Completed(
             collective=self._collective,
             start_ns=tuple(answer["start_ns"] for answer in answers),
-            arrived_ns=tuple(tuple(answer["arrived_ns"]) for answer in answers),
+            sent_ns=_by_task(answers, "sent_ns"),
+            arrived_ns=_by_task(answers, "arrived_ns"),
             faults=tuple(
-                Fault(rank=rank, **fault) for rank, answer in enumerate(answers) for fault in answer["faults"]
+                Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
+                for rank, answer in enumerate(answers)
+                for fault in answer["faults"]
             ),
         )
 
     def retransmitted_bytes(self) -> int:
-        """The bytes that TCP has retransmitted between the GPUs since the ring was made; raises CollectiveError."""
+        """The bytes that TCP has retransmitted between the GPUs since they were connected; raises CollectiveError."""
         return sum(answer["bytes"] for answer in self._all("retransmitted"))
 
     def close(self) -> None:
@@ -195,7 +220,7 @@ class Communicator:
             except subprocess.TimeoutExpired:
                 end()
         self._launcher.wait()
-        self._arrivals = []
+        self._moves = {}
 
     def kill(self) -> None:
         """End the agents at once, also during a collective."""
@@ -204,7 +229,9 @@ class Communicator:
 
     def _tell(self, rank: int, do: str, **arguments: object) -> None:
         """Send a rank a command."""
-        with suppress(BrokenPipeError, ConnectionResetError):  # the agent has died, which `_answers` will find
+        with suppress(
+            BrokenPipeError, ConnectionResetError, TimeoutError
+        ):  # it has died or was stopped, which `_answers` will find
             messages.send(self._controls[rank], {"do": do, **arguments})
 
     def _all(self, do: str) -> list[dict[str, Any]]:
@@ -234,8 +261,8 @@ class Communicator:
             cause = errors[0]
         else:
             return [answer for answer in map(answers.get, ranks) if answer is not None]
-        what = "the agents' start" if do == "start" else f"ring {self.epoch}"
-        if do in ("touch", "allgather", "retransmitted"):
+        what = "the agents' start" if do == "start" else f"connection {self.epoch}"
+        if do in ("touch", "run", "retransmitted"):
             what = f"collective {self._collective}"
         self.close()
         raise CollectiveError(f"{what} failed: {cause}")
@@ -245,8 +272,19 @@ def _listed(ranks: Sequence[int]) -> str:
     return " and ".join(str(rank) for rank in ranks)
 
 
-def _start_launcher(request: str, fds: Sequence[int]) -> "subprocess.Popen[str]":
+def _by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
+    """What all ranks answered as pairs [task, ns], by task."""
+    return tuple(ns for _, ns in sorted(tuple(pair) for answer in answers for pair in answer[name]))
+
+
+def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subprocess.Popen[str]":
     """Start the process that forks the agents, with as little of Python as it needs: starting is slow in the VM."""
+    folders, threads = [str(_PROJECT)], {}
+    if numpy:
+        found = find_spec("numpy")
+        assert found is not None and found.origin is not None
+        folders.append(str(Path(found.origin).parent.parent))  # `-S` leaves out the folder that it is installed in
+        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads must not fork
     launcher = subprocess.Popen(
         [sys.executable, "-S", "-m", "hosts.agent.launcher", str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -254,7 +292,7 @@ def _start_launcher(request: str, fds: Sequence[int]) -> "subprocess.Popen[str]"
         pass_fds=fds,
         text=True,
         cwd="/",
-        env={**os.environ, "PYTHONPATH": str(_PROJECT)},
+        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(folders)},
         process_group=0,  # Ctrl-C at a prompt is not for the agents
     )
     assert launcher.stdin is not None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-from hosts.agent.agent import now_ns, sleep_until
+from hosts.agent.clock import now_ns, sleep_until
 from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import inside
 

@@ -1,24 +1,18 @@
-"""The timing model: when every chunk of a ring AllGather leaves and arrives, and when all have.
+"""The timing model of a ring AllGather, by ring position: `max_plus` on the ring's transfers.
 
 A ring edge has a delay alpha and takes a time beta to send one chunk. In step s = 1 .. n-1 edge r, from ring position r
-to position r+1, sends the chunk that position r received in step s-1 (in step 1 its own). GPUs store and forward, and
-an edge sends one chunk at a time:
-
-    F(s, r) = max(A(s-1, r-1), F(s-1, r)) + beta_r      the chunk has left, whole
-    A(s, r) = F(s, r) + alpha_r                         it has arrived, whole
-
-with A(0, .) = F(0, .) = 0; completion is the greatest A(n-1, .). Exact for this model, a max-plus recursion (Baccelli
-et al., "Synchronization and Linearity", 1992); nothing is random in it.
+to position r+1, sends the chunk that position r received in step s-1 (in step 1 its own).
 """
 
-from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from analysis.model.max_plus import Compiled, times
 
-_BATCH = 4096  # collectives at a time: the clocks of a ring of 16 then stay in the second-level cache
+Floats = npt.NDArray[np.float64]
 
 
 def completion_s(edge_alpha_s: Floats, edge_beta_s: Floats) -> Floats:
@@ -29,12 +23,7 @@ def completion_s(edge_alpha_s: Floats, edge_beta_s: Floats) -> Floats:
     """
     if edge_alpha_s.shape != edge_beta_s.shape or edge_alpha_s.ndim != 2 or edge_alpha_s.shape[1] < 2:
         raise ValueError(f"alpha {edge_alpha_s.shape} and beta {edge_beta_s.shape}: both must be [K, n], n at least 2")
-    completion = np.empty(len(edge_alpha_s))
-    for start in range(0, len(completion), _BATCH):
-        batch = slice(start, start + _BATCH)
-        *_, arrived_s = _times(edge_alpha_s[batch].T, edge_beta_s[batch].T)
-        completion[batch] = arrived_s.max(axis=0)
-    return completion
+    return _compiled(edge_alpha_s.shape[1]).completion_s(edge_alpha_s.T, edge_beta_s.T)
 
 
 def transfer_times_s(edge_alpha_s: Floats, edge_beta_s: Floats) -> tuple[Floats, Floats]:
@@ -42,21 +31,26 @@ def transfer_times_s(edge_alpha_s: Floats, edge_beta_s: Floats) -> tuple[Floats,
 
     `edge_alpha_s` and `edge_beta_s` are [n] seconds.
     """
-    *leaves_s, _ = (times[:, 0].copy() for times in _times(edge_alpha_s[:, None], edge_beta_s[:, None]))
-    return np.array(leaves_s), np.array(leaves_s) + edge_beta_s + edge_alpha_s
+    n = len(edge_alpha_s)
+    found = times(_transfers(n), edge_alpha_s[:, None], edge_beta_s[:, None])
+    return found.begins_s.reshape(n - 1, n), found.arrives_s.reshape(n - 1, n)
 
 
-def _times(alpha_s: Floats, beta_s: Floats) -> Iterator[Floats]:
-    """For each step when every edge begins to send, and at last when the last chunks have arrived: [n, K] each.
+class _Transfer(NamedTuple):
+    flow: int
+    after: tuple[int, ...]
+    amount: float = 1.0
 
-    The same array each time, ranks first, so that a batch stays in the cache.
-    """
-    alpha_s, beta_s = np.ascontiguousarray(alpha_s), np.ascontiguousarray(beta_s)
-    sent, received = np.zeros_like(beta_s), np.zeros_like(beta_s)
-    for _ in range(len(beta_s) - 1):
-        np.maximum(sent[1:], received[:-1], out=sent[1:])
-        np.maximum(sent[0], received[-1], out=sent[0])
-        yield sent
-        sent += beta_s
-        np.add(sent, alpha_s, out=received)
-    yield received
+
+def _transfers(n: int) -> tuple[_Transfer, ...]:
+    """The transfers of a ring AllGather, step by step, each waiting for the one before it on the ring."""
+    return tuple(
+        _Transfer(position, () if step == 0 else ((step - 1) * n + (position - 1) % n,))
+        for step in range(n - 1)
+        for position in range(n)
+    )
+
+
+@cache
+def _compiled(n: int) -> Compiled:
+    return Compiled(_transfers(n))

@@ -1,13 +1,22 @@
 """The timing model for any schedule in which no two flows share a link: when each transfer leaves and arrives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+_CACHE_BYTES = 5 << 18  # of a second-level cache: what a batch of instances may take
+_LEAST_BATCH, _MOST_BATCH = 256, 8192
+_NUMBERS_AT_A_TIME = 4096  # of one instruction, so that numpy's overhead stays below what it computes
+
+_Rows = tuple[int, int, int]  # of an instruction for one transfer: its two inputs, its output
+_Instruction = tuple[np.ufunc, slice, slice, slice]
 
 
 class Transfer(Protocol):
@@ -20,6 +29,185 @@ class Transfer(Protocol):
     def amount(self) -> float: ...
     @property
     def after(self) -> Sequence[int]: ...
+
+
+class Compiled:
+    """A schedule made ready to evaluate, for any number of instances: `completion_s`.
+
+    A level are transfers on different flows that wait only for transfers of earlier levels. The state of a batch of
+    instances is a matrix, one instance a column, whose rows are each flow's delay, when it is free again, the time that
+    each amount takes on it, and the arrivals that are still waited for. Compiling names the rows; neighbouring or
+    evenly spaced rows on which a level does the same are one numpy instruction.
+    """
+
+    def __init__(self, transfers: Sequence[Transfer]) -> None:
+        levels = _levels(transfers)
+        # Amounts in the order in which they are first needed, so that a level's rows are neighbours.
+        costs = dict.fromkeys((transfers[index].flow, transfers[index].amount) for level in levels for index in level)
+        flows = sorted({flow for flow, _ in costs})
+        self._least_flows = max(flows, default=-1) + 1
+        self._flows, self._cost_flows = _index(flows), _index([flow for flow, _ in costs])
+        self._amounts = np.array([amount for _, amount in costs], dtype=np.float64)[:, None]
+        free, first_cost = len(flows), 2 * len(flows)
+        first_arrival = first_cost + len(costs)
+        self._delays, self._frees = slice(0, free), slice(free, first_cost)
+        self._costs = slice(first_cost, first_arrival)
+        rows = _Layout(
+            delay={flow: row for row, flow in enumerate(flows)},
+            free={flow: row for row, flow in enumerate(flows, start=free)},
+            cost={cost: row for row, cost in enumerate(costs, start=first_cost)},
+            first_arrival=first_arrival,
+        )
+        self._rows, self._program = _program(transfers, levels, rows)
+        instructions = max(1, len(self._program))
+        fits = _CACHE_BYTES // 8 // max(1, self._rows)
+        worth = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
+        self._batch = min(max(fits, worth, _LEAST_BATCH), _MOST_BATCH)
+
+    def completion_s(self, alpha_s: Floats, beta_s: Floats) -> Floats:
+        """When the last transfer of each of K instances has arrived, [K] s; 0 without transfers.
+
+        `alpha_s` and `beta_s`, [flows, K] seconds, are as for `times`, whose greatest `arrives_s` this is, bit for bit.
+        Transposed views of [K, flows] are as fast. Raises ValueError for arrays whose shapes differ, or with fewer
+        flows than the transfers name.
+        """
+        _check_shapes(alpha_s, beta_s, self._least_flows)
+        count = alpha_s.shape[1]
+        completion = np.zeros(count)
+        if not self._program or not count:
+            return completion
+        step_by = -(-count // -(-count // self._batch))  # batches of about equal size
+        state = np.empty((self._rows, step_by))
+        bound: list[tuple[np.ufunc, Floats, Floats, Floats]] = []
+        for start in range(0, count, step_by):
+            batch = slice(start, min(start + step_by, count))
+            size = batch.stop - start
+            if not bound or size < state.shape[1]:  # the first batch, and the last if it is smaller
+                state = state[:, :size]
+                bound = [(step, state[a], state[b], state[out]) for step, a, b, out in self._program]
+            delays, frees = state[self._delays], state[self._frees]
+            delays[:] = alpha_s[:, batch][self._flows]
+            frees[:] = 0.0
+            np.multiply(beta_s[:, batch][self._cost_flows], self._amounts, out=state[self._costs])
+            for step, a, b, out in bound:
+                step(a, b, out=out)
+            # What leaves a flow last arrives last of what it serves.
+            np.add(frees, delays, out=frees)
+            frees.max(axis=0, out=completion[batch])
+        return completion
+
+
+def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
+    """As `Compiled.completion_s`, for a schedule that is evaluated once."""
+    return Compiled(transfers).completion_s(alpha_s, beta_s)
+
+
+def _levels(transfers: Sequence[Transfer]) -> list[list[int]]:
+    """The transfers by level, each level in the order of its flows."""
+    of: list[int] = []
+    last: dict[int, int] = {}
+    for index, transfer in enumerate(transfers):
+        before = [of[one] for one in transfer.after]
+        if transfer.flow in last:
+            before.append(of[last[transfer.flow]])
+        of.append(max(before, default=-1) + 1)
+        last[transfer.flow] = index
+    order = sorted(range(len(of)), key=lambda index: (of[index], transfers[index].flow))
+    return [list(level) for _, level in groupby(order, key=of.__getitem__)]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The row of each flow's delay, of when it is free again, of each amount's time on a flow, and of the first
+    arrival."""
+
+    delay: dict[int, int]
+    free: dict[int, int]
+    cost: dict[tuple[int, float], int]
+    first_arrival: int
+
+
+def _index(flows: Sequence[int]) -> Any:
+    """An index that takes the rows of these flows: a slice, which copies nothing, where they are the first in order."""
+    return slice(len(flows)) if list(flows) == list(range(len(flows))) else np.array(flows)
+
+
+def _program(
+    transfers: Sequence[Transfer], levels: Sequence[Sequence[int]], layout: _Layout
+) -> tuple[int, list[_Instruction]]:
+    """How many rows the state has, and the instructions level by level.
+
+    The row of an arrival is free again once the last level that waits for it has begun.
+    """
+    rows = layout.first_arrival
+    needed_until = {
+        one: number for number, level in enumerate(levels) for index in level for one in transfers[index].after
+    }
+    arrived: dict[int, int] = {}
+    unused: list[int] = []  # a heap: the lowest row first, so that rows stay neighbours
+    program: list[_Instruction] = []
+    for number, level in enumerate(levels):
+        waits: dict[int, list[_Rows]] = {}
+        leaves: list[_Rows] = []
+        arrives: list[_Rows] = []
+        for index in level:
+            transfer, free = transfers[index], layout.free[transfers[index].flow]
+            for turn, one in enumerate(transfer.after):
+                waits.setdefault(turn, []).append((free, arrived[one], free))
+            leaves.append((free, layout.cost[transfer.flow, transfer.amount], free))
+        for one in {one for index in level for one in transfers[index].after}:
+            if needed_until[one] == number:
+                heappush(unused, arrived[one])
+        for index in level:
+            if index in needed_until:
+                if not unused:
+                    heappush(unused, rows)
+                    rows += 1
+                arrived[index] = heappop(unused)
+                flow = transfers[index].flow
+                arrives.append((layout.free[flow], layout.delay[flow], arrived[index]))
+        program += [(np.maximum, *run) for turn in waits.values() for run in _runs(turn)]
+        program += [(np.add, *run) for part in (leaves, arrives) for run in _runs(part)]
+    return rows, program
+
+
+def _runs(steps: Sequence[_Rows]) -> list[tuple[slice, slice, slice]]:
+    """The same steps with evenly spaced ones as one: in order of their outputs, or of equal distances if that is less.
+
+    The second finds places that swap with their neighbours, as in halving-doubling.
+    """
+    apart: dict[_Rows, list[_Rows]] = {}
+    for a, b, out in steps:
+        apart.setdefault((b - a, out - a, 0), []).append((a, b, out))
+    by_distance = [run for part in apart.values() for run in _even(sorted(part))]
+    return min(_even(sorted(steps, key=lambda rows: rows[2])), by_distance, key=len)
+
+
+def _even(steps: Iterable[_Rows]) -> list[tuple[slice, slice, slice]]:
+    """Runs of steps in this order whose rows are evenly spaced; an input may stay the same row, which numpy repeats."""
+    runs: list[list[_Rows]] = []
+    for step in steps:
+        run = runs[-1] if runs else None
+        if run and (len(run) == 1 or _apart(run[-1], step) == _apart(run[0], run[1])):
+            run.append(step)
+        else:
+            runs.append([step])
+    return [_slices(run) for run in runs]
+
+
+def _apart(one: _Rows, other: _Rows) -> _Rows:
+    return other[0] - one[0], other[1] - one[1], other[2] - one[2]
+
+
+def _slices(run: Sequence[_Rows]) -> tuple[slice, slice, slice]:
+    a, b, out = map(_slice, run[0], run[min(1, len(run) - 1)], run[-1])
+    return a, b, out
+
+
+def _slice(first: int, second: int, last: int) -> slice:
+    if second < first:
+        return slice(first, last - 1 if last else None, second - first)
+    return slice(first, last + 1, second - first or 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +230,10 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
         F = max(A of what it waits for, F of the one before it on its flow) + amount * beta     it has left, whole
         A = F + alpha                                                                           it has arrived, whole
 
-    A max-plus recursion (Baccelli et al., "Synchronization and Linearity", 1992); on a ring it is that of
-    `alpha_beta.completion_s`. Raises ValueError for arrays whose shapes differ.
+    A max-plus recursion (Baccelli et al., "Synchronization and Linearity", 1992). Raises ValueError for arrays whose
+    shapes differ, or with fewer flows than the transfers name.
     """
-    if alpha_s.shape != beta_s.shape or alpha_s.ndim != 2:
-        raise ValueError(f"alpha {alpha_s.shape} and beta {beta_s.shape}: both must be [flows, K]")
+    _check_shapes(alpha_s, beta_s, max((transfer.flow for transfer in transfers), default=-1) + 1)
     alpha_s, beta_s = np.ascontiguousarray(alpha_s), np.ascontiguousarray(beta_s)
     shape = len(transfers), alpha_s.shape[1]
     begins, leaves, arrives = np.zeros(shape), np.empty(shape), np.empty(shape)
@@ -62,6 +249,13 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
         leaves[index] += begin
         np.add(leaves[index], alpha_s[transfer.flow], out=arrives[index])
     return Times(begins, leaves, arrives)
+
+
+def _check_shapes(alpha_s: Floats, beta_s: Floats, flows: int) -> None:
+    if alpha_s.shape != beta_s.shape or alpha_s.ndim != 2 or len(alpha_s) < flows:
+        raise ValueError(
+            f"alpha {alpha_s.shape} and beta {beta_s.shape}: both must be [flows, K], flows {flows} or more"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +289,3 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
         previous = before[index]
         index = min(waited) if waited else previous if previous is not None and leaves[previous] == end_s else None
     return tuple(reversed(path))
-
-
-def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
-    """TEMPORARY"""
-    found: Floats = times(transfers, alpha_s.T, beta_s.T).arrives_s.max(axis=0)
-    return found

@@ -1,7 +1,7 @@
-"""Authenticated listener for an agent's ring connections.
+"""Authenticated listener for the connections that an agent receives on.
 
 A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S, or its
-connection is closed and logged (rate-limited). Neither silent peers nor a flood of them keeps the predecessor out.
+connection is closed and logged (rate-limited). Neither silent peers nor a flood of them keeps the expected ones out.
 """
 
 import hmac
@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hosts.agent import messages
 
@@ -17,9 +17,12 @@ BACKLOG = 64  # connections not accepted yet, and as many accepted that have sen
 HELLO_S = 5.0
 _LOGGED_SINGLY = 8  # refusals; of those that follow, the 16th, 32nd, 64th ...
 
+Peer = tuple[int, int, int]
+"""What a connection is expected as: its epoch, and the rank and the channel that it comes from."""
+
 
 class Listener:
-    """Accepts ring connections that carry this token; takes over `bound`, a socket that is bound already.
+    """Accepts connections that carry this token; takes over `bound`, a socket that is bound already.
 
     Refusals are logged with `name`, a line each. Only `admit` blocks.
     """
@@ -31,7 +34,7 @@ class Listener:
         bound.listen(BACKLOG)
         bound.setblocking(False)
         self._silent: dict[socket.socket, tuple[str, float]] = {}  # peer and deadline in s; the oldest is first
-        self._known: dict[tuple[int, int], socket.socket] = {}  # those that sent the token, by epoch and rank
+        self._known: dict[Peer, socket.socket] = {}  # those that sent the token
         self._refused = 0
 
     def fileno(self) -> int:
@@ -57,9 +60,9 @@ class Listener:
             except OSError:
                 data = b""
             del self._silent[connection]
-            epoch, rank, token = messages.parse_hello(data) or (0, 0, b"")
+            epoch, rank, channel, token = messages.parse_hello(data) or (0, 0, 0, b"")
             if hmac.compare_digest(token, self._token):
-                self._known[epoch, rank] = connection
+                self._known[epoch, rank, channel] = connection
             else:
                 self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
 
@@ -68,27 +71,29 @@ class Listener:
         oldest = next(iter(self._silent.values()), None)
         return None if oldest is None else max(0.0, oldest[1] - time.monotonic())
 
-    def admit(self, *, epoch: int, rank: int, timeout_s: float) -> socket.socket | None:
-        """The connection of this rank for this ring, blocking; None if it does not arrive in time. All others that
-        there are then are closed."""
+    def admit(self, peers: Sequence[Peer], *, timeout_s: float) -> dict[Peer, socket.socket]:
+        """The connections of these peers, without those that do not arrive in time; all others that there are then are
+        closed. Blocks."""
         end_s = time.monotonic() + timeout_s
-        while (admitted := self._known.pop((epoch, rank), None)) is None and (left_s := end_s - time.monotonic()) > 0:
+        while not self._known.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
             poll = select.poll()
             for waiting in (self._listener, *self._silent):
                 poll.register(waiting, select.POLLIN)
             poll.poll(1000 * min(left_s, HELLO_S))
             self.look()
+        admitted = {peer: self._known.pop(peer) for peer in peers if peer in self._known}
         self.clear()
-        if admitted is not None:
-            admitted.setblocking(True)
+        for connection in admitted.values():
+            connection.setblocking(True)
         return admitted
 
     def clear(self) -> None:
         """Refuse every connection that has not been admitted."""
         for connection, (peer, _) in self._silent.items():
             self._refuse(connection, peer, "it sent nothing")
-        for (epoch, rank), connection in self._known.items():
-            self._refuse(connection, f"GPU {rank} for ring {epoch}", "it is not the predecessor in this ring")
+        for (epoch, rank, channel), connection in self._known.items():
+            who = f"GPU {rank}, channel {channel}, epoch {epoch}"
+            self._refuse(connection, who, "the schedule has no such connection now")
         self._silent.clear()
         self._known.clear()
 

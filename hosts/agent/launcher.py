@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from hosts.agent import messages, transport
-from hosts.agent.agent import Agent, AgentError, Job, reason
+from hosts.agent.agent import Agent, Job
+from hosts.agent.execution import AgentError, reason
 from hosts.agent.payload import Payload
 
 _CLONE_NEWNET = 0x40000000
@@ -38,7 +39,7 @@ def main() -> None:
     settings, limits = transport.Transport(**values["transport"]), transport.Limits(**values["limits"])
     job = Job(**values | {"transport": settings, "limits": limits})
     transport.lift_memory_limit()
-    payload = Payload(ranks=len(gpus), chunk_bytes=job.chunk_bytes)
+    payload = _payload(job)
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]
     own, agents = os.getpid(), set[int]()
     for gpu, control in zip(gpus, controls, strict=True):
@@ -51,6 +52,15 @@ def main() -> None:
         agents.add(pid)
         control.close()
     _outlive(agents)
+
+
+def _payload(job: Job) -> Payload:
+    """The payload of a job. Where sums are made it needs numpy, which takes long to import in the VM."""
+    if not job.sums:
+        return Payload(windows=job.windows, window_bytes=job.window_bytes)
+    from hosts.agent.sums import Sums
+
+    return Sums(windows=job.windows, window_bytes=job.window_bytes)
 
 
 def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Payload) -> None:
@@ -75,8 +85,8 @@ def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Pa
 
 
 def _serve(agent: Agent, control: socket.socket) -> None:
-    """Carry out commands until the communicator goes away or one fails, which ends the agent: then its neighbours fail
-    as well. Meanwhile the listener checks new connections."""
+    """Carry out commands until the communicator goes away or one fails, which ends the agent: then those that it is
+    connected to fail as well. Meanwhile the listener checks new connections."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(agent.listener, select.POLLIN)

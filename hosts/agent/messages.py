@@ -1,8 +1,9 @@
 """The messages that agents exchange with the communicator and with each other, as bytes.
 
-Control messages are JSON objects, each a packet of its own on a socket pair (SOCK_SEQPACKET) that only the communicator
-and one agent have. A command has its name under "do"; an answer is {"error": SENTENCE} where the command failed. A
-ring connection begins with a hello, which holds the run's token, and goes on with chunks, each followed by its label.
+Control messages are JSON objects on a socket pair (SOCK_SEQPACKET) that only the communicator and one agent have, each
+in as many packets as it needs: a packet begins with the byte "+" if more follow, else with ".". A command has its name
+under "do"; an answer is {"error": SENTENCE} where the command failed. A connection between agents begins with a hello,
+which holds the run's token, and goes on with messages, each followed by its label.
 """
 
 import json
@@ -11,14 +12,16 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-MAX_MESSAGE_BYTES = 1 << 16
+PACKET_BYTES = 1 << 15
+MAX_MESSAGE_BYTES = 1 << 26
 TOKEN_BYTES = 32
 
-_LABEL = struct.Struct("!4sHxxQQ")  # magic, rank, collective, chunk_bytes
-_LABEL_MAGIC = b"LHch"
+_MORE, _LAST = b"+", b"."
+_LABEL = struct.Struct("!4sIQQ")  # magic, task, collective, length
+_LABEL_MAGIC = b"LHms"
 LABEL_BYTES = _LABEL.size
 
-_HELLO = struct.Struct(f"!4sHxxQ{TOKEN_BYTES}s")  # magic, rank, epoch, token
+_HELLO = struct.Struct(f"!4sHHQ{TOKEN_BYTES}s")  # magic, rank, channel, epoch, token
 _HELLO_MAGIC = b"LHhi"
 HELLO_BYTES = _HELLO.size
 
@@ -28,49 +31,56 @@ def send(control: socket.socket, message: Mapping[str, object]) -> None:
     data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > MAX_MESSAGE_BYTES:
         raise ValueError(f"a control message of {len(data)} bytes: the maximum is {MAX_MESSAGE_BYTES}")
-    control.sendall(data)
+    for at in range(0, len(data), PACKET_BYTES):
+        part = data[at : at + PACKET_BYTES]
+        control.sendall((_MORE if at + PACKET_BYTES < len(data) else _LAST) + part)
 
 
 def receive(control: socket.socket) -> dict[str, Any] | None:
     """The next control message, None once the other end is closed; raises ValueError for what is not one."""
-    try:
-        data = control.recv(MAX_MESSAGE_BYTES + 1)
-    except ConnectionResetError:  # it was closed with messages of ours unread
-        return None
-    if not data:
-        return None
-    found = json.loads(data) if len(data) <= MAX_MESSAGE_BYTES else None
+    data, packet = bytearray(), _MORE
+    while packet[:1] == _MORE and len(data) <= MAX_MESSAGE_BYTES:
+        try:
+            packet = control.recv(PACKET_BYTES + 2)
+        except ConnectionResetError:  # it was closed with messages of ours unread
+            return None
+        if not packet:
+            return None
+        data += packet[1:]
+    is_one = packet[:1] == _LAST and len(packet) <= PACKET_BYTES + 1
+    found = json.loads(data) if is_one else None
     if not isinstance(found, dict):
-        raise ValueError(f"not a control message: {data[:60]!r}")
+        raise ValueError(f"not a control message: {bytes(data[:60])!r}")
     return found
 
 
-def label(*, collective: int, rank: int, chunk_bytes: int) -> bytes:
-    """The label of a chunk: its collective, the rank it began at and its length."""
-    return _LABEL.pack(_LABEL_MAGIC, rank, collective, chunk_bytes)
+def label(*, collective: int, task: int, size_bytes: int) -> bytes:
+    """The label of a message: its collective, its task in the schedule, and its length."""
+    return _LABEL.pack(_LABEL_MAGIC, task, collective, size_bytes)
 
 
-def label_fault(data: bytes, *, collective: int, rank: int, chunk_bytes: int) -> str | None:
-    """How a received label differs from that of the expected chunk, as a sentence; None if it does not."""
-    if data == label(collective=collective, rank=rank, chunk_bytes=chunk_bytes):
+def label_fault(data: bytes, *, collective: int, task: int, size_bytes: int) -> str | None:
+    """How a received label differs from that of the expected message, as a sentence; None if it does not."""
+    if data == label(collective=collective, task=task, size_bytes=size_bytes):
         return None
-    magic, found_rank, found_collective, found_bytes = _LABEL.unpack(data)
+    magic, found_task, found_collective, found_bytes = _LABEL.unpack(data)
     if magic != _LABEL_MAGIC:
         return f"its label begins with {magic!r}"
     return (
-        f"its label is that of chunk {found_rank} of collective {found_collective} with {found_bytes} bytes, "
-        f"not chunk {rank} of collective {collective} with {chunk_bytes}"
+        f"its label is that of transfer {found_task} of collective {found_collective} with {found_bytes} bytes, "
+        f"not transfer {task} of collective {collective} with {size_bytes}"
     )
 
 
-def hello(*, epoch: int, rank: int, token: bytes) -> bytes:
-    """The first bytes on a ring connection: the number of the ring, the rank that connects, the run's token."""
-    return _HELLO.pack(_HELLO_MAGIC, rank, epoch, token)
+def hello(*, epoch: int, rank: int, channel: int, token: bytes) -> bytes:
+    """The first bytes on a connection: the number of its generation, the rank that connects, its channel, the run's
+    token."""
+    return _HELLO.pack(_HELLO_MAGIC, rank, channel, epoch, token)
 
 
-def parse_hello(data: bytes) -> tuple[int, int, bytes] | None:
-    """Epoch, rank and token of a hello; None where the bytes are not one."""
+def parse_hello(data: bytes) -> tuple[int, int, int, bytes] | None:
+    """Epoch, rank, channel and token of a hello; None where the bytes are not one."""
     if len(data) != HELLO_BYTES or not data.startswith(_HELLO_MAGIC):
         return None
-    _, rank, epoch, token = _HELLO.unpack(data)
-    return epoch, rank, token
+    _, rank, channel, epoch, token = _HELLO.unpack(data)
+    return epoch, rank, channel, token

@@ -1,10 +1,10 @@
 """TCP settings of a GPU's network namespace: windows and buffers.
 
 A flow starts at line rate, as on an RDMA fabric, if none of these limits it: the congestion window (a route to the
-successor has an initial window of its own, see `RtNetlink.set_route`), the receiver's window (the first window of a
+receiver has an initial window of its own, see `RtNetlink.set_route`), the receiver's window (the first window of a
 Linux receiver is half its buffer, so the buffer is large from the start) and the sender's buffer. None of them takes
-memory until it is used, and the queues of a ring hold about two chunks a GPU at most, since a chunk is in one place at
-a time. The functions that apply the settings are at the end, and need root in the namespace.
+memory until it is used: a message is in one place at a time, so the queues of a ring hold about two chunks a GPU at
+most. The functions that apply the settings are at the end, and need root in the namespace.
 """
 
 import errno
@@ -51,21 +51,20 @@ class Limits:
     send_buffer_bytes: int
 
 
-def limits(transport: Transport, *, ranks: int, message_bytes: int) -> Limits:
-    """The limits for collectives in which a GPU sends up to ranks - 1 messages of `message_bytes` to its successor.
+def limits(transport: Transport, *, flow_bytes: int) -> Limits:
+    """The limits for collectives in which one connection carries up to `flow_bytes`.
 
     All of them may be under way at once, so the window has room for as many as TCP allows. The sender's buffer must
     hold all that its GPU has received and not sent yet, or GPUs that wait to send and do not receive would block each
     other: raises ValueError where no buffer is that large.
     """
-    most = (ranks - 1) * message_bytes
-    send = most * _SPARE[0] // _SPARE[1] + (1 << 20)
+    send = flow_bytes * _SPARE[0] // _SPARE[1] + (1 << 20)
     if send > MAX_BUFFER_BYTES:
         raise ValueError(
-            f"{ranks} GPUs with chunks of {message_bytes} bytes would queue {most} bytes at one of them; "
+            f"a collective would queue {flow_bytes} bytes on one connection; "
             f"a Linux socket takes {MAX_BUFFER_BYTES * _SPARE[1] // _SPARE[0]}"
         )
-    window = min(most + (1 << 20), MAX_WINDOW_BYTES)
+    window = min(flow_bytes + (1 << 20), MAX_WINDOW_BYTES)
     return Limits(
         window_bytes=window,
         initial_segments=-(-window // (transport.mtu_bytes - _HEADERS_BYTES)),
@@ -114,7 +113,7 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
         "tcp_rmem": f"4096 {receive} {limit.receive_buffer_bytes}",
         "tcp_wmem": f"4096 {limit.send_buffer_bytes} {limit.send_buffer_bytes}",
         "tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
-        "tcp_no_metrics_save": "1",  # nothing of one ring's connections may show in the next ring's
+        "tcp_no_metrics_save": "1",  # nothing of old connections may show in the next ones
     }
     for name, value in values.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)

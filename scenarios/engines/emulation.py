@@ -18,9 +18,8 @@ import numpy as np
 
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
-from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
-from hosts.collectives.ring import timed
+from hosts.collectives.program import flow_bytes, makes_sums, moves, peaks, programs
 from scenarios import vm
 from scenarios.engines.base import (
     Activity,
@@ -49,7 +48,8 @@ WRONG_DATA = "delivered wrong data"
 # (its host and its agent), 20 kB for each pair of GPUs of a site (its link's class and its share of every table).
 _SYSTEM_BYTES = 512 * 2**20  # with room for the kernel's cache of files and for the choice of rings
 _GPU_BYTES, _PAIR_BYTES = 2_500_000, 20_000
-_COPIES = 2.5  # of a chunk for each GPU: its buffer, and what TCP holds over the whole ring, 1.25 chunks a GPU
+_KEPT, _QUEUED = 1.1, 1.4  # of what agents keep and of what TCP holds, if messages arrive in the order they were sent
+_SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and the data that an agent has multiplied
 _TRACE_SHARE = 6  # of a trace's size, for its rows while they are read
 _KEPT_BYTES = 65536  # of what a VM prints on stderr
 
@@ -97,10 +97,14 @@ def carried_chunk_bytes(setting: Scenario) -> int:
 def memory_bytes(setting: Scenario) -> int:
     """The memory of a VM that can run a configuration."""
     pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
-    chunks = round(_COPIES * setting.gpus * carried_chunk_bytes(setting))
+    workload = setting.carried
+    of_ranks = programs(workload, range(setting.gpus))
+    _, in_flight = peaks(workload, of_ranks)
+    data = _KEPT * workload.slot_bytes * sum(program.buffers for program in of_ranks) + _QUEUED * in_flight
+    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
     rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + chunks + rows
+    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + round(data) + sums + rows
 
 
 @cache
@@ -117,13 +121,14 @@ def platform(setting: Scenario) -> Platform:
 def check_chunks(settings: Sequence[Scenario]) -> None:
     """Raise ValueError for a configuration whose chunks no socket can queue."""
     for setting in settings:
-        chunk_bytes = carried_chunk_bytes(setting)
+        chunk_bytes, most = carried_chunk_bytes(setting), flow_bytes(setting.carried)
         try:
-            limits(setting.transport, ranks=setting.gpus, message_bytes=chunk_bytes + LABEL_BYTES)
+            limits(setting.transport, flow_bytes=most)
         except ValueError:
+            allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(
-                f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues all "
-                f"but one of their chunks at once: allowed is {MOST_QUEUED_BYTES // (setting.gpus - 1) // 10**6} MB"
+                f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues "
+                f"{most / chunk_bytes:.3g} times as much on one connection: allowed is {allowed} MB"
             ) from None
 
 
@@ -312,8 +317,10 @@ class Reader:
                 if row[name] != planned:
                     where = f"{self._task.name}, collective {k}"
                     raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
-        moves = timed(row["placement"], start_ns=row["start_ns"], arrived_ns=row["arrived_ns"])
-        transfers = [(k, t.step, t.src, t.dst, t.chunk, t.start_ns, t.end_ns) for t in moves]
+        transfers = [
+            (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
+            for move in moves(self._task.setting.carried, row["placement"])
+        ]
         return Rows(
             start=k,
             completion_s=np.array([row["completion_s"]], dtype=np.float64),

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.lower_bound import LowerBound
-from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import MESSAGES
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, decide
+from scenarios.policies.decide import MODES, Decisions, compiled, decide
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import build_fabric
@@ -57,7 +56,7 @@ class Expectations:
 
 def predicted(setting: Scenario, decisions: Decisions, rows: slice = slice(None)) -> Floats:
     """The model's completion times of collectives that were decided so, or of these rows of them: [K] seconds."""
-    return completion_s(setting.workload.schedule.transfers, decisions.alpha_s[rows], decisions.beta_s[rows])
+    return compiled(setting.workload).completion_s(decisions.alpha_s[rows].T, decisions.beta_s[rows].T)
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:

@@ -8,12 +8,14 @@ same `Router`.
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model.max_plus import Compiled
 from controller.routing.path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
@@ -149,14 +151,21 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed:
         if workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
             cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
-    found: Ranks = best_placements(
-        workload.schedule,
+    return best_placements(
+        compiled(workload).completion_s,
+        list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
-        beta_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
-        sites=fabric.gpu_sites,
-        is_rooted=workload.is_rooted,
+        slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
+        start=_in_order(fabric, workload).tolist(),
+        sites=fabric.gpus_per_site,
+        root_stays=workload.is_rooted,
     )
-    return found
+
+
+@lru_cache(maxsize=64)
+def compiled(workload: Workload) -> Compiled:
+    """The timing model of a workload's schedule."""
+    return Compiled(workload.schedule.transfers)
 
 
 def shared_links(fabric: Fabric, workload: Workload, mode: Mode, *, detours: bool) -> tuple[str, ...]:

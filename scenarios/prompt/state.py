@@ -88,8 +88,8 @@ class State:
     def predicted_s(self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float) -> float:
         """The model's time of a collective with slots of so many bytes, all of whose ways are up, s."""
         ways = [self.way(src, dst) for src, dst in pairs(schedule, placement)]
-        alpha_s = np.array([[way.delay_s for way in ways]])
-        beta_s = np.array([[8 * slot_bytes / way.rate_bps for way in ways]])
+        alpha_s = np.array([[way.delay_s] for way in ways])
+        beta_s = np.array([[8 * slot_bytes / way.rate_bps] for way in ways])
         return float(completion_s(schedule.transfers, alpha_s, beta_s)[0])
 
 

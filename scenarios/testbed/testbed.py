@@ -23,7 +23,7 @@ from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Mode, choose_placements, most_shared
-from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
@@ -72,8 +72,8 @@ class CollectiveRecord:
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
 
-    Since the first rank began, `start_ns[rank]` is when each rank began and `arrived_ns[rank][step - 1]` when it had
-    received the chunk of each step whole.
+    Since the first rank began, `start_ns[rank]` is when each rank began, and `sent_ns` and `arrived_ns` are by transfer
+    of the schedule (`hosts.communicator.Completed`).
     """
 
     collective: int
@@ -84,7 +84,8 @@ class CollectiveRecord:
     reconfigure_ns: int | None
     reconfigure_messages: int | None
     start_ns: tuple[int, ...]
-    arrived_ns: tuple[tuple[int, ...], ...]
+    sent_ns: tuple[int, ...]
+    arrived_ns: tuple[int, ...]
     drops: int
     late: bool
     attempts: int
@@ -94,7 +95,7 @@ class CollectiveRecord:
     @property
     def completion_s(self) -> float:
         """From the first beginning to the last end, seconds."""
-        return (max(arrived[-1] for arrived in self.arrived_ns) - min(self.start_ns)) / 1e9
+        return (max(self.arrived_ns) - min(self.start_ns)) / 1e9
 
     def as_json(self) -> dict[str, Any]:
         """The fields as the testbed prints them: with `completion_s` and `reconfigure_s` in seconds, without None."""
@@ -191,7 +192,7 @@ class Testbed:
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
-            chunk_bytes=self.platform.scale.chunk_bytes(self.setting.collective.chunk_bytes),
+            workload=carried(self.setting.workload, self.platform.scale),
             transport=self.setting.transport,
             lead_s=self.platform.lead_s,
             epoch=epoch,
@@ -276,7 +277,7 @@ class Testbed:
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
     ) -> CollectiveRecord:
-        """Run an AllGather of this number along the ring and the paths that are in force, after that change to them.
+        """Run a collective of this number along the ring and the paths that are in force, after that change to them.
 
         `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, `undisturbed`
         after its end for the record's field. Raises CollectiveError where it fails, WrongDataError where it delivers
@@ -284,13 +285,10 @@ class Testbed:
         """
         path = self._path()
         self._timer_overrun()
-        result = self._communicator.allgather(on_start=on_start)
+        result = self._communicator.run(on_start=on_start)
         late = self._timer_overrun()
         if result.faults:
-            fault = result.faults[0]
-            raise WrongDataError(
-                f"collective {number} delivered wrong data: GPU {fault.rank}, step {fault.step}: {fault.text}"
-            )
+            raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
@@ -301,7 +299,8 @@ class Testbed:
             reconfigure_ns=change.took_ns,
             reconfigure_messages=change.messages,
             start_ns=tuple(at - zero_ns for at in result.start_ns),
-            arrived_ns=tuple(tuple(at - zero_ns for at in arrived) for arrived in result.arrived_ns),
+            sent_ns=tuple(at - zero_ns for at in result.sent_ns),
+            arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
             drops=self.drops(),
             late=late,
             attempts=attempt,
@@ -316,7 +315,7 @@ class Testbed:
     def join(self) -> None:
         """Make the connections of the ring, unless they are there."""
         if self._joined != self.placement:
-            self._communicator.build_ring(self.placement)
+            self._communicator.connect(self.placement)
             self._joined = self.placement
 
     def part(self) -> None:

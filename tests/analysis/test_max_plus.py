@@ -1,4 +1,4 @@
-"""The timing model of schedules, against closed forms, an event loop and the ring's own recursion."""
+"""The timing model of schedules, against closed forms, an event loop and the recursion of the ring."""
 
 import heapq
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.model import alpha_beta, max_plus
-from hosts.collectives.kinds import schedule
+from hosts.collectives.kinds import ALGORITHMS, schedule
 from hosts.collectives.schedule import Schedule, Transfer
 
 ALPHA, SLOT = 13e-6, 1.7e-3
@@ -37,14 +37,38 @@ def test_constant_rates_give_the_closed_forms(n: int) -> None:
         assert found == pytest.approx(right, rel=1e-12), (kind, algorithm)
 
 
-def test_on_a_ring_it_is_the_recursion_of_the_ring() -> None:
-    rng = np.random.default_rng(5)
-    for n in (2, 3, 8, 16):
-        found = schedule("allgather", "ring", sites=(n - 1, 1))
-        alpha, beta = rng.uniform(0, 1, (2, 50, n))
-        sources = [flow.src for flow in found.flows]
-        ours = max_plus.times(found.transfers, alpha.T[sources], beta.T[sources]).arrives_s.max(axis=0)
-        np.testing.assert_allclose(ours, alpha_beta.completion_s(alpha, beta), rtol=1e-12)
+def ring_recursion_s(alpha: list[float], beta: list[float]) -> float:
+    """F(s, r) = max(A(s-1, r-1), F(s-1, r)) + beta_r; A(s, r) = F(s, r) + alpha_r; the greatest A(n-1, .)."""
+    left, arrived = [0.0] * len(alpha), [0.0] * len(alpha)
+    for _ in range(len(alpha) - 1):
+        left = [max(arrived[r - 1], left[r]) + beta[r] for r in range(len(alpha))]
+        arrived = [left[r] + alpha[r] for r in range(len(alpha))]
+    return max(arrived)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 16])
+def test_on_a_ring_it_is_the_recursion_of_the_ring_bit_for_bit(n: int) -> None:
+    found = schedule("allgather", "ring", sites=(n - 1, 1))
+    alpha, beta = np.random.default_rng(5).uniform(0, 1, (2, 50, n))
+    right = [ring_recursion_s(*edges) for edges in zip(alpha.tolist(), beta.tolist(), strict=True)]
+    sources = [flow.src for flow in found.flows]
+    assert max_plus.completion_s(found.transfers, alpha.T[sources], beta.T[sources]).tolist() == right
+    assert alpha_beta.completion_s(alpha, beta).tolist() == right
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [(kind, one) for kind, found in ALGORITHMS.items() for one in found])
+@pytest.mark.parametrize(("sites", "pieces"), [((4, 4), 1), ((3, 2), 3), ((2, 3, 2), 1)])
+def test_compiled_schedules_end_with_the_last_arrival(
+    kind: str, algorithm: str, sites: tuple[int, ...], pieces: int
+) -> None:
+    found = schedule(kind, algorithm, sites=sites, pieces=pieces)
+    rng = np.random.default_rng(len(found.transfers))
+    alpha, beta = rng.choice([0.1, 0.2, 0.7, 1.3], (2, len(found.flows), 9001))  # equal times too
+    compiled = max_plus.Compiled(found.transfers)
+    ends_s = compiled.completion_s(alpha, beta)
+    assert (ends_s == max_plus.times(found.transfers, alpha, beta).arrives_s.max(axis=0)).all()
+    one = compiled.completion_s(alpha[:, 7:8], beta[:, 7:8])
+    assert one.shape == (1,) and one == ends_s[7]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -52,20 +76,33 @@ def test_random_graphs_take_as_long_as_in_an_event_loop(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         flows = rng.randint(1, 5)
-        transfers = [
-            Transfer(
-                flow=rng.randrange(flows),
-                slots=((0, 0),) * rng.randint(1, 3),
-                after=tuple(sorted(rng.sample(range(index), min(index, rng.randint(0, 3))))),
-            )
-            for index in range(rng.randint(1, 25))
-        ]
-        alpha, beta = np.random.default_rng(rng.getrandbits(32)).uniform(0, 1, (2, flows, 1))
-        last_s = event_loop_s(transfers, alpha, beta)
+        streams = {flow for flow in range(flows) if rng.random() < 0.3}
+        transfers = []
+        for index in range(rng.randint(1, 25)):
+            flow, after = rng.randrange(flows), rng.sample(range(index), min(index, rng.randint(0, 3)))
+            slots = () if flow in streams else ((0, 0),) * rng.randint(1, 3)
+            size = rng.choice([0.0, rng.random()]) if flow in streams else 0.0
+            transfers.append(Transfer(flow=flow, slots=slots, size=size, after=tuple(sorted(after))))
+        alpha, beta = np.random.default_rng(rng.getrandbits(32)).uniform(0, 1, (2, flows, 4))
+        alpha[list(streams)], beta[list(streams)] = 0.0, 1.0
+        last_s = [event_loop_s(transfers, alpha[:, [one]], beta[:, [one]]) for one in range(4)]
         found = max_plus.times(transfers, alpha, beta)
-        assert found.arrives_s.max() == pytest.approx(last_s, rel=1e-12)
+        assert found.arrives_s.max(axis=0) == pytest.approx(last_s, rel=1e-12)
+        assert max_plus.completion_s(transfers, alpha, beta) == pytest.approx(last_s, rel=1e-12)
         path = max_plus.critical_path(transfers, found)
-        assert sum(step.seconds for step in path) == pytest.approx(last_s, rel=1e-12)
+        assert sum(step.seconds for step in path) == pytest.approx(last_s[0], rel=1e-12)
+
+
+def test_a_schedule_without_transfers_takes_no_time() -> None:
+    assert max_plus.completion_s([], np.ones((0, 3)), np.ones((0, 3))).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [((2, 3), (2, 4)), ((2,), (2,)), ((1, 3), (1, 3))])
+def test_arrays_that_do_not_fit_the_flows_are_refused(alpha: tuple[int, ...], beta: tuple[int, ...]) -> None:
+    transfers = [Transfer(flow=0, size=1.0), Transfer(flow=1, size=1.0)]
+    for evaluated in (max_plus.completion_s, max_plus.times):
+        with pytest.raises(ValueError, match="flows 2 or more"):
+            evaluated(transfers, np.ones(alpha), np.ones(beta))
 
 
 def event_loop_s(transfers: list[Transfer], alpha: np.ndarray, beta: np.ndarray) -> float:
@@ -77,7 +114,7 @@ def event_loop_s(transfers: list[Transfer], alpha: np.ndarray, beta: np.ndarray)
         for flow, queue in queues.items():
             if queue and flow not in busy and set(transfers[queue[0]].after) <= arrived:
                 busy.add(flow)
-                heapq.heappush(events, (now + len(transfers[queue[0]].slots) * beta[flow, 0], 0, queue.pop(0)))
+                heapq.heappush(events, (now + transfers[queue[0]].amount * beta[flow, 0], 0, queue.pop(0)))
         now, has_left, index = heapq.heappop(events)
         if has_left:
             arrived.add(index)

@@ -138,7 +138,7 @@ def test_the_prediction_is_the_engines(mode: str, kind: str) -> None:
     assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
     assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
     predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)
-    assert predicted_s == pytest.approx(completion_s(repeated.schedule.transfers, plan.alpha_s, plan.beta_s)[0])
+    assert predicted_s == pytest.approx(completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)[0])
     src, dst = next(ends for ends, path in zip(flows, used, strict=True) if path >= 0)
     size = repeated.largest_message_bytes
     chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=size)

@@ -1,0 +1,331 @@
+"""Carries out a program over its connections: the messages of one collective, their check, sums and computations.
+
+A message that is ready to be sent is handed to the kernel at once, whole: the send buffers hold all that a collective
+can bring, so a rank never waits to send and always receives. A message that arrives is compared with what it must be,
+part by part, each while the processor's caches still hold it: read again from memory, a large one takes a quarter more
+of a collective's time. The comparison takes no time where computing takes none (virtual time); on a wall clock it is
+part of what is measured.
+
+A rank that can only wait for its one connection blocks in reading it. Others wait for all of them at once, each of
+which becomes readable when its next message is there whole (SO_RCVLOWAT), and serve those that are in their order.
+"""
+
+import heapq
+import select
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hosts.agent import messages
+from hosts.agent.buffers import Buffers
+from hosts.agent.clock import Timer, now_ns
+from hosts.agent.payload import Payload
+from hosts.agent.program import Computation, Program, Receive, Send, Term
+
+_MSG_EOR = 0x80  # Python 3.11 has no name for it
+_MOST_VIEWS = 1000  # Linux sends 1024 buffers at a time
+
+
+class AgentError(Exception):
+    """Why an agent cannot carry out a command, as a sentence without a subject."""
+
+
+class Execution:
+    """One collective of a rank: `run` it once.
+
+    `outgoing` and `incoming` are the connections in the program's order. `flip` is [task, byte] to damage on
+    arrival, or [].
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        collective: int,
+        outgoing: Sequence[socket.socket],
+        incoming: Sequence[socket.socket],
+        payload: Payload,
+        buffers: Buffers,
+        slot_bytes: int,
+        deadline_s: float,
+        flip: Sequence[int] = (),
+    ) -> None:
+        self._program, self._collective, self._flip = program, collective, flip
+        self._outgoing, self._incoming = outgoing, incoming
+        self._payload, self._buffers = payload, buffers
+        self._slot_bytes, self._slot_parts = slot_bytes, payload.parts(slot_bytes)
+        self._deadline_ns = round(deadline_s * 1e9)
+        self._scratch = buffers.scratch
+        self._label = memoryview(bytearray(messages.LABEL_BYTES))
+        self._own = dict(program.own)
+        # What is left to do: servers are first the connections out and then the streams of computations.
+        self._sends = [deque(sends) for _, _, sends in program.sends]
+        self._streams = [deque(tasks) for tasks in program.computations]
+        self._receives = [deque(receives) for _, _, receives in program.receives]
+        self._waiting = self._waits()
+        self._running: list[tuple[int, int]] = []  # a heap of the ends of computations, and their streams
+        self._done = set[int]()
+        # What the slots hold.
+        self._tasks_left = [use.tasks for use in program.uses]
+        self._arrivals_left = [use.arrivals for use in program.uses]
+        self._use_of: dict[int, int] = {}
+        self._buffer_of: dict[int, memoryview] = {}
+        # What is found.
+        self._sent_ns, self._arrived_ns = dict[int, int](), dict[int, int]()
+        self._faults: list[dict[str, object]] = []
+
+    def run(self, began_ns: int) -> Mapping[str, object]:
+        """Begin now, at `began_ns`, and return when all is done.
+
+        The answer: when every message was handed to the kernel and every computation began, and when every message had
+        arrived whole and every computation had ended, as pairs [task, ns]; and which messages were wrong. Messages are
+        sent at the instant at which what they wait for was over. Raises AgentError.
+        """
+        self._go_on(range(len(self._sends) + len(self._streams)), began_ns)
+        if len(self._incoming) == 1 and not self._streams:
+            while self._receives[0]:
+                self._serve(0)
+        else:
+            self._serve_all(began_ns)
+        return {
+            "start_ns": began_ns,
+            "sent_ns": list(self._sent_ns.items()),
+            "arrived_ns": list(self._arrived_ns.items()),
+            "faults": self._faults,
+        }
+
+    # --- what is next ----------------------------------------------------------------------------------------------
+
+    def _waits(self) -> dict[int, list[int]]:
+        """The servers that may go on once a task is over."""
+        found: dict[int, list[int]] = {}
+        servers: list[deque[Send] | deque[Computation]] = [*self._sends, *self._streams]
+        for server, tasks in enumerate(servers):
+            for one in {one for task in tasks for one in task.after}:
+                found.setdefault(one, []).append(server)
+        return found
+
+    def _over(self, task: int, now: int) -> None:
+        self._arrived_ns[task] = now
+        self._done.add(task)
+        self._go_on(self._waiting.get(task, ()), now)
+
+    def _go_on(self, servers: Sequence[int], now: int) -> None:
+        """Begin all that is ready on these servers."""
+        look = deque(servers)
+        while look:
+            server = look.popleft()
+            if server < len(self._sends):
+                sends = self._sends[server]
+                while sends and self._done.issuperset(sends[0].after):
+                    self._sent_ns[sends[0].task] = now
+                    self._send(server, sends.popleft())
+                continue
+            stream = server - len(self._sends)
+            tasks = self._streams[stream]
+            while tasks and tasks[0].task not in self._sent_ns and self._done.issuperset(tasks[0].after):
+                task = tasks[0]
+                self._sent_ns[task.task] = now
+                if task.duration_ns:
+                    heapq.heappush(self._running, (now + task.duration_ns, stream))
+                    break
+                self._arrived_ns[task.task] = now
+                self._done.add(task.task)
+                look += self._waiting.get(task.task, ())
+                tasks.popleft()
+
+    def _serve(self, connection: int) -> None:
+        """Take in the next message of a connection, and begin what it was waited for by."""
+        receive = self._receives[connection][0]
+        fault = self._receive(connection, receive)
+        now = now_ns()
+        self._receives[connection].popleft()
+        self._over(receive.task, now)
+        if fault is not None:
+            self._faults.append({"task": receive.task, "text": fault})
+
+    def _serve_all(self, began_ns: int) -> None:
+        """Serve all connections and computations until nothing is left."""
+        with select.epoll() as epoll, Timer() as timer:
+            epoll.register(timer, select.EPOLLIN)
+            index_of = {connection.fileno(): index for index, connection in enumerate(self._incoming)}
+            for index in range(len(self._incoming)):
+                self._expect(epoll, index, is_new=True)
+            last_ns, alarm_ns = began_ns, 0
+            while self._running or any(self._receives):
+                if self._running and alarm_ns != self._running[0][0]:
+                    alarm_ns = self._running[0][0]
+                    timer.set(alarm_ns)
+                elif not self._running and alarm_ns <= last_ns:
+                    alarm_ns = last_ns + self._deadline_ns
+                    timer.set(alarm_ns)
+                ready = {fd for fd, _ in epoll.poll()}
+                if timer.fileno() in ready:
+                    last_ns = self._alarm(last_ns)
+                    alarm_ns = 0
+                for fd in sorted(ready - {timer.fileno()}, key=index_of.__getitem__):
+                    self._serve(index_of[fd])
+                    self._expect(epoll, index_of[fd])
+                    last_ns = next(reversed(self._arrived_ns.values()))
+
+    def _alarm(self, last_ns: int) -> int:
+        """End the computations that are over; returns when something last happened."""
+        now = now_ns()
+        if not self._running and now - last_ns >= self._deadline_ns:
+            ranks = [rank for (rank, _, _), left in zip(self._program.receives, self._receives, strict=True) if left]
+            raise AgentError(
+                f"received nothing from GPU {' and '.join(map(str, ranks))} within {self._deadline_ns / 1e9:g} s"
+            )
+        while self._running and self._running[0][0] <= now:
+            _, stream = heapq.heappop(self._running)
+            self._over(self._streams[stream].popleft().task, now)
+            self._go_on([len(self._sends) + stream], now)
+            last_ns = now
+        return last_ns
+
+    def _expect(self, epoll: select.epoll, index: int, *, is_new: bool = False) -> None:
+        """Have a connection be readable when its next message is there whole."""
+        connection, left = self._incoming[index], self._receives[index]
+        least = self._bytes(left[0]) + messages.LABEL_BYTES if left else 1
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        if not left:
+            epoll.unregister(connection)
+        elif is_new:
+            epoll.register(connection, select.EPOLLIN)
+
+    def _bytes(self, task: Send | Receive) -> int:
+        return len(task.slots) * self._slot_bytes or task.size_bytes
+
+    # --- bytes -----------------------------------------------------------------------------------------------------
+
+    def _send(self, connection: int, send: Send) -> None:
+        """Send a message and its label, which is in a packet of its own after the message's last.
+
+        A shaper sends a packet first and delays those behind it by its cost, so a message's last packet arrives too
+        early by its own length. The packet after it, the label's, arrives when the whole message is paid for.
+        """
+        views = []
+        for slot in send.slots:
+            if slot in self._use_of:
+                views.append(self._buffer_of[self._use_of[slot]])
+            else:
+                views += self._views(self._own[slot], self._slot_bytes)
+        if not send.slots:
+            views = self._views(send.window, send.size_bytes)
+        size, rank = self._bytes(send), self._program.sends[connection][0]
+        label = messages.label(collective=self._collective, task=send.task, size_bytes=size)
+        out, sent = self._outgoing[connection], 0
+        try:
+            for first in range(0, len(views), _MOST_VIEWS):
+                is_last = first + _MOST_VIEWS >= len(views)
+                # After the last nothing may be appended to its packet.
+                flags = _MSG_EOR if is_last else socket.MSG_MORE
+                sent += out.sendmsg(views[first : first + _MOST_VIEWS], (), flags)
+            sent += out.sendmsg([label])
+        except OSError as error:
+            raise AgentError(f"lost GPU {rank}: {reason(error)}") from None
+        if sent != size + messages.LABEL_BYTES:
+            raise AgentError(f"could queue {sent} of {size + messages.LABEL_BYTES} bytes for GPU {rank}")
+        for slot in send.slots:
+            if slot in self._use_of:
+                self._finish(self._use_of[slot])
+
+    def _views(self, window: int, size_bytes: int) -> list[memoryview]:
+        return self._payload.views(window, collective=self._collective, size_bytes=size_bytes)
+
+    def _finish(self, use: int) -> None:
+        """Note that one of a use's tasks is over, and give its buffer back if it was the last."""
+        self._tasks_left[use] -= 1
+        if self._tasks_left[use] == 0 and use in self._buffer_of:
+            self._buffers.give_back(self._buffer_of.pop(use))
+
+    def _receive(self, connection: int, receive: Receive) -> str | None:
+        """Receive a message whole; return how it differs from what it must be, as a sentence, or None."""
+        size, source = self._bytes(receive), self._incoming[connection]
+        rank = self._program.receives[connection][0]
+        progress = _Progress(source)
+        try:
+            if receive.slots:
+                for number in range(len(receive.slots)):
+                    self._receive_slot(progress, receive, number)
+            else:
+                for part in self._payload.parts(size):
+                    self._take(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
+            progress.got += source.recv_into(self._label, 0, socket.MSG_WAITALL)
+        except OSError as error:
+            raise AgentError(f"lost GPU {rank} in transfer {receive.task}: {reason(error)}") from None
+        if progress.got != size + messages.LABEL_BYTES:
+            raise AgentError(
+                f"had {progress.got} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} from GPU {rank} "
+                "and then nothing"
+            )
+        label = bytes(self._label)
+        fault = messages.label_fault(label, collective=self._collective, task=receive.task, size_bytes=size)
+        return fault or progress.wrong
+
+    def _receive_slot(self, progress: "_Progress", receive: Receive, number: int) -> None:
+        """Receive the slot of this number in a message: keep it if it is needed later, and add it if it is added."""
+        slot, index, terms = receive.slots[number], receive.uses[number], receive.terms[number]
+        use, sums = self._program.uses[index], self._payload.sums
+        is_first = self._arrivals_left[index] == use.arrivals
+        if is_first and use.tasks > 1:
+            self._buffer_of[index] = self._buffers.take()
+        buffer = self._buffer_of.get(index)
+        before = number * self._slot_bytes
+        for part in self._slot_parts:
+            kept = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
+            if is_first or not receive.adds:
+                self._take(progress, receive, kept, part, terms=terms, before=before, where=f" of slot {slot}")
+                if receive.adds and slot in self._own:
+                    assert sums is not None
+                    sums.add_own(kept, part, collective=self._collective, window=self._own[slot])
+            else:
+                assert sums is not None
+                arriving = self._scratch[: len(part)]
+                self._take(progress, receive, arriving, part, terms=terms, before=before, where=f" of slot {slot}")
+                sums.add(kept, arriving)
+            if use.total and self._arrivals_left[index] == 1:
+                self._check(progress, kept, part, use.total, f" of the sum in slot {slot}")
+        self._arrivals_left[index] -= 1
+        self._use_of[slot] = index
+        self._finish(index)
+
+    def _take(
+        self,
+        progress: "_Progress",
+        receive: Receive,
+        into: memoryview,
+        part: range,
+        *,
+        terms: Sequence[Term],
+        before: int = 0,
+        where: str = "",
+    ) -> None:
+        """Receive a part of a slot that `before` bytes of the message come before, and check it."""
+        progress.got += progress.source.recv_into(into, 0, socket.MSG_WAITALL)
+        if self._flip and self._flip[0] == receive.task and self._flip[1] - before in part:
+            into[self._flip[1] - before - part.start] ^= 1
+        if progress.got == before + part.stop:  # else the connection has ended
+            self._check(progress, into, part, terms, where)
+
+    def _check(self, progress: "_Progress", found: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
+        if progress.wrong is None:
+            byte = self._payload.first_difference(found, part, collective=self._collective, terms=terms)
+            progress.wrong = None if byte is None else f"byte {byte}{where} is wrong"
+
+
+@dataclass
+class _Progress:
+    """How far a message has arrived, and the first that is wrong in it."""
+
+    source: socket.socket
+    got: int = 0
+    wrong: str | None = None
+
+
+def reason(error: OSError) -> str:
+    """The message of an OSError."""
+    if isinstance(error, BlockingIOError):
+        return "it did not answer in time"
+    return error.strerror or str(error)
