@@ -28,17 +28,17 @@ class SharedTimes(Times):
 
 
 def times(
-    transfers: Sequence[Transfer], ways: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
 ) -> SharedTimes:
     """When every transfer of K instances of a schedule begins, leaves and arrives.
 
-    `ways` [K, F, H] are the links of every flow's way, in any order and filled up with -1; [1, F, H] where it is the
-    same in all instances. `capacity_bps` [K, links] is what a link carries, `delay_s` [K, F] what a flow's way adds
-    behind its links. A flow without links is a stream: its transfers are computations of `amount` seconds. T transfers
+    `links` [K, F, H] are the links that each flow passes, in any order, with -1 for none; [1, F, H] where they are the
+    same in all instances. `capacity_bps` [K, links] is what a link carries, `delay_s` [K, F] a flow's delay behind its
+    links. A flow without links is a stream: its transfers are computations of `amount` seconds. T transfers
     are in an order in which each comes behind all that it waits for.
 
     A transfer begins when all that it waits for have arrived and the one before it on its flow has left, as in
-    `max_plus`. While it is served it holds all links of its way at once, and at every moment all transfers in service
+    `max_plus`. While it is served it holds all of its links at once, and at every moment all transfers in service
     have their max-min fair rates: of each the rate is limited by a link that is full and on which no other has a higher
     one (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2). It has left when all its bytes have been served,
     and arrives `delay_s` later. A link that no two flows take is never shared, and a flow of such links alone is timed
@@ -46,93 +46,93 @@ def times(
 
     A link of capacity 0 has failed: transfers over it, and those that wait for them, never leave, at infinity. Empty
     transfers leave as they begin. Events within 1e-12 of the time since the start happen together. Raises ValueError
-    for shapes that do not fit, a link that does not exist or is twice on a way, a capacity or a delay that is negative
-    or not finite, and slots of no bytes.
+    for shapes that do not fit, a link that does not exist or that a flow passes twice, a capacity or a delay that is
+    negative or not finite, and slots of no bytes.
     """
-    rows, _ = _run(transfers, ways, capacity_bps, delay_s, slot_bytes, keeps_rows=True)
-    return SharedTimes(*(part.T for part in rows))
+    rows, _ = _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=True)
+    return SharedTimes(rows.begins.T, rows.leaves.T, rows.arrives.T, rows.bottleneck.T, rows.bottleneck_s.T)
 
 
 def completion_s(
-    transfers: Sequence[Transfer], ways: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
 ) -> Floats:
     """When the last transfer of each instance arrives, [K] s; arguments and errors as for `times`, with less memory."""
-    return _run(transfers, ways, capacity_bps, delay_s, slot_bytes, keeps_rows=False)[1]
+    return _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=False)[1]
 
 
-def fair_rates(ways: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
+def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
     """The max-min fair rates of flows that are all served at once, and the link that limits each, [F] bit/s and index.
 
-    `ways` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an infinite
-    rate and the link -1.
+    `links` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an
+    infinite rate and the bottleneck -1.
     """
-    ways, capacity_bps = np.ascontiguousarray(ways, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
-    if ways.ndim != 2 or capacity_bps.ndim != 1:
-        raise ValueError(f"ways {ways.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
-    _check(ways, capacity_bps)
+    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
+    if (links.ndim, capacity_bps.ndim) != (2, 1):
+        raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
+    _check(links, capacity_bps)
     from analysis.model import fluid_kernel
 
-    rates, bottleneck = np.empty(len(ways)), np.empty(len(ways), np.int32)
-    _check_once(fluid_kernel.rates(ways, capacity_bps, rates, bottleneck), ways)
+    rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
+    _check_once(fluid_kernel.rates(links, capacity_bps, rates, bottleneck), flows=len(links))
     return rates, bottleneck
 
 
 def _run(
     transfers: Sequence[Transfer],
-    ways: Links,
+    links: Links,
     capacity_bps: Floats,
     delay_s: Floats,
     slot_bytes: float,
     *,
     keeps_rows: bool,
 ) -> "tuple[fluid_kernel.Rows, Floats]":
-    """The rows [K, T], or [1, T] to no purpose, and the completion times [K]."""
-    ways, capacity_bps = np.ascontiguousarray(ways, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
+    """The rows, [K, T], or that of the last instance alone, [1, T]; and the completion times, [K]."""
+    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
     delay_s = np.ascontiguousarray(delay_s, np.float64)
+    shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
-        (ways.ndim, capacity_bps.ndim, delay_s.ndim) != (3, 2, 2)
-        or len(delay_s) != len(capacity_bps)
-        or len(ways) not in (1, len(delay_s))
-        or ways.shape[1] != delay_s.shape[1]
+        [len(shape) for shape in shapes] != [3, 2, 2]
+        or len(capacity_bps) != len(delay_s)
+        or links.shape[1] != delay_s.shape[1]
+        or len(links) not in (1, len(delay_s))
     ):
         raise ValueError(
-            f"ways {ways.shape}, capacities {capacity_bps.shape} and delays {delay_s.shape}: "
-            "allowed are [K or 1, F, H], [K, links] and [K, F]"
+            f"links {shapes[0]}, capacities {shapes[1]} and delays {shapes[2]}: allowed are [K or 1, F, H], [K, links] "
+            "and [K, F]"
         )
-    _check(ways, capacity_bps)
-    if not (np.isfinite(delay_s).all() and (delay_s >= 0).all()):
-        raise ValueError(f"a delay of {delay_s[~(np.isfinite(delay_s) & (delay_s >= 0))][0]:g} s: allowed is 0 or more")
+    _check(links, capacity_bps)
+    if not (right := (delay_s >= 0) & (delay_s < np.inf)).all():
+        raise ValueError(f"a delay of {delay_s[~right][0]:g} s: allowed is 0 or more")
     if not 0 < slot_bytes < np.inf:
         raise ValueError(f"slots of {slot_bytes:g} bytes: allowed is more than 0")
     from analysis.model import fluid_kernel
 
-    count, kept, size = len(delay_s), len(delay_s) if keeps_rows else 1, len(transfers)
-    rows = fluid_kernel.Rows(
-        *(np.empty((kept, size)) for _ in range(3)), np.empty((kept, size), np.int32), np.empty((kept, size))
-    )
-    completion = np.empty(count)
-    program = _program(transfers, flows=ways.shape[1])
-    _check_once(fluid_kernel.run(program, ways, capacity_bps, delay_s, 8 * slot_bytes, rows, completion), ways)
+    count, flows = delay_s.shape
+    kept = count if keeps_rows else 1
+    seconds = np.empty((4, kept, len(transfers)))
+    bottleneck, completion = np.empty((kept, len(transfers)), np.int32), np.empty(count)
+    rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
+    network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
+    _check_once(fluid_kernel.run(_program(transfers, flows), network, rows, completion), flows=flows)
     return rows, completion
 
 
-def _check(ways: Links, capacity_bps: Floats) -> None:
-    links = capacity_bps.shape[-1]
-    if ways.size and not -1 <= ways.min() <= ways.max() < links:
-        wrong = ways.max() if ways.max() >= links else ways.min()
-        raise ValueError(f"a way over link {wrong}: allowed is 0 to {links - 1}, and -1 for none")
-    right = (capacity_bps >= 0) & (capacity_bps < np.inf)
-    if not right.all():
+def _check(links: Links, capacity_bps: Floats) -> None:
+    count = capacity_bps.shape[-1]
+    if links.size and not -1 <= links.min() <= links.max() < count:
+        wrong = links.max() if links.max() >= count else links.min()
+        raise ValueError(f"a flow passes link {wrong}: allowed is 0 to {count - 1}, and -1 for none")
+    if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
         raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s: allowed is 0 or more")
 
 
-def _check_once(wrong: int, ways: Links) -> None:
+def _check_once(wrong: int, *, flows: int) -> None:
     if wrong >= 0:
-        instance, flow = divmod(wrong, ways.shape[-2])
-        raise ValueError(f"flow {flow} of instance {instance} passes a link twice: allowed is once")
+        raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice: allowed is once")
 
 
 def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
+    """The schedule as arrays; raises ValueError for a flow or a transfer that does not exist."""
     from analysis.model import fluid_kernel
 
     size = len(transfers)

@@ -1,12 +1,14 @@
-"""The compiled part of `fluid`: an event loop for each instance, and max-min fair rates.
+"""The compiled part of `fluid`: an event loop for each instance of a schedule, and max-min fair rates.
 
-Importing this module imports numba, which takes longer than most commands; only `fluid` imports it, when it is called.
-Local indices count the links that several flows of the instance use and that can limit them. Every other link limits a
-single flow at most: together they are that flow's `cap`. A flow that has no local link keeps its rate, so its
-transfers take no events.
+Importing this module imports numba, which takes longer than many commands; only `fluid` does, when it is called.
+
+A link is *shared* in an instance if several flows pass it and it cannot carry the sum of what each would get alone. All
+other links limit single flows: together they are a flow's `cap`. Transfers of flows that pass no shared link take no
+events, as their rates never change. Shared links are counted from 0 in each instance.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +18,34 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-compiled = njit(cache=True, error_model="numpy", nogil=True)
+Function = TypeVar("Function", bound=Callable[..., object])
 
-TIE = 1e-12  # events as close as this, of the time since the start, happen together
+
+def _entry(function: Function) -> Function:
+    """Compile, and keep what is compiled on disk, with all that the function calls."""
+    return njit(cache=True, error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+
+
+def _allocates(function: Function) -> Function:
+    return njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+
+
+def _event(function: Function) -> Function:
+    """Compile a function that allocates nothing, without reference counts.
+
+    They cost two atomic operations at every access to an array in a tuple, and made all of it ten times as slow.
+    """
+    return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
+
+
+_TIE = 1e-12  # events as close as this, of the time since the start, happen together
 _NOISE = 1e-14  # a rate that changes by no more has not changed
 _NO_RATE = -1.0
 
 
 class Program(NamedTuple):
-    """A schedule as arrays: of each transfer its flow, what it asks, how many it waits for (with the one before it on
-    its flow), the next on its flow (or -1), and in CSR those that wait for its arrival."""
+    """A schedule as arrays: of each transfer its flow, its amount, how many it waits for (with the one before it on its
+    flow), the next one on its flow (or -1), and in CSR those that wait for its arrival."""
 
     flow: Ints
     amount: Floats
@@ -35,12 +55,33 @@ class Program(NamedTuple):
     waiting: Ints
 
 
-class Sharing(NamedTuple):
-    """Which links the flows of one instance share.
+class Network(NamedTuple):
+    """What K instances meet: `links` [K or 1, F, H] of every flow, `capacity` [K, links] in bit/s, `delay` [K, F] in
+    s, and the bits of a slot."""
 
-    Of each flow: `hops` [F, H], the local links, `degree` of them; `cap`, the lowest capacity of its other links, and
-    `cap_link`, which that is. Of each local link: `link`, `capacity`, and `first`, where its `members` begin. `uses`,
-    `last` and `total` are per link of the fabric, for `_find_shared`.
+    links: Ints
+    capacity: Floats
+    delay: Floats
+    slot_bits: float
+
+
+class Rows(NamedTuple):
+    """What is found, [T] of an instance, or [K, T]."""
+
+    begins: Floats
+    leaves: Floats
+    arrives: Floats
+    bottleneck: Ints
+    bottleneck_s: Floats
+
+
+class Sharing(NamedTuple):
+    """The shared links of an instance.
+
+    Of each flow: `hops` [F, H], the shared links that it passes, `degree` of them; `cap`, the lowest capacity of its
+    other links, and `cap_link`, which that is. Of each shared link: `link`, its index in the fabric, `capacity`, and
+    `first`, where its members begin. Of each link in the fabric, while they are sought: `uses`, the flows on it, `last`
+    of them, `total` of what each gets alone, and its number as a shared one.
     """
 
     hops: Ints
@@ -52,22 +93,26 @@ class Sharing(NamedTuple):
     first: Ints
     uses: Ints
     last: Ints
-    local: Ints
     total: Floats
+    number: Ints
 
 
 class State(NamedTuple):
-    """What changes from event to event.
+    """What changes from event to event: at time `now` [1],
 
-    Of each flow with local links: whether it has `joined` their members, the transfer that it is `serving` (or -1), its
-    `rate` in bit/s, and `finish`, when that transfer has left at this rate; `limit`, the hop that sets the rate
-    (`degree` is `cap`), `since` when, and `spent` [F, H + 1], the seconds that each hop has set it for this transfer.
-    `members` are the flows now on each local link and `count` their number; `member_hop` says which of its hops that
-    is, and `slot` [F, H] where a flow's hop is in `members`. While rates are found, `left` is what a link has not given
-    away, `open` its flows without a rate, and `share` the quotient. `size` are the sizes of the lists behind it.
+    - of each transfer, how many it still `waits` for;
+    - of each flow that passes shared links, whether it is among their members, the transfer that it is `serving` (or
+      -1), its `rate` in bit/s and `finish`, when that transfer has left at this rate; `limit`, the hop that sets the
+      rate (`degree` stands for `cap`), `since` when, and `spent` [F, H + 1], the seconds that each hop has set it;
+    - of each shared link, its `members` and their number; `member_hop`, which of its hops the link is to a member;
+      `slot` [F, H], where a flow's hop is in `members`;
+    - while rates are shared out, of each link what is `left`, the members that are `open`, and the `share` of each;
+    - lists, and their `size`.
     """
 
-    joined: Bools
+    now: Floats
+    waits: Ints
+    is_member: Bools
     serving: Ints
     rate: Floats
     finish: Floats
@@ -75,287 +120,379 @@ class State(NamedTuple):
     since: Floats
     spent: Floats
     members: Ints
+    member_count: Ints
     member_hop: Ints
     slot: Ints
-    count: Ints
     left: Floats
     open: Ints
     share: Floats
-    flow_seen: Bools
-    link_seen: Bools
-    waits: Ints
+    has_no_rate: Bools
+    is_listed: Bools
     size: Ints
     active: Ints
     active_at: Ints
     changed: Ints
-    flows: Ints
     links: Ints
     heap: Ints
     stack: Ints
 
 
-_ACTIVE, _CHANGED, _FLOWS, _LINKS, _HEAP, _STACK = range(6)
+_ACTIVE, _CHANGED, _LINKS, _HEAP, _STACK = range(5)
 
 
-class Rows(NamedTuple):
-    """What is found for one instance, [T] each."""
+class Instance(NamedTuple):
+    """One instance of a schedule."""
 
-    begins: Floats
-    leaves: Floats
-    arrives: Floats
-    bottleneck: Ints
-    bottleneck_s: Floats
-
-
-@compiled
-def new_sharing(flows: int, hops: int, links: int) -> Sharing:
-    """Room for the links of one instance."""
-    return Sharing(
-        np.empty((flows, hops), np.int32),
-        np.zeros(flows, np.int32),
-        np.empty(flows),
-        np.empty(flows, np.int32),
-        np.empty(links, np.int32),
-        np.empty(links),
-        np.empty(links + 1, np.int32),
-        np.zeros(links, np.int32),
-        np.full(links, -1, np.int32),
-        np.empty(links, np.int32),
-        np.zeros(links),
-    )
+    program: Program
+    delay: Floats
+    slot_bits: float
+    sharing: Sharing
+    rows: Rows
+    state: State
 
 
-@compiled
-def new_state(flows: int, hops: int, links: int, transfers: int) -> State:
-    """Room for the events of one instance."""
-    return State(
-        np.zeros(flows, np.bool_),
-        np.full(flows, -1, np.int32),
-        np.zeros(flows),
-        np.zeros(flows),
-        np.zeros(flows, np.int32),
-        np.zeros(flows),
-        np.zeros((flows, hops + 1)),
-        np.empty(flows * hops, np.int32),
-        np.empty(flows * hops, np.int32),
-        np.empty((flows, hops), np.int32),
-        np.zeros(links, np.int32),
-        np.empty(links),
-        np.empty(links, np.int32),
-        np.empty(links),
-        np.zeros(flows, np.bool_),
-        np.zeros(links, np.bool_),
-        np.empty(transfers, np.int32),
-        np.zeros(6, np.int32),
-        np.empty(flows, np.int32),
-        np.empty(flows, np.int32),
-        np.empty(flows, np.int32),
-        np.empty(flows, np.int32),
-        np.empty(links, np.int32),
-        np.empty(transfers, np.int32),
-        np.empty(transfers, np.int32),
-    )
+@_entry
+def run(program: Program, network: Network, rows: Rows, completion: Floats) -> int:
+    """Every instance in turn: fills `rows` in, and `completion` [K]; with one row it is that of the last instance.
 
-
-@compiled
-def find_shared(ways: Ints, capacity: Floats, found: Sharing) -> int:
-    """Fill `found` in; returns the flow that passes a link twice, or -1.
-
-    A link that could carry the sum of what its flows get alone limits none of them.
+    Returns the index in [K * F] of a flow that passes a link twice, or -1.
     """
-    flows, most = ways.shape
-    wrong = -1
+    _, flows, hops = network.links.shape
+    links, transfers = network.capacity.shape[1], program.flow.size
+    sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
+    for index in range(completion.size):
+        wrong = _find_shared(network.links[index % len(network.links)], network.capacity[index], sharing)
+        if wrong >= 0:
+            return int(index * flows + wrong)
+        at = index % len(rows.begins)
+        row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
+        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state))
+        completion[index] = 0.0
+        for transfer in range(transfers):
+            completion[index] = max(completion[index], row.arrives[transfer])
+    return -1
+
+
+@_entry
+def rates(links: Ints, capacity: Floats, rate: Floats, bottleneck: Ints) -> int:
+    """The rates of all flows together, and what limits them; `links` [F, H]. Returns what `run` does."""
+    flows, hops = links.shape
+    sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
+    wrong = _find_shared(links, capacity, sharing)
+    if wrong >= 0:
+        return wrong
     for flow in range(flows):
-        alone = np.inf
-        for hop in range(most):
-            link = ways[flow, hop]
-            if link >= 0:
-                if found.last[link] == flow:
-                    wrong = flow
-                found.last[link] = flow
-                found.uses[link] += 1
-                alone = min(alone, capacity[link])
-        for hop in range(most):
-            link = ways[flow, hop]
-            if link >= 0:
-                found.total[link] += alone
-    number, place = 0, 0
+        state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
+        if sharing.degree[flow] > 0:
+            _join(flow, sharing, state)
+    _list_component(sharing, state)
+    _share_out(sharing, state)
     for flow in range(flows):
-        found.degree[flow], found.cap[flow], found.cap_link[flow] = 0, np.inf, -1
-        for hop in range(most):
-            link = ways[flow, hop]
+        rate[flow], bottleneck[flow] = state.rate[flow], _link_of_hop(flow, state.limit[flow], sharing)
+    return -1
+
+
+@_allocates
+def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
+    return Sharing(
+        hops=np.empty((flows, hops), np.int32),
+        degree=np.empty(flows, np.int32),
+        cap=np.empty(flows),
+        cap_link=np.empty(flows, np.int32),
+        link=np.empty(links, np.int32),
+        capacity=np.empty(links),
+        first=np.empty(links, np.int32),
+        uses=np.zeros(links, np.int32),
+        last=np.full(links, -1, np.int32),
+        total=np.zeros(links),
+        number=np.empty(links, np.int32),
+    )
+
+
+@_allocates
+def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
+    return State(
+        now=np.zeros(1),
+        waits=np.empty(transfers, np.int32),
+        is_member=np.zeros(flows, np.bool_),
+        serving=np.full(flows, -1, np.int32),
+        rate=np.zeros(flows),
+        finish=np.zeros(flows),
+        limit=np.zeros(flows, np.int32),
+        since=np.zeros(flows),
+        spent=np.zeros((flows, hops + 1)),
+        members=np.empty(flows * hops, np.int32),
+        member_count=np.zeros(links, np.int32),
+        member_hop=np.empty(flows * hops, np.int32),
+        slot=np.empty((flows, hops), np.int32),
+        left=np.empty(links),
+        open=np.empty(links, np.int32),
+        share=np.empty(links),
+        has_no_rate=np.zeros(flows, np.bool_),
+        is_listed=np.zeros(links, np.bool_),
+        size=np.zeros(5, np.int32),
+        active=np.empty(flows, np.int32),
+        active_at=np.empty(flows, np.int32),
+        changed=np.empty(flows, np.int32),
+        links=np.empty(links, np.int32),
+        heap=np.empty(transfers, np.int32),
+        stack=np.empty(transfers, np.int32),
+    )
+
+
+# --- which links are shared ------------------------------------------------------------------------------------------
+
+
+@_event
+def _find_shared(links: Ints, capacity: Floats, sharing: Sharing) -> int:
+    """Fill `sharing` in; returns a flow that passes a link twice, or -1."""
+    wrong = _count_uses(links, capacity, sharing)
+    number, members = 0, 0
+    for flow in range(len(links)):
+        sharing.degree[flow], sharing.cap[flow], sharing.cap_link[flow] = 0, np.inf, -1
+        for link in links[flow]:
             if link < 0:
                 continue
-            if found.uses[link] > 1 and found.total[link] > capacity[link]:
-                if found.last[link] >= 0:  # seen for the first time
-                    found.last[link], found.local[link] = -1, number
-                    found.link[number], found.capacity[number], found.first[number] = link, capacity[link], place
-                    place += found.uses[link]
+            if sharing.uses[link] > 1 and sharing.total[link] > capacity[link]:
+                if sharing.last[link] >= 0:  # it has no number yet
+                    sharing.last[link], sharing.number[link] = -1, number
+                    sharing.link[number], sharing.capacity[number] = link, capacity[link]
+                    sharing.first[number] = members
+                    members += sharing.uses[link]
                     number += 1
-                found.hops[flow, found.degree[flow]] = found.local[link]
-                found.degree[flow] += 1
-            elif capacity[link] < found.cap[flow]:
-                found.cap[flow], found.cap_link[flow] = capacity[link], link
-    for flow in range(flows):
-        for hop in range(most):
-            link = ways[flow, hop]
+                sharing.hops[flow, sharing.degree[flow]] = sharing.number[link]
+                sharing.degree[flow] += 1
+            elif capacity[link] < sharing.cap[flow]:
+                sharing.cap[flow], sharing.cap_link[flow] = capacity[link], link
+    for flow in range(len(links)):
+        for link in links[flow]:
             if link >= 0:
-                found.uses[link], found.total[link], found.last[link] = 0, 0.0, -1
+                sharing.uses[link], sharing.total[link], sharing.last[link] = 0, 0.0, -1
     return wrong
 
 
-@compiled
-def join(flow: int, sharing: Sharing, state: State) -> None:
-    """A flow begins to use its local links."""
+@_event
+def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
+    wrong = -1
+    for flow in range(len(links)):
+        alone = np.inf
+        for link in links[flow]:
+            if link >= 0:
+                if sharing.last[link] == flow:
+                    wrong = flow
+                sharing.last[link] = flow
+                sharing.uses[link] += 1
+                alone = min(alone, capacity[link])
+        for link in links[flow]:
+            if link >= 0:
+                sharing.total[link] += alone
+    return wrong
+
+
+@_event
+def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
+    """The link in the fabric that a hop is, or that sets the flow's cap."""
+    return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
+
+
+# --- max-min fair rates ----------------------------------------------------------------------------------------------
+
+
+@_event
+def _join(flow: int, sharing: Sharing, state: State) -> None:
+    """A flow begins to use its shared links, and has changed."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
-        place = sharing.first[link] + state.count[link]
+        place = sharing.first[link] + state.member_count[link]
         state.members[place], state.member_hop[place], state.slot[flow, hop] = flow, hop, place
-        state.count[link] += 1
-    state.joined[flow], state.active_at[flow] = True, state.size[_ACTIVE]
-    state.active[state.size[_ACTIVE]] = flow
+        state.member_count[link] += 1
+    state.is_member[flow], state.rate[flow], state.finish[flow] = True, _NO_RATE, np.inf
+    state.limit[flow] = sharing.degree[flow]
+    state.active_at[flow], state.active[state.size[_ACTIVE]] = state.size[_ACTIVE], flow
     state.size[_ACTIVE] += 1
+    state.changed[state.size[_CHANGED]] = flow
+    state.size[_CHANGED] += 1
 
 
-@compiled
+@_event
 def _quit(flow: int, sharing: Sharing, state: State) -> None:
-    """A flow no longer uses its local links; in each list the last one takes its place."""
+    """A flow no longer uses its shared links; in each list the last one takes its place."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
-        state.count[link] -= 1
-        place, last = state.slot[flow, hop], sharing.first[link] + state.count[link]
+        state.member_count[link] -= 1
+        place, last = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
         other, other_hop = state.members[last], state.member_hop[last]
         state.members[place], state.member_hop[place], state.slot[other, other_hop] = other, other_hop, place
-    state.joined[flow] = False
+    state.is_member[flow] = False
     state.size[_ACTIVE] -= 1
     place, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
     state.active[place], state.active_at[other] = other, place
 
 
-@compiled
-def _see_links(flow: int, sharing: Sharing, state: State) -> None:
+@_event
+def _list_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
-        if not state.link_seen[link]:
-            state.link_seen[link] = True
+        if not state.is_listed[link]:
+            state.is_listed[link] = True
             state.links[state.size[_LINKS]] = link
             state.size[_LINKS] += 1
 
 
-@compiled
-def find_component(sharing: Sharing, state: State) -> None:
-    """List the flows and links that are connected with those of the changed flows; breadth first."""
-    state.size[_FLOWS] = state.size[_LINKS] = 0
+@_event
+def _list_component(sharing: Sharing, state: State) -> None:
+    """List the links that the changed flows are connected with, breadth first; all flows on them lose their rates."""
+    state.size[_LINKS] = 0
     for index in range(state.size[_CHANGED]):
-        _see_links(state.changed[index], sharing, state)
-    seen = 0
-    while seen < state.size[_LINKS]:
-        link = state.links[seen]
-        seen += 1
-        state.left[link], state.open[link] = sharing.capacity[link], state.count[link]
-        state.share[link] = sharing.capacity[link] / max(1, state.count[link])
-        for place in range(sharing.first[link], sharing.first[link] + state.count[link]):
+        _list_links(state.changed[index], sharing, state)
+    index = 0
+    while index < state.size[_LINKS]:
+        link = state.links[index]
+        state.left[link], state.open[link] = sharing.capacity[link], state.member_count[link]
+        state.share[link] = sharing.capacity[link] / max(1, state.member_count[link])
+        for place in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
             flow = state.members[place]
-            if not state.flow_seen[flow]:
-                state.flow_seen[flow] = True
-                state.flows[state.size[_FLOWS]] = flow
-                state.size[_FLOWS] += 1
-                _see_links(flow, sharing, state)
+            if not state.has_no_rate[flow]:
+                state.has_no_rate[flow] = True
+                _list_links(flow, sharing, state)
+        index += 1
 
 
-@compiled
-def _give(flow: int, rate: float, limit: int, now: float, sharing: Sharing, state: State) -> None:
-    """Settle a flow's rate, and take it from the links on its way."""
-    state.flow_seen[flow] = False
+@_event
+def _share_out(sharing: Sharing, state: State) -> None:
+    """Give the flows on the listed links their max-min fair rates.
+
+    Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the link with the smallest share
+    gives it to its members. Where the caps of some of them are lower these get their caps first, and the shares are
+    compared again. Members of other links need not be looked at: their leaving with less than a share only raises it.
+    """
+    level = 0.0
+    while True:
+        link = _smallest_share(state)
+        if link < 0:
+            return
+        level = max(level, state.share[link])  # what is left is rounded, but no later share is smaller
+        first, behind = sharing.first[link], sharing.first[link] + state.member_count[link]
+        are_capped = False
+        for place in range(first, behind):
+            flow = state.members[place]
+            if state.has_no_rate[flow] and sharing.cap[flow] <= level:
+                _give(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
+                are_capped = True
+        if not are_capped:
+            for place in range(first, behind):
+                flow = state.members[place]
+                if state.has_no_rate[flow]:
+                    _give(flow, level, state.member_hop[place], sharing, state)
+
+
+@_event
+def _smallest_share(state: State) -> int:
+    """The listed link with the smallest share, or -1; links without members that want one leave the list."""
+    smallest, index = -1, 0
+    while index < state.size[_LINKS]:
+        link = state.links[index]
+        if state.open[link] == 0:
+            state.size[_LINKS] -= 1
+            state.links[index] = state.links[state.size[_LINKS]]
+            state.is_listed[link] = False
+            continue
+        if smallest < 0 or state.share[link] < state.share[smallest]:
+            smallest = link
+        index += 1
+    return smallest
+
+
+@_event
+def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
+    """Set a flow's rate and when it finishes, and take the rate from its links."""
+    state.has_no_rate[flow] = False
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
         state.open[link] -= 1
         state.left[link] = max(0.0, state.left[link] - rate)
         state.share[link] = state.left[link] / max(1, state.open[link])
+    now, old = state.now[0], state.rate[flow]
     if state.limit[flow] != limit:
         state.spent[flow, state.limit[flow]] += now - state.since[flow]
         state.since[flow], state.limit[flow] = now, limit
-    old = state.rate[flow]
     if abs(rate - old) > _NOISE * old:
-        state.finish[flow] = now + (state.finish[flow] - now) * (old / rate)
+        if old != _NO_RATE:
+            state.finish[flow] = now + (state.finish[flow] - now) * (old / rate)
         state.rate[flow] = rate
 
 
-@compiled
-def fill(now: float, sharing: Sharing, state: State) -> None:
-    """Give the listed flows their max-min fair rates.
+# --- events ----------------------------------------------------------------------------------------------------------
 
-    Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the link with the least to give
-    to each flow that has no rate yet settles these flows' rates, except that of flows whose cap is lower: those get
-    their cap first. A link elsewhere with such flows does not matter, as their going only leaves more there.
-    """
-    links, level = state.size[_LINKS], 0.0
+
+@_event
+def _run(instance: Instance) -> None:
+    """One instance, from its first transfer to its last; the times of what never leaves are infinite."""
+    program, rows, state = instance.program, instance.rows, instance.state
+    for transfer in range(program.flow.size - 1, -1, -1):
+        rows.begins[transfer], rows.leaves[transfer], rows.arrives[transfer] = 0.0, np.inf, np.inf
+        rows.bottleneck[transfer], rows.bottleneck_s[transfer] = -1, 0.0
+        state.waits[transfer] = program.waits[transfer]
+        if program.waits[transfer] == 0:
+            state.stack[state.size[_STACK]] = transfer
+            state.size[_STACK] += 1
+    _settle(instance)
     while True:
-        worst, least, index = -1, np.inf, 0
-        while index < links:
-            link = state.links[index]
-            if state.open[link] == 0:
-                links -= 1
-                state.links[index] = state.links[links]
-                state.link_seen[link] = False
-                continue
-            if state.share[link] < least:
-                worst, least = link, state.share[link]
-            index += 1
-        if worst < 0:
-            return
-        least = max(least, level)  # what is left is rounded; the level never falls
-        begin, end = sharing.first[worst], sharing.first[worst] + state.count[worst]
-        capped = False
-        for place in range(begin, end):
-            flow = state.members[place]
-            if state.flow_seen[flow] and sharing.cap[flow] <= least:
-                _give(flow, sharing.cap[flow], sharing.degree[flow], now, sharing, state)
-                capped = True
-        if not capped:
-            level = least
-            for place in range(begin, end):
-                flow = state.members[place]
-                if state.flow_seen[flow]:
-                    _give(flow, least, state.member_hop[place], now, sharing, state)
-
-
-@compiled
-def _push(transfer: int, key: Floats, state: State) -> None:
-    """Put a transfer on the heap of those to begin, by when they do."""
-    place = state.size[_HEAP]
-    state.size[_HEAP] += 1
-    while place > 0:
-        above = (place - 1) // 2
-        if key[state.heap[above]] <= key[transfer]:
+        now = rows.begins[state.heap[0]] if state.size[_HEAP] > 0 else np.inf
+        for index in range(state.size[_ACTIVE]):
+            now = min(now, state.finish[state.active[index]])
+        if now == np.inf:
             break
-        state.heap[place] = state.heap[above]
-        place = above
-    state.heap[place] = transfer
+        state.now[0] = now
+        until = now * (1.0 + _TIE)
+        for index in range(state.size[_ACTIVE]):
+            if state.finish[state.active[index]] <= until:
+                _end(state.active[index], instance)
+        _settle(instance)
+        while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
+            _begin(_pop(rows.begins, state), instance)
+        _share_anew(instance)
+    _leave_unfinished(instance)
 
 
-@compiled
-def _pop(key: Floats, state: State) -> int:
-    """Take the first transfer off the heap."""
-    top = state.heap[0]
-    state.size[_HEAP] -= 1
-    size = state.size[_HEAP]
-    moved, place = state.heap[size], 0
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and key[state.heap[below + 1]] < key[state.heap[below]]:
-            below += 1
-        if key[moved] <= key[state.heap[below]]:
-            break
-        state.heap[place] = state.heap[below]
-        place = below
-    state.heap[place] = moved
-    return top  # type: ignore[no-any-return]
+@_event
+def _settle(instance: Instance) -> None:
+    """Empty the stack of transfers that wait for nothing more.
+
+    When they begin is known, though it may be later than now. Those on shared links go on the heap. Others are done
+    with here, as their rates do not depend on what happens until then.
+    """
+    program, sharing, rows, state = instance.program, instance.sharing, instance.rows, instance.state
+    while state.size[_STACK] > 0:
+        state.size[_STACK] -= 1
+        transfer = state.stack[state.size[_STACK]]
+        flow, begin = program.flow[transfer], rows.begins[transfer]
+        if program.amount[transfer] == 0.0:
+            _has_left(transfer, begin, instance)
+        elif sharing.degree[flow] > 0:
+            _push(transfer, rows.begins, state)
+        else:
+            slot_s = 1.0 if sharing.cap_link[flow] < 0 else instance.slot_bits / sharing.cap[flow]
+            takes = program.amount[transfer] * slot_s
+            rows.bottleneck[transfer] = sharing.cap_link[flow]
+            rows.bottleneck_s[transfer] = takes if sharing.cap_link[flow] >= 0 else 0.0
+            _has_left(transfer, begin + takes, instance)
 
 
-@compiled
+@_event
+def _has_left(transfer: int, at: float, instance: Instance) -> None:
+    program, rows, state = instance.program, instance.rows, instance.state
+    rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
+    rows.arrives[transfer] = arrives
+    if program.following[transfer] >= 0:
+        _release(program.following[transfer], at, rows, state)
+    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[place], arrives, rows, state)
+
+
+@_event
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
-    """Something that a transfer waited for is over."""
+    """Something that a transfer waits for is there at this time."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
@@ -363,83 +500,50 @@ def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
         state.size[_STACK] += 1
 
 
-@compiled
-def _has_left(transfer: int, at: float, program: Program, delay: Floats, rows: Rows, state: State) -> None:
-    """A transfer has left whole at this time."""
-    rows.leaves[transfer] = at
-    rows.arrives[transfer] = arrives = at + delay[program.flow[transfer]]
-    if program.following[transfer] >= 0:
-        _release(program.following[transfer], at, rows, state)
-    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
-        _release(program.waiting[place], arrives, rows, state)
-
-
-@compiled
-def _settle(
-    program: Program, delay: Floats, slot_bits: float, sharing: Sharing, rows: Rows, state: State
-) -> None:
-    """Empty the stack of transfers that nothing holds up: those that share nothing are done at once, as in max-plus,
-    and the others are put on the heap."""
-    while state.size[_STACK] > 0:
-        state.size[_STACK] -= 1
-        transfer = state.stack[state.size[_STACK]]
-        flow, begin = program.flow[transfer], rows.begins[transfer]
-        if program.amount[transfer] == 0.0:
-            rows.bottleneck[transfer], rows.bottleneck_s[transfer] = -1, 0.0
-            _has_left(transfer, begin, program, delay, rows, state)
-        elif sharing.degree[flow] == 0:
-            unit_s = 1.0 if sharing.cap_link[flow] < 0 else slot_bits / sharing.cap[flow]
-            takes = program.amount[transfer] * unit_s
-            rows.bottleneck[transfer], rows.bottleneck_s[transfer] = sharing.cap_link[flow], takes
-            _has_left(transfer, begin + takes, program, delay, rows, state)
-        else:
-            _push(transfer, rows.begins, state)
-
-
-@compiled
-def _limit_link(flow: int, limit: int, sharing: Sharing) -> int:
-    """The link of the fabric that a hop is, `degree` the one of the flow's cap."""
-    if limit == sharing.degree[flow]:
-        return sharing.cap_link[flow]  # type: ignore[no-any-return]
-    return sharing.link[sharing.hops[flow, limit]]  # type: ignore[no-any-return]
-
-
-@compiled
-def _end(flow: int, program: Program, delay: Floats, sharing: Sharing, rows: Rows, state: State) -> None:
-    """The transfer that a flow serves has left; the link that has set its rate for longest is its bottleneck."""
-    transfer, degree = state.serving[flow], sharing.degree[flow]
+@_event
+def _end(flow: int, instance: Instance) -> None:
+    """The transfer that a flow serves has left; the hop that has set its rate for longest is its bottleneck."""
+    sharing, rows, state = instance.sharing, instance.rows, instance.state
+    transfer = state.serving[flow]
     state.spent[flow, state.limit[flow]] += state.finish[flow] - state.since[flow]
     longest = 0
-    for hop in range(1, degree + 1):
+    for hop in range(1, sharing.degree[flow] + 1):
         if state.spent[flow, hop] > state.spent[flow, longest]:
             longest = hop
-    rows.bottleneck[transfer] = _limit_link(flow, longest, sharing)
+    rows.bottleneck[transfer] = _link_of_hop(flow, longest, sharing)
     rows.bottleneck_s[transfer] = state.spent[flow, longest]
     state.serving[flow] = -1
-    _has_left(transfer, state.finish[flow], program, delay, rows, state)
+    state.changed[state.size[_CHANGED]] = flow
+    state.size[_CHANGED] += 1
+    _has_left(transfer, state.finish[flow], instance)
 
 
-@compiled
-def _begin(transfer: int, program: Program, slot_bits: float, sharing: Sharing, rows: Rows, state: State) -> None:
-    """A flow begins a transfer; where the one before it has left just now, the flow keeps its rate."""
+@_event
+def _begin(transfer: int, instance: Instance) -> None:
+    """A flow begins a transfer; if the one before it ends now, the flow keeps its rate until others change it."""
+    program, rows, state = instance.program, instance.rows, instance.state
     flow = program.flow[transfer]
     state.serving[flow], state.since[flow] = transfer, rows.begins[transfer]
-    for hop in range(sharing.degree[flow] + 1):
+    for hop in range(instance.sharing.degree[flow] + 1):
         state.spent[flow, hop] = 0.0
-    if state.joined[flow]:
-        state.finish[flow] = rows.begins[transfer] + program.amount[transfer] * (slot_bits / state.rate[flow])
+    if state.is_member[flow]:
+        _set_finish(flow, instance)
     else:
-        state.rate[flow], state.finish[flow] = _NO_RATE, np.inf
-        join(flow, sharing, state)
-        state.changed[state.size[_CHANGED]] = flow
-        state.size[_CHANGED] += 1
+        _join(flow, instance.sharing, state)
 
 
-@compiled
-def _share_anew(
-    now: float, program: Program, slot_bits: float, sharing: Sharing, rows: Rows, state: State
-) -> None:
-    """New rates for all that is connected with the flows that have begun, or ended and not begun again."""
+@_event
+def _set_finish(flow: int, instance: Instance) -> None:
+    """When the transfer that a flow has just begun has left at the flow's rate."""
+    transfer = instance.state.serving[flow]
+    takes = instance.program.amount[transfer] * (instance.slot_bits / instance.state.rate[flow])
+    instance.state.finish[flow] = instance.rows.begins[transfer] + takes
+
+
+@_event
+def _share_anew(instance: Instance) -> None:
+    """New rates for all flows that are connected with those that have begun, or have ended and not begun again."""
+    sharing, state = instance.sharing, instance.state
     changed = 0
     for index in range(state.size[_CHANGED]):
         flow = state.changed[index]
@@ -451,106 +555,56 @@ def _share_anew(
         changed += 1
     state.size[_CHANGED] = changed
     if changed:
-        find_component(sharing, state)
-        fill(now, sharing, state)
+        _list_component(sharing, state)
+        _share_out(sharing, state)
     for index in range(changed):
-        flow = state.changed[index]
-        transfer = state.serving[flow]
-        if transfer >= 0:
-            state.finish[flow] = rows.begins[transfer] + program.amount[transfer] * (slot_bits / state.rate[flow])
+        if state.serving[state.changed[index]] >= 0:
+            _set_finish(state.changed[index], instance)
     state.size[_CHANGED] = 0
 
 
-@compiled
-def _run(program: Program, delay: Floats, slot_bits: float, sharing: Sharing, rows: Rows, state: State) -> None:
-    """One instance, from its first transfer to its last; the times of what never leaves are infinite."""
-    rows.begins[:], rows.leaves[:], rows.arrives[:] = 0.0, np.inf, np.inf
-    rows.bottleneck[:], rows.bottleneck_s[:] = -1, 0.0
-    state.waits[:] = program.waits
-    for transfer in range(program.flow.size - 1, -1, -1):
-        if program.waits[transfer] == 0:
-            state.stack[state.size[_STACK]] = transfer
-            state.size[_STACK] += 1
-    _settle(program, delay, slot_bits, sharing, rows, state)
-    while True:
-        now = rows.begins[state.heap[0]] if state.size[_HEAP] > 0 else np.inf
-        for index in range(state.size[_ACTIVE]):
-            now = min(now, state.finish[state.active[index]])
-        if now == np.inf:
-            break
-        until = now * (1.0 + TIE)
-        for index in range(state.size[_ACTIVE]):
-            flow = state.active[index]
-            if state.finish[flow] <= until:
-                _end(flow, program, delay, sharing, rows, state)
-                state.changed[state.size[_CHANGED]] = flow
-                state.size[_CHANGED] += 1
-        _settle(program, delay, slot_bits, sharing, rows, state)
-        while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
-            _begin(_pop(rows.begins, state), program, slot_bits, sharing, rows, state)
-        _share_anew(now, program, slot_bits, sharing, rows, state)
-    for index in range(state.size[_ACTIVE] - 1, -1, -1):  # of rate 0
+@_event
+def _leave_unfinished(instance: Instance) -> None:
+    """What is left never ends: transfers over links of capacity 0, and those that wait for them."""
+    rows, state = instance.rows, instance.state
+    for index in range(state.size[_ACTIVE] - 1, -1, -1):
         flow = state.active[index]
         transfer = state.serving[flow]
-        rows.bottleneck[transfer], rows.bottleneck_s[transfer] = _limit_link(flow, state.limit[flow], sharing), np.inf
-        _quit(flow, sharing, state)
-    for transfer in range(program.flow.size):
+        rows.bottleneck[transfer] = _link_of_hop(flow, state.limit[flow], instance.sharing)
+        rows.bottleneck_s[transfer] = np.inf
+        state.serving[flow] = -1
+        _quit(flow, instance.sharing, state)
+    for transfer in range(instance.program.flow.size):
         if state.waits[transfer] > 0:
             rows.begins[transfer] = np.inf
     state.size[_HEAP] = 0
 
 
-@compiled
-def run(
-    program: Program,
-    ways: Ints,
-    capacity: Floats,
-    delay: Floats,
-    slot_bits: float,
-    rows: Rows,
-    completion: Floats,
-) -> int:
-    """Every instance in turn; returns the index in [K * F] of a flow that passes a link twice, or -1.
-
-    `ways` is [K or 1, F, H], `capacity` [K, links], `delay` [K, F]; `rows` are [K or 1, T], and with one row only
-    `completion` [K] remains of the earlier ones.
-    """
-    _, flows, hops = ways.shape
-    links, count = capacity.shape[1], completion.size
-    sharing = new_sharing(flows, hops, links)
-    state = new_state(flows, hops, links, program.flow.size)
-    for index in range(count):
-        wrong = find_shared(ways[index if len(ways) > 1 else 0], capacity[index], sharing)
-        if wrong >= 0:
-            return index * flows + wrong
-        at = index if len(rows.begins) > 1 else 0
-        row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
-        _run(program, delay[index], slot_bits, sharing, row, state)
-        latest = 0.0
-        for transfer in range(program.flow.size):
-            latest = max(latest, row.arrives[transfer])
-        completion[index] = latest
-    return -1
+@_event
+def _push(transfer: int, key: Floats, state: State) -> None:
+    """Put a transfer on the heap, whose top is the one with the smallest key."""
+    place = state.size[_HEAP]
+    state.size[_HEAP] += 1
+    while place > 0 and key[state.heap[(place - 1) // 2]] > key[transfer]:
+        state.heap[place] = state.heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    state.heap[place] = transfer
 
 
-@compiled
-def rates(ways: Ints, capacity: Floats, rate: Floats, bottleneck: Ints) -> int:
-    """The max-min fair rates of all flows of `ways` [F, H] at once; returns the flow that passes a link twice, or -1."""
-    flows, hops = ways.shape
-    sharing = new_sharing(flows, hops, capacity.size)
-    state = new_state(flows, hops, capacity.size, 0)
-    wrong = find_shared(ways, capacity, sharing)
-    if wrong >= 0:
-        return wrong  # type: ignore[no-any-return]
-    for flow in range(flows):
-        state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
-        if sharing.degree[flow] > 0:
-            state.rate[flow] = _NO_RATE
-            join(flow, sharing, state)
-            state.changed[state.size[_CHANGED]] = flow
-            state.size[_CHANGED] += 1
-    find_component(sharing, state)
-    fill(0.0, sharing, state)
-    for flow in range(flows):
-        rate[flow], bottleneck[flow] = state.rate[flow], _limit_link(flow, state.limit[flow], sharing)
-    return -1
+@_event
+def _pop(key: Floats, state: State) -> int:
+    """Take the top off the heap."""
+    top = state.heap[0]
+    state.size[_HEAP] -= 1
+    size, place = state.size[_HEAP], 0
+    moved = state.heap[size]
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and key[state.heap[below + 1]] < key[state.heap[below]]:
+            below += 1
+        if key[moved] <= key[state.heap[below]]:
+            break
+        state.heap[place] = state.heap[below]
+        place = below
+    state.heap[place] = moved
+    return int(top)

@@ -1,4 +1,4 @@
-"""The ways of flows from rank to rank, in two grains: over logical links, or over the directed ports of cables. Pure.
+"""What flows from rank to rank pass, in two grains: logical links, or the directed ports of cables. Pure.
 
 Which spines a flow passes is as the controller's forwarding rules have it (`controller.routing.paths`), which know
 addresses alone:
@@ -57,9 +57,9 @@ def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: C
 
 
 class Ports:
-    """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and the ways through them.
+    """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and which of them flows pass.
 
-    `dead` cables are avoided as the forwarding rules do.
+    `dead` cables are avoided as the forwarding rules avoid them.
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
@@ -106,7 +106,7 @@ class Ports:
             self._wan[path.index, : len(hops)] = [self._port[link.src, link.dst] for link in hops]
         self._path_ends = np.array([(path.src_br, path.dst_br) for path in self.fabric.paths], np.int32)
 
-    def ways(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Links:
+    def ports_of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Links:
         """The ports from rank to rank over a WAN path, -1 within a site: [..., H], in order, with -1 between them.
 
         `src`, `dst` and `path` are of one shape. `spine` [..., 2] chooses other spines, by index in their sites: that
@@ -136,9 +136,9 @@ class Ports:
         found[..., -2] = np.where(climbs, self._from_spine[self._leaf[dst], down], -1)
         return found
 
-    def way(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
-        """The ports from one rank to another, in order; arguments and errors as for `ways`."""
-        found = self.ways(np.array(src), np.array(dst), np.array(path), np.array(spine))
+    def edge_ports(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
+        """The ports from one rank to another, in order; arguments and errors as for `ports_of`."""
+        found = self.ports_of(np.array(src), np.array(dst), np.array(path), np.array(spine))
         return tuple(int(port) for port in found if port >= 0)
 
     def _check_spines(self, ranks: Integers, chosen: Integers) -> None:
@@ -147,8 +147,8 @@ class Ports:
             raise ValueError(f"spine {chosen[lost][0]}: allowed is 0 to {allowed[lost][0] - 1} in that site")
 
 
-def logical_ways(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Links:
-    """The logical links from rank to rank over a WAN path, -1 within a site; shapes and errors as for `Ports.ways`."""
+def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Links:
+    """The logical links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.ports_of`."""
     _check_paths(fabric, src, dst, path)
     crosses, over = path >= 0, np.maximum(path, 0)
     longest = max(len(one.links) for one in fabric.paths)
@@ -161,9 +161,9 @@ def logical_ways(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -
     return found
 
 
-def way_delay_s(logical: Links, delays_s: Floats) -> Floats:
-    """The delay of ways over logical links, [...] s, by the links' `delays_s` [links]; the same in both grains."""
-    return np.where(logical >= 0, delays_s[logical], 0.0).sum(axis=-1)  # type: ignore[no-any-return]
+def delays_of(links: Links, delays_s: Floats) -> Floats:
+    """The delay of flows over these logical links, [...] s, in both grains; `delays_s` [links] are the links'."""
+    return np.where(links >= 0, delays_s[links], 0.0).sum(axis=-1)  # type: ignore[no-any-return]
 
 
 def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
