@@ -34,7 +34,7 @@ from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
 from analysis.statistics.fidelity import percentage
 from analysis.statistics.intervals import Interval, gain, summarise
-from analysis.statistics.sharing import warnings
+from analysis.statistics.sharing import notes
 
 MOST_FIGURES = 6_000_000
 """Bytes of figures on one page; further ones are files in the run's folder."""
@@ -70,7 +70,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         complete=run.complete,
         fidelity=fidelity_of(points),
         percentage=percentage,
-        sharing=warnings((one.label, one.shared_links) for one in configurations),
+        sharing=notes((one.label, one.shared_links) for one in configurations),
         scope=_scope(configurations, every),
         provenance=run.provenance,
         joined=lambda command: shlex.join(map(str, command)),

@@ -1,4 +1,4 @@
-"""Warnings about links that several flows of a collective can use at once, which the timing model ignores.
+"""Which links several flows of a collective can use at once, in sentences.
 
 Which links they are is decided with the placements and the paths; here they are names, by configuration and mode.
 """
@@ -10,7 +10,7 @@ from topologies.errors import first_of, listed
 _MOST_NAMED = 4
 
 
-def warnings(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
+def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
     """A sentence for each set of modes and links: the configurations' labels, each with the shared links by mode."""
     configurations = list(shared)
     found: dict[str, list[str]] = {}
@@ -21,8 +21,8 @@ def warnings(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple
                 modes.setdefault(tuple(links), []).append(mode)
         for links, sharing in modes.items():
             named = f"the link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
-            words = f"in {listed(sharing)} two flows can share {named}: the model gives each the"
-            found.setdefault(f"{words} whole link, so it can predict too short a time", []).append(label)
+            words = f"in {listed(sharing)} flows can share {named}: the model gives them max-min fair shares"
+            found.setdefault(words, []).append(label)
     return tuple(
         text if len(labels) == len(configurations) else f"{first_of(labels, _MOST_NAMED, '; ')}: {text}"
         for text, labels in found.items()

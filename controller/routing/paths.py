@@ -15,6 +15,7 @@ from itertools import pairwise
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
+from topologies.fabric.ports import select_spine
 
 _SITE_PREFIX = 24  # bits of a GPU's address that its site determines
 
@@ -43,10 +44,8 @@ class Ways:
 
     def spine(self, gpu: Gpu, towards: str) -> str:
         """The spine between a GPU's leaf and `towards`, another leaf or a border router of its site, both ways."""
-        tier = self._spines[gpu.site]
-        first = (gpu.rank - self._first_rank[gpu.site]) % len(tier)
-        order = (*tier[first:], *tier[:first])
-        return next((s for s in order if self.alive(gpu.leaf, s) and self.alive(s, towards)), order[0])
+        tier, index = self._spines[gpu.site], gpu.rank - self._first_rank[gpu.site]
+        return tier[select_spine(tier, index, (gpu.leaf, towards), self.dead)]
 
     def alive(self, a: str, b: str) -> bool:
         """Whether the cable between two nodes is not dead."""

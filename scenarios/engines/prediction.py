@@ -10,13 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound
-from hosts.collectives.kinds import MESSAGES
+from analysis.model.max_plus import Times, times
+from hosts.collectives.kinds import MESSAGES, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from topologies.fabric.fabric import build_fabric
+from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.fabric.ports import links_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,13 +53,51 @@ class Expectations:
         if decisions is None:
             self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
             decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
-        (predicted_s,) = predicted(self._setting, decisions, slice(row, row + 1))
+        (predicted_s,) = predicted(
+            self._setting, self._mode, decisions.row(row), self._conditions.rates_bps(collective, 1)
+        )
         return Expected(placement=decisions.placement[row], path=decisions.path[row], predicted_s=float(predicted_s))
 
 
-def predicted(setting: Scenario, decisions: Decisions, rows: slice = slice(None)) -> Floats:
-    """The model's completion times of collectives that were decided so, or of these rows of them: [K] seconds."""
-    return compiled(setting.workload).completion_s(decisions.alpha_s[rows].T, decisions.beta_s[rows].T)
+def predicted(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Floats:
+    """The model's completion times of collectives that were decided so under these rates, [K, links]: [K] seconds.
+
+    Where two flows can share a link, all of them have their max-min fair shares; elsewhere each has its own links.
+    """
+    if not setting.shared_links(mode):
+        return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
+    return fluid.completion_s(
+        setting.workload.schedule.transfers,
+        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
+        rates_bps,
+        decisions.alpha_s,
+        slot_bytes=setting.workload.slot_bytes,
+    )
+
+
+def predicted_times(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Times:
+    """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
+    transfers = setting.workload.schedule.transfers
+    if not setting.shared_links(mode):
+        return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
+    return fluid.times(
+        transfers,
+        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
+        rates_bps,
+        decisions.alpha_s,
+        slot_bytes=setting.workload.slot_bytes,
+    )
+
+
+def links_by_flow(
+    workload: Workload, fabric: Fabric, placement: npt.NDArray[np.int16], path: npt.NDArray[np.int16]
+) -> npt.NDArray[np.int32]:
+    """The logical links of every flow in order, [K, F, H], -1 for none; `placement` is [K, n] and `path` [K, F]."""
+    begins, ends = (np.array(places) for places in workload.schedule.ends)
+    flows = begins != ends
+    found = np.full((*path.shape, max(len(one.links) for one in fabric.paths) + 2), -1, dtype=np.int32)
+    found[:, flows] = links_of(fabric, placement[:, begins[flows]], placement[:, ends[flows]], path[:, flows])
+    return found
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
@@ -69,13 +110,6 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats],
     spec = setting.collective
     bound = LowerBound(conditions.fabric, delays_s=conditions.delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
     return bound.seconds
-
-
-def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[int, ...]]:
-    """The logical links that each flow of one of these collectives takes, in order; of a stream none."""
-    placement, fabric = decisions.placement[row], build_fabric(setting.fabric)
-    ends = zip(*setting.workload.schedule.ends, decisions.path[row].tolist(), strict=True)
-    return [fabric.edge_links(placement[a], placement[b], path) if a != b else () for a, b, path in ends]
 
 
 def planned(setting: Scenario, mode: str) -> Decisions:

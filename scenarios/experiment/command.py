@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.sharing import warnings
+from analysis.statistics.sharing import notes
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
@@ -37,8 +37,8 @@ def run(arguments: Sequence[str]) -> int:
         return BAD_USAGE
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
-    for warning in warnings(shared):
-        print(f"run.py: WARNING: {warning}", file=sys.stderr)
+    for note in notes(shared):
+        print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)
     if wanted.dry_run:

@@ -7,7 +7,7 @@ same `Router`.
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any
@@ -74,6 +74,10 @@ class Decisions:
     beta_s: Floats
     reembedded: npt.NDArray[np.bool_]
     rerouted: npt.NDArray[np.bool_]
+
+    def row(self, row: int) -> "Decisions":
+        """The decisions of one of the collectives."""
+        return Decisions(**{field.name: getattr(self, field.name)[row : row + 1] for field in fields(self)})
 
 
 def decide(
@@ -168,6 +172,7 @@ def compiled(workload: Workload) -> Compiled:
     return Compiled(workload.schedule.transfers)
 
 
+@lru_cache(maxsize=1024)
 def shared_links(fabric: Fabric, workload: Workload, mode: Mode, *, detours: bool) -> tuple[str, ...]:
     """The logical links that two flows of one collective can use at once, by name in the fabric's order.
 

@@ -5,6 +5,7 @@ Rates and sizes are the scenario's, before the rate scale.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.max_plus import completion_s
+from analysis.model import fluid, max_plus
 from controller.routing.paths import Ways
 from hosts.collectives.schedule import Schedule
 from topologies.fabric.fabric import Fabric, WanPath
@@ -89,8 +90,15 @@ class State:
         """The model's time of a collective with slots of so many bytes, all of whose ways are up, s."""
         ways = [self.way(src, dst) for src, dst in pairs(schedule, placement)]
         alpha_s = np.array([[way.delay_s] for way in ways])
-        beta_s = np.array([[8 * slot_bytes / way.rate_bps] for way in ways])
-        return float(completion_s(schedule.transfers, alpha_s, beta_s)[0])
+        used = Counter(link for way in ways for link in way.links)
+        if max(used.values()) == 1:
+            beta_s = np.array([[8 * slot_bytes / way.rate_bps] for way in ways])
+            return float(max_plus.completion_s(schedule.transfers, alpha_s, beta_s)[0])
+        links = np.full((1, len(ways), max(len(way.links) for way in ways)), -1, dtype=np.int32)
+        for flow, way in enumerate(ways):
+            links[0, flow, : len(way.links)] = way.links
+        rates_bps = self.rates_bps[None]
+        return float(fluid.completion_s(schedule.transfers, links, rates_bps, alpha_s.T, slot_bytes=slot_bytes)[0])
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:

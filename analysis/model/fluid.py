@@ -1,0 +1,161 @@
+"""The timing model for any schedule whose flows may share links: a fluid in which flows get max-min fair rates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.model.max_plus import Floats, Times, Transfer
+
+if TYPE_CHECKING:
+    from analysis.model import fluid_kernel
+
+Links = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTimes(Times):
+    """The times of K instances, and what limited each transfer, [T, K] each.
+
+    `bottleneck` is the link that set the transfer's rate for longest (-1: it is a computation, or empty), and
+    `bottleneck_s` for how many seconds it did.
+    """
+
+    bottleneck: Links
+    bottleneck_s: Floats
+
+
+def times(
+    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+) -> SharedTimes:
+    """When every transfer of K instances of a schedule begins, leaves and arrives.
+
+    `links` [K, F, H] are the links that each flow passes, in any order, with -1 for none; [1, F, H] where they are the
+    same in all instances. `capacity_bps` [K, links] is what a link carries, `delay_s` [K, F] a flow's delay behind its
+    links. A flow without links is a stream: its transfers are computations of `amount` seconds. T transfers
+    are in an order in which each comes behind all that it waits for.
+
+    A transfer begins when all that it waits for have arrived and the one before it on its flow has left, as in
+    `max_plus`. While it is served it holds all of its links at once, and at every moment all transfers in service
+    have their max-min fair rates: of each the rate is limited by a link that is full and on which no other has a higher
+    one (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2). It has left when all its bytes have been served,
+    and arrives `delay_s` later. A link that no two flows take is never shared, and a flow of such links alone is timed
+    by the recursion of `max_plus`.
+
+    A link of capacity 0 has failed: transfers over it, and those that wait for them, never leave, at infinity. Empty
+    transfers leave as they begin. Events within 1e-12 of the time since the start happen together. Raises ValueError
+    for shapes that do not fit, a link that does not exist or that a flow passes twice, a capacity or a delay that is
+    negative or not finite, and slots of no bytes.
+    """
+    rows, _ = _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=True)
+    return SharedTimes(rows.begins.T, rows.leaves.T, rows.arrives.T, rows.bottleneck.T, rows.bottleneck_s.T)
+
+
+def completion_s(
+    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+) -> Floats:
+    """When the last transfer of each instance arrives, [K] s; arguments and errors as for `times`, with less memory."""
+    return _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=False)[1]
+
+
+def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
+    """The max-min fair rates of flows that are all served at once, and the link that limits each, [F] bit/s and index.
+
+    `links` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an
+    infinite rate and the bottleneck -1.
+    """
+    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
+    if (links.ndim, capacity_bps.ndim) != (2, 1):
+        raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
+    _check(links, capacity_bps)
+    from analysis.model import fluid_kernel
+
+    rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
+    _check_once(fluid_kernel.rates(links, capacity_bps, rates, bottleneck), flows=len(links))
+    return rates, bottleneck
+
+
+def _run(
+    transfers: Sequence[Transfer],
+    links: Links,
+    capacity_bps: Floats,
+    delay_s: Floats,
+    slot_bytes: float,
+    *,
+    keeps_rows: bool,
+) -> "tuple[fluid_kernel.Rows, Floats]":
+    """The rows, [K, T], or that of the last instance alone, [1, T]; and the completion times, [K]."""
+    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
+    delay_s = np.ascontiguousarray(delay_s, np.float64)
+    shapes = links.shape, capacity_bps.shape, delay_s.shape
+    if (
+        [len(shape) for shape in shapes] != [3, 2, 2]
+        or len(capacity_bps) != len(delay_s)
+        or links.shape[1] != delay_s.shape[1]
+        or len(links) not in (1, len(delay_s))
+    ):
+        raise ValueError(
+            f"links {shapes[0]}, capacities {shapes[1]} and delays {shapes[2]}: allowed are [K or 1, F, H], [K, links] "
+            "and [K, F]"
+        )
+    _check(links, capacity_bps)
+    if not (right := (delay_s >= 0) & (delay_s < np.inf)).all():
+        raise ValueError(f"a delay of {delay_s[~right][0]:g} s: allowed is 0 or more")
+    if not 0 < slot_bytes < np.inf:
+        raise ValueError(f"slots of {slot_bytes:g} bytes: allowed is more than 0")
+    from analysis.model import fluid_kernel
+
+    count, flows = delay_s.shape
+    kept = count if keeps_rows else 1
+    seconds = np.empty((4, kept, len(transfers)))
+    bottleneck, completion = np.empty((kept, len(transfers)), np.int32), np.empty(count)
+    rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
+    network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
+    _check_once(fluid_kernel.run(_program(transfers, flows), network, rows, completion), flows=flows)
+    return rows, completion
+
+
+def _check(links: Links, capacity_bps: Floats) -> None:
+    count = capacity_bps.shape[-1]
+    if links.size and not -1 <= links.min() <= links.max() < count:
+        wrong = links.max() if links.max() >= count else links.min()
+        raise ValueError(f"a flow passes link {wrong}: allowed is 0 to {count - 1}, and -1 for none")
+    if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
+        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s: allowed is 0 or more")
+
+
+def _check_once(wrong: int, *, flows: int) -> None:
+    if wrong >= 0:
+        raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice: allowed is once")
+
+
+def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
+    """The schedule as arrays; raises ValueError for a flow or a transfer that does not exist."""
+    from analysis.model import fluid_kernel
+
+    size = len(transfers)
+    waits, following = np.zeros(size, np.int32), np.full(size, -1, np.int32)
+    waiting: list[list[int]] = [[] for _ in range(size)]
+    last: dict[int, int] = {}
+    for index, transfer in enumerate(transfers):
+        if not 0 <= transfer.flow < flows:
+            raise ValueError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {flows - 1}")
+        for one in transfer.after:
+            if not 0 <= one < index:
+                raise ValueError(f"transfer {index} waits for transfer {one}: allowed are those before it")
+            waiting[one].append(index)
+        waits[index] = len(transfer.after)
+        if transfer.flow in last:
+            following[last[transfer.flow]] = index
+            waits[index] += 1
+        last[transfer.flow] = index
+    return fluid_kernel.Program(
+        flow=np.array([transfer.flow for transfer in transfers], np.int32),
+        amount=np.array([transfer.amount for transfer in transfers], np.float64),
+        waits=waits,
+        following=following,
+        waiting_at=np.cumsum([0, *map(len, waiting)], dtype=np.int32),
+        waiting=np.array([index for those in waiting for index in those], np.int32),
+    )

@@ -1,0 +1,610 @@
+"""The compiled part of `fluid`: an event loop for each instance of a schedule, and max-min fair rates.
+
+Importing this module imports numba, which takes longer than many commands; only `fluid` does, when it is called.
+
+A link is *shared* in an instance if several flows pass it and it cannot carry the sum of what each would get alone. All
+other links limit single flows: together they are a flow's `cap`. Transfers of flows that pass no shared link take no
+events, as their rates never change. Shared links are counted from 0 in each instance.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _entry(function: Function) -> Function:
+    """Compile, and keep what is compiled on disk, with all that the function calls."""
+    return njit(cache=True, error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+
+
+def _allocates(function: Function) -> Function:
+    return njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+
+
+def _event(function: Function) -> Function:
+    """Compile a function that allocates nothing, without reference counts.
+
+    They cost two atomic operations at every access to an array in a tuple, and made all of it ten times as slow.
+    """
+    return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
+
+
+_TIE = 1e-12  # events as close as this, of the time since the start, happen together
+_NOISE = 1e-14  # a rate that changes by no more has not changed
+_NO_RATE = -1.0
+
+
+class Program(NamedTuple):
+    """A schedule as arrays: of each transfer its flow, its amount, how many it waits for (with the one before it on its
+    flow), the next one on its flow (or -1), and in CSR those that wait for its arrival."""
+
+    flow: Ints
+    amount: Floats
+    waits: Ints
+    following: Ints
+    waiting_at: Ints
+    waiting: Ints
+
+
+class Network(NamedTuple):
+    """What K instances meet: `links` [K or 1, F, H] of every flow, `capacity` [K, links] in bit/s, `delay` [K, F] in
+    s, and the bits of a slot."""
+
+    links: Ints
+    capacity: Floats
+    delay: Floats
+    slot_bits: float
+
+
+class Rows(NamedTuple):
+    """What is found, [T] of an instance, or [K, T]."""
+
+    begins: Floats
+    leaves: Floats
+    arrives: Floats
+    bottleneck: Ints
+    bottleneck_s: Floats
+
+
+class Sharing(NamedTuple):
+    """The shared links of an instance.
+
+    Of each flow: `hops` [F, H], the shared links that it passes, `degree` of them; `cap`, the lowest capacity of its
+    other links, and `cap_link`, which that is. Of each shared link: `link`, its index in the fabric, `capacity`, and
+    `first`, where its members begin. Of each link in the fabric, while they are sought: `uses`, the flows on it, `last`
+    of them, `total` of what each gets alone, and its number as a shared one.
+    """
+
+    hops: Ints
+    degree: Ints
+    cap: Floats
+    cap_link: Ints
+    link: Ints
+    capacity: Floats
+    first: Ints
+    uses: Ints
+    last: Ints
+    total: Floats
+    number: Ints
+
+
+class State(NamedTuple):
+    """What changes from event to event: at time `now` [1],
+
+    - of each transfer, how many it still `waits` for;
+    - of each flow that passes shared links, whether it is among their members, the transfer that it is `serving` (or
+      -1), its `rate` in bit/s and `finish`, when that transfer has left at this rate; `limit`, the hop that sets the
+      rate (`degree` stands for `cap`), `since` when, and `spent` [F, H + 1], the seconds that each hop has set it;
+    - of each shared link, its `members` and their number; `member_hop`, which of its hops the link is to a member;
+      `slot` [F, H], where a flow's hop is in `members`;
+    - while rates are shared out, of each link what is `left`, the members that are `open`, and the `share` of each;
+    - lists, and their `size`.
+    """
+
+    now: Floats
+    waits: Ints
+    is_member: Bools
+    serving: Ints
+    rate: Floats
+    finish: Floats
+    limit: Ints
+    since: Floats
+    spent: Floats
+    members: Ints
+    member_count: Ints
+    member_hop: Ints
+    slot: Ints
+    left: Floats
+    open: Ints
+    share: Floats
+    has_no_rate: Bools
+    is_listed: Bools
+    size: Ints
+    active: Ints
+    active_at: Ints
+    changed: Ints
+    links: Ints
+    heap: Ints
+    stack: Ints
+
+
+_ACTIVE, _CHANGED, _LINKS, _HEAP, _STACK = range(5)
+
+
+class Instance(NamedTuple):
+    """One instance of a schedule."""
+
+    program: Program
+    delay: Floats
+    slot_bits: float
+    sharing: Sharing
+    rows: Rows
+    state: State
+
+
+@_entry
+def run(program: Program, network: Network, rows: Rows, completion: Floats) -> int:
+    """Every instance in turn: fills `rows` in, and `completion` [K]; with one row it is that of the last instance.
+
+    Returns the index in [K * F] of a flow that passes a link twice, or -1.
+    """
+    _, flows, hops = network.links.shape
+    links, transfers = network.capacity.shape[1], program.flow.size
+    sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
+    for index in range(completion.size):
+        wrong = _find_shared(network.links[index % len(network.links)], network.capacity[index], sharing)
+        if wrong >= 0:
+            return int(index * flows + wrong)
+        at = index % len(rows.begins)
+        row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
+        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state))
+        completion[index] = 0.0
+        for transfer in range(transfers):
+            completion[index] = max(completion[index], row.arrives[transfer])
+    return -1
+
+
+@_entry
+def rates(links: Ints, capacity: Floats, rate: Floats, bottleneck: Ints) -> int:
+    """The rates of all flows together, and what limits them; `links` [F, H]. Returns what `run` does."""
+    flows, hops = links.shape
+    sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
+    wrong = _find_shared(links, capacity, sharing)
+    if wrong >= 0:
+        return wrong
+    for flow in range(flows):
+        state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
+        if sharing.degree[flow] > 0:
+            _join(flow, sharing, state)
+    _list_component(sharing, state)
+    _share_out(sharing, state)
+    for flow in range(flows):
+        rate[flow], bottleneck[flow] = state.rate[flow], _link_of_hop(flow, state.limit[flow], sharing)
+    return -1
+
+
+@_allocates
+def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
+    return Sharing(
+        hops=np.empty((flows, hops), np.int32),
+        degree=np.empty(flows, np.int32),
+        cap=np.empty(flows),
+        cap_link=np.empty(flows, np.int32),
+        link=np.empty(links, np.int32),
+        capacity=np.empty(links),
+        first=np.empty(links, np.int32),
+        uses=np.zeros(links, np.int32),
+        last=np.full(links, -1, np.int32),
+        total=np.zeros(links),
+        number=np.empty(links, np.int32),
+    )
+
+
+@_allocates
+def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
+    return State(
+        now=np.zeros(1),
+        waits=np.empty(transfers, np.int32),
+        is_member=np.zeros(flows, np.bool_),
+        serving=np.full(flows, -1, np.int32),
+        rate=np.zeros(flows),
+        finish=np.zeros(flows),
+        limit=np.zeros(flows, np.int32),
+        since=np.zeros(flows),
+        spent=np.zeros((flows, hops + 1)),
+        members=np.empty(flows * hops, np.int32),
+        member_count=np.zeros(links, np.int32),
+        member_hop=np.empty(flows * hops, np.int32),
+        slot=np.empty((flows, hops), np.int32),
+        left=np.empty(links),
+        open=np.empty(links, np.int32),
+        share=np.empty(links),
+        has_no_rate=np.zeros(flows, np.bool_),
+        is_listed=np.zeros(links, np.bool_),
+        size=np.zeros(5, np.int32),
+        active=np.empty(flows, np.int32),
+        active_at=np.empty(flows, np.int32),
+        changed=np.empty(flows, np.int32),
+        links=np.empty(links, np.int32),
+        heap=np.empty(transfers, np.int32),
+        stack=np.empty(transfers, np.int32),
+    )
+
+
+# --- which links are shared ------------------------------------------------------------------------------------------
+
+
+@_event
+def _find_shared(links: Ints, capacity: Floats, sharing: Sharing) -> int:
+    """Fill `sharing` in; returns a flow that passes a link twice, or -1."""
+    wrong = _count_uses(links, capacity, sharing)
+    number, members = 0, 0
+    for flow in range(len(links)):
+        sharing.degree[flow], sharing.cap[flow], sharing.cap_link[flow] = 0, np.inf, -1
+        for link in links[flow]:
+            if link < 0:
+                continue
+            if sharing.uses[link] > 1 and sharing.total[link] > capacity[link]:
+                if sharing.last[link] >= 0:  # it has no number yet
+                    sharing.last[link], sharing.number[link] = -1, number
+                    sharing.link[number], sharing.capacity[number] = link, capacity[link]
+                    sharing.first[number] = members
+                    members += sharing.uses[link]
+                    number += 1
+                sharing.hops[flow, sharing.degree[flow]] = sharing.number[link]
+                sharing.degree[flow] += 1
+            elif capacity[link] < sharing.cap[flow]:
+                sharing.cap[flow], sharing.cap_link[flow] = capacity[link], link
+    for flow in range(len(links)):
+        for link in links[flow]:
+            if link >= 0:
+                sharing.uses[link], sharing.total[link], sharing.last[link] = 0, 0.0, -1
+    return wrong
+
+
+@_event
+def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
+    wrong = -1
+    for flow in range(len(links)):
+        alone = np.inf
+        for link in links[flow]:
+            if link >= 0:
+                if sharing.last[link] == flow:
+                    wrong = flow
+                sharing.last[link] = flow
+                sharing.uses[link] += 1
+                alone = min(alone, capacity[link])
+        for link in links[flow]:
+            if link >= 0:
+                sharing.total[link] += alone
+    return wrong
+
+
+@_event
+def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
+    """The link in the fabric that a hop is, or that sets the flow's cap."""
+    return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
+
+
+# --- max-min fair rates ----------------------------------------------------------------------------------------------
+
+
+@_event
+def _join(flow: int, sharing: Sharing, state: State) -> None:
+    """A flow begins to use its shared links, and has changed."""
+    for hop in range(sharing.degree[flow]):
+        link = sharing.hops[flow, hop]
+        place = sharing.first[link] + state.member_count[link]
+        state.members[place], state.member_hop[place], state.slot[flow, hop] = flow, hop, place
+        state.member_count[link] += 1
+    state.is_member[flow], state.rate[flow], state.finish[flow] = True, _NO_RATE, np.inf
+    state.limit[flow] = sharing.degree[flow]
+    state.active_at[flow], state.active[state.size[_ACTIVE]] = state.size[_ACTIVE], flow
+    state.size[_ACTIVE] += 1
+    state.changed[state.size[_CHANGED]] = flow
+    state.size[_CHANGED] += 1
+
+
+@_event
+def _quit(flow: int, sharing: Sharing, state: State) -> None:
+    """A flow no longer uses its shared links; in each list the last one takes its place."""
+    for hop in range(sharing.degree[flow]):
+        link = sharing.hops[flow, hop]
+        state.member_count[link] -= 1
+        place, last = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
+        other, other_hop = state.members[last], state.member_hop[last]
+        state.members[place], state.member_hop[place], state.slot[other, other_hop] = other, other_hop, place
+    state.is_member[flow] = False
+    state.size[_ACTIVE] -= 1
+    place, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
+    state.active[place], state.active_at[other] = other, place
+
+
+@_event
+def _list_links(flow: int, sharing: Sharing, state: State) -> None:
+    for hop in range(sharing.degree[flow]):
+        link = sharing.hops[flow, hop]
+        if not state.is_listed[link]:
+            state.is_listed[link] = True
+            state.links[state.size[_LINKS]] = link
+            state.size[_LINKS] += 1
+
+
+@_event
+def _list_component(sharing: Sharing, state: State) -> None:
+    """List the links that the changed flows are connected with, breadth first; all flows on them lose their rates."""
+    state.size[_LINKS] = 0
+    for index in range(state.size[_CHANGED]):
+        _list_links(state.changed[index], sharing, state)
+    index = 0
+    while index < state.size[_LINKS]:
+        link = state.links[index]
+        state.left[link], state.open[link] = sharing.capacity[link], state.member_count[link]
+        state.share[link] = sharing.capacity[link] / max(1, state.member_count[link])
+        for place in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
+            flow = state.members[place]
+            if not state.has_no_rate[flow]:
+                state.has_no_rate[flow] = True
+                _list_links(flow, sharing, state)
+        index += 1
+
+
+@_event
+def _share_out(sharing: Sharing, state: State) -> None:
+    """Give the flows on the listed links their max-min fair rates.
+
+    Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the link with the smallest share
+    gives it to its members. Where the caps of some of them are lower these get their caps first, and the shares are
+    compared again. Members of other links need not be looked at: their leaving with less than a share only raises it.
+    """
+    level = 0.0
+    while True:
+        link = _smallest_share(state)
+        if link < 0:
+            return
+        level = max(level, state.share[link])  # what is left is rounded, but no later share is smaller
+        first, behind = sharing.first[link], sharing.first[link] + state.member_count[link]
+        are_capped = False
+        for place in range(first, behind):
+            flow = state.members[place]
+            if state.has_no_rate[flow] and sharing.cap[flow] <= level:
+                _give(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
+                are_capped = True
+        if not are_capped:
+            for place in range(first, behind):
+                flow = state.members[place]
+                if state.has_no_rate[flow]:
+                    _give(flow, level, state.member_hop[place], sharing, state)
+
+
+@_event
+def _smallest_share(state: State) -> int:
+    """The listed link with the smallest share, or -1; links without members that want one leave the list."""
+    smallest, index = -1, 0
+    while index < state.size[_LINKS]:
+        link = state.links[index]
+        if state.open[link] == 0:
+            state.size[_LINKS] -= 1
+            state.links[index] = state.links[state.size[_LINKS]]
+            state.is_listed[link] = False
+            continue
+        if smallest < 0 or state.share[link] < state.share[smallest]:
+            smallest = link
+        index += 1
+    return smallest
+
+
+@_event
+def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
+    """Set a flow's rate and when it finishes, and take the rate from its links."""
+    state.has_no_rate[flow] = False
+    for hop in range(sharing.degree[flow]):
+        link = sharing.hops[flow, hop]
+        state.open[link] -= 1
+        state.left[link] = max(0.0, state.left[link] - rate)
+        state.share[link] = state.left[link] / max(1, state.open[link])
+    now, old = state.now[0], state.rate[flow]
+    if state.limit[flow] != limit:
+        state.spent[flow, state.limit[flow]] += now - state.since[flow]
+        state.since[flow], state.limit[flow] = now, limit
+    if abs(rate - old) > _NOISE * old:
+        if old != _NO_RATE:
+            state.finish[flow] = now + (state.finish[flow] - now) * (old / rate)
+        state.rate[flow] = rate
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@_event
+def _run(instance: Instance) -> None:
+    """One instance, from its first transfer to its last; the times of what never leaves are infinite."""
+    program, rows, state = instance.program, instance.rows, instance.state
+    for transfer in range(program.flow.size - 1, -1, -1):
+        rows.begins[transfer], rows.leaves[transfer], rows.arrives[transfer] = 0.0, np.inf, np.inf
+        rows.bottleneck[transfer], rows.bottleneck_s[transfer] = -1, 0.0
+        state.waits[transfer] = program.waits[transfer]
+        if program.waits[transfer] == 0:
+            state.stack[state.size[_STACK]] = transfer
+            state.size[_STACK] += 1
+    _settle(instance)
+    while True:
+        now = rows.begins[state.heap[0]] if state.size[_HEAP] > 0 else np.inf
+        for index in range(state.size[_ACTIVE]):
+            now = min(now, state.finish[state.active[index]])
+        if now == np.inf:
+            break
+        state.now[0] = now
+        until = now * (1.0 + _TIE)
+        for index in range(state.size[_ACTIVE]):
+            if state.finish[state.active[index]] <= until:
+                _end(state.active[index], instance)
+        _settle(instance)
+        while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
+            _begin(_pop(rows.begins, state), instance)
+        _share_anew(instance)
+    _leave_unfinished(instance)
+
+
+@_event
+def _settle(instance: Instance) -> None:
+    """Empty the stack of transfers that wait for nothing more.
+
+    When they begin is known, though it may be later than now. Those on shared links go on the heap. Others are done
+    with here, as their rates do not depend on what happens until then.
+    """
+    program, sharing, rows, state = instance.program, instance.sharing, instance.rows, instance.state
+    while state.size[_STACK] > 0:
+        state.size[_STACK] -= 1
+        transfer = state.stack[state.size[_STACK]]
+        flow, begin = program.flow[transfer], rows.begins[transfer]
+        if program.amount[transfer] == 0.0:
+            _has_left(transfer, begin, instance)
+        elif sharing.degree[flow] > 0:
+            _push(transfer, rows.begins, state)
+        else:
+            slot_s = 1.0 if sharing.cap_link[flow] < 0 else instance.slot_bits / sharing.cap[flow]
+            takes = program.amount[transfer] * slot_s
+            rows.bottleneck[transfer] = sharing.cap_link[flow]
+            rows.bottleneck_s[transfer] = takes if sharing.cap_link[flow] >= 0 else 0.0
+            _has_left(transfer, begin + takes, instance)
+
+
+@_event
+def _has_left(transfer: int, at: float, instance: Instance) -> None:
+    program, rows, state = instance.program, instance.rows, instance.state
+    rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
+    rows.arrives[transfer] = arrives
+    if program.following[transfer] >= 0:
+        _release(program.following[transfer], at, rows, state)
+    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[place], arrives, rows, state)
+
+
+@_event
+def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
+    """Something that a transfer waits for is there at this time."""
+    rows.begins[transfer] = max(rows.begins[transfer], at)
+    state.waits[transfer] -= 1
+    if state.waits[transfer] == 0:
+        state.stack[state.size[_STACK]] = transfer
+        state.size[_STACK] += 1
+
+
+@_event
+def _end(flow: int, instance: Instance) -> None:
+    """The transfer that a flow serves has left; the hop that has set its rate for longest is its bottleneck."""
+    sharing, rows, state = instance.sharing, instance.rows, instance.state
+    transfer = state.serving[flow]
+    state.spent[flow, state.limit[flow]] += state.finish[flow] - state.since[flow]
+    longest = 0
+    for hop in range(1, sharing.degree[flow] + 1):
+        if state.spent[flow, hop] > state.spent[flow, longest]:
+            longest = hop
+    rows.bottleneck[transfer] = _link_of_hop(flow, longest, sharing)
+    rows.bottleneck_s[transfer] = state.spent[flow, longest]
+    state.serving[flow] = -1
+    state.changed[state.size[_CHANGED]] = flow
+    state.size[_CHANGED] += 1
+    _has_left(transfer, state.finish[flow], instance)
+
+
+@_event
+def _begin(transfer: int, instance: Instance) -> None:
+    """A flow begins a transfer; if the one before it ends now, the flow keeps its rate until others change it."""
+    program, rows, state = instance.program, instance.rows, instance.state
+    flow = program.flow[transfer]
+    state.serving[flow], state.since[flow] = transfer, rows.begins[transfer]
+    for hop in range(instance.sharing.degree[flow] + 1):
+        state.spent[flow, hop] = 0.0
+    if state.is_member[flow]:
+        _set_finish(flow, instance)
+    else:
+        _join(flow, instance.sharing, state)
+
+
+@_event
+def _set_finish(flow: int, instance: Instance) -> None:
+    """When the transfer that a flow has just begun has left at the flow's rate."""
+    transfer = instance.state.serving[flow]
+    takes = instance.program.amount[transfer] * (instance.slot_bits / instance.state.rate[flow])
+    instance.state.finish[flow] = instance.rows.begins[transfer] + takes
+
+
+@_event
+def _share_anew(instance: Instance) -> None:
+    """New rates for all flows that are connected with those that have begun, or have ended and not begun again."""
+    sharing, state = instance.sharing, instance.state
+    changed = 0
+    for index in range(state.size[_CHANGED]):
+        flow = state.changed[index]
+        if state.serving[flow] < 0:
+            _quit(flow, sharing, state)
+        elif state.rate[flow] != _NO_RATE:
+            continue
+        state.changed[changed] = flow
+        changed += 1
+    state.size[_CHANGED] = changed
+    if changed:
+        _list_component(sharing, state)
+        _share_out(sharing, state)
+    for index in range(changed):
+        if state.serving[state.changed[index]] >= 0:
+            _set_finish(state.changed[index], instance)
+    state.size[_CHANGED] = 0
+
+
+@_event
+def _leave_unfinished(instance: Instance) -> None:
+    """What is left never ends: transfers over links of capacity 0, and those that wait for them."""
+    rows, state = instance.rows, instance.state
+    for index in range(state.size[_ACTIVE] - 1, -1, -1):
+        flow = state.active[index]
+        transfer = state.serving[flow]
+        rows.bottleneck[transfer] = _link_of_hop(flow, state.limit[flow], instance.sharing)
+        rows.bottleneck_s[transfer] = np.inf
+        state.serving[flow] = -1
+        _quit(flow, instance.sharing, state)
+    for transfer in range(instance.program.flow.size):
+        if state.waits[transfer] > 0:
+            rows.begins[transfer] = np.inf
+    state.size[_HEAP] = 0
+
+
+@_event
+def _push(transfer: int, key: Floats, state: State) -> None:
+    """Put a transfer on the heap, whose top is the one with the smallest key."""
+    place = state.size[_HEAP]
+    state.size[_HEAP] += 1
+    while place > 0 and key[state.heap[(place - 1) // 2]] > key[transfer]:
+        state.heap[place] = state.heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    state.heap[place] = transfer
+
+
+@_event
+def _pop(key: Floats, state: State) -> int:
+    """Take the top off the heap."""
+    top = state.heap[0]
+    state.size[_HEAP] -= 1
+    size, place = state.size[_HEAP], 0
+    moved = state.heap[size]
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and key[state.heap[below + 1]] < key[state.heap[below]]:
+            below += 1
+        if key[moved] <= key[state.heap[below]]:
+            break
+        state.heap[place] = state.heap[below]
+        place = below
+    state.heap[place] = moved
+    return int(top)

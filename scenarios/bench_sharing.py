@@ -1,0 +1,77 @@
+"""How fast the model of flows that share links is: collectives a second on one core, by size, algorithm and grain.
+
+Run it as `python -m scenarios.bench_sharing`. Rates are uniform over the default ranges, for every collective anew; so
+are embeddings (hierarchical algorithms stand site by site) and the WAN paths of crossings, so that about as much is
+shared as can be.
+"""
+
+import time
+
+import numpy as np
+
+from analysis.model import fluid
+from hosts.collectives.kinds import schedule
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.ports import Ports, delays_of, links_of
+
+SIZES = (8, 16)
+ALGORITHMS = (
+    ("allgather", "ring"),
+    ("allreduce", "hierarchical"),
+    ("allreduce", "double-tree"),
+    ("alltoall", "direct"),
+)
+GRAINS = ("logical", "physical")
+_LEAST_SECONDS = 1.0
+_BATCH = 500
+
+
+def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, batch: int = _BATCH) -> float:
+    """Collectives a second of processor time, over at least a second of it; what is compiled is compiled before."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
+    found, rng = schedule(kind, algorithm, sites=fabric.gpus_per_site), np.random.default_rng(1)
+    place = np.tile(np.arange(gpus), (batch, 1))
+    if algorithm != "hierarchical":
+        place = rng.permuted(place, axis=1)
+    src, dst = (place[:, [getattr(flow, end) for flow in found.flows]] for end in ("src", "dst"))
+    path = np.full(src.shape, -1)
+    for (a, b), paths in fabric.paths_between.items():
+        crosses = (fabric.gpu_sites[src] == a) & (fabric.gpu_sites[dst] == b)
+        path[crosses] = rng.choice([one.index for one in paths], crosses.sum())
+    conditions = ConditionsSpec()
+    links = links_of(fabric, src, dst, path)
+    delay_s = delays_of(
+        links,
+        np.array([conditions.wan_delay_s if link.kind == "wan" else conditions.intra_delay_s for link in fabric.links]),
+    )
+    kinds = [link.kind for link in fabric.links]
+    if grain == "physical":
+        ports = Ports(fabric)
+        links, kinds = ports.ports_of(src, dst, path), [port.kind for port in ports.ports]
+    low, high = np.array([conditions.wan_rate_bps if k == "wan" else conditions.intra_rate_bps for k in kinds]).T
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        capacity_bps = rng.uniform(low, high, (count, len(kinds)))
+        fluid.completion_s(found.transfers, links[:count], capacity_bps, delay_s[:count], slot_bytes=8e6)
+        return time.process_time() - began
+
+    seconds(1)
+    took, batches = 0.0, 0
+    while took < _LEAST_SECONDS:
+        took, batches = took + seconds(batch), batches + 1
+    return batches * batch / took
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    print(f"{'GPUs':>4} {'collective':<12}{'algorithm':<14}" + "".join(f"{f'{grain}/s/core':>18}" for grain in GRAINS))
+    for gpus in SIZES:
+        for kind, algorithm in ALGORITHMS:
+            rates = [collectives_per_second(gpus, kind, algorithm, grain) for grain in GRAINS]
+            print(f"{gpus:>4} {kind:<12}{algorithm:<14}" + "".join(f"{rate:>18,.0f}" for rate in rates), flush=True)
+
+
+if __name__ == "__main__":
+    main()

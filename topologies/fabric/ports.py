@@ -1,0 +1,175 @@
+"""What flows from rank to rank pass, in two grains: logical links, or the directed ports of cables. Pure.
+
+Which spines a flow passes is as the controller's forwarding rules have it (`controller.routing.paths`), which know
+addresses alone:
+
+    within a site, between leaves   the spine that the destination's index in the site selects
+    up to a border router           the spine that the source's index selects
+    down from a border router       the spine that the destination's index selects
+
+An index selects the spine of that number modulo the number of spines, or the next one whose two cables are not dead. So
+all flows of a GPU to border routers share one spine, and so do all channels between two GPUs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import NONE, Cables, cable, spines
+
+Floats = npt.NDArray[np.float64]
+Links = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.integer[Any]]
+
+PORT_KINDS = ("gpu_leaf", "leaf_gpu", "leaf_spine", "spine_leaf", "spine_br", "br_spine", "wan")
+_SHORT = {"border": "br"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectedPort:
+    """One direction of a cable: what the node `src` sends to `dst`; `kind` is one of `PORT_KINDS`."""
+
+    index: int
+    kind: str
+    src: str
+    dst: str
+
+    @property
+    def name(self) -> str:
+        """The port as tables and reports write it: "s0l0>s0p1"."""
+        return f"{self.src}>{self.dst}"
+
+
+def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: Cables) -> int:
+    """Which spine of a site's `tier` lies between two nodes, `ends`, for the GPU of that index in the site.
+
+    It is the first whose cables to both are not dead, beginning with spine `index` modulo their number; if there is
+    none, that one.
+    """
+    first = index % len(tier)
+    order = [(first + step) % len(tier) for step in range(len(tier))]
+    whole = (spine for spine in order if all(cable(tier[spine], end) not in dead for end in ends))
+    return next(whole, first)
+
+
+class Ports:
+    """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and which of them flows pass.
+
+    `dead` cables are avoided as the forwarding rules avoid them.
+    """
+
+    def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
+        tier = {switch.name: _SHORT.get(switch.kind, switch.kind) for switch in fabric.switches}
+        tier |= {gpu.name: "gpu" for gpu in fabric.gpus}
+        ends = [pair for c in fabric.cables for pair in ((c.a, c.b), (c.b, c.a))]
+        kinds = [f"{tier[a]}_{tier[b]}" for a, b in ends]
+        self.fabric = fabric
+        self.ports = tuple(
+            DirectedPort(index=index, kind=kind if kind in PORT_KINDS else "wan", src=src, dst=dst)
+            for index, (kind, (src, dst)) in enumerate(zip(kinds, ends, strict=True))
+        )
+        self._port = {pair: index for index, pair in enumerate(ends)}
+        self._tiers = [spines(fabric, site) for site in range(len(fabric.gpus_per_site))]
+        self._place_tables(dead)
+
+    def _place_tables(self, dead: Cables) -> None:
+        """Ports by what selects them: by rank, by leaf or border router and spine, by path."""
+        gpus, routers = self.fabric.gpus, self.fabric.border_routers
+        leaves = [switch for switch in self.fabric.switches if switch.kind == "leaf"]
+        leaf_names = [leaf.name for leaf in leaves]
+        above = [*((leaf.name, leaf.site) for leaf in leaves), *zip(routers, self.fabric.br_sites, strict=True)]
+        row = {name: index for index, (name, _) in enumerate(above)}
+        self._leaf = np.array([leaf_names.index(gpu.leaf) for gpu in gpus], np.int32)
+        self._first_router = len(leaves)
+        self._nic = np.array([(self._port[g.name, g.leaf], self._port[g.leaf, g.name]) for g in gpus], np.int32)
+        # [leaf or border router, spine]: its port to the spine, and the spine's port to it; -1 beyond the site's spines
+        self._to_spine = np.full((len(above), max(map(len, self._tiers))), -1, np.int32)
+        self._from_spine = self._to_spine.copy()
+        # [rank, leaf or border router]: the spine between the rank's leaf and that; -1 in other sites
+        self._spine = np.full((len(gpus), len(above)), -1, np.int32)
+        for name, site in above:
+            assert site is not None
+            for index, spine in enumerate(self._tiers[site]):
+                self._to_spine[row[name], index] = self._port[name, spine]
+                self._from_spine[row[name], index] = self._port[spine, name]
+            local = [gpu for gpu in gpus if gpu.site == site]
+            for index, gpu in enumerate(local):
+                self._spine[gpu.rank, row[name]] = select_spine(self._tiers[site], index, (gpu.leaf, name), dead)
+        links, longest = self.fabric.links, max(len(path.links) for path in self.fabric.paths)
+        self._wan = np.full((len(self.fabric.paths), longest), -1, np.int32)
+        for path in self.fabric.paths:
+            hops = [links[link] for link in path.links]
+            self._wan[path.index, : len(hops)] = [self._port[link.src, link.dst] for link in hops]
+        self._path_ends = np.array([(path.src_br, path.dst_br) for path in self.fabric.paths], np.int32)
+
+    def ports_of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Links:
+        """The ports from rank to rank over a WAN path, -1 within a site: [..., H], in order, with -1 between them.
+
+        `src`, `dst` and `path` are of one shape. `spine` [..., 2] chooses other spines, by index in their sites: that
+        of the source's site and that of the destination's, which are one and the same within a site; -1: as the
+        forwarding rules do. Raises ValueError where a path does not lead from rank to rank, and for a spine that does
+        not exist.
+        """
+        _check_paths(self.fabric, src, dst, path)
+        crosses, over = path >= 0, np.maximum(path, 0)
+        up_end = np.where(crosses, self._first_router + self._path_ends[over, 0], self._leaf[dst])
+        down_end = np.where(crosses, self._first_router + self._path_ends[over, 1], self._leaf[src])
+        down = self._spine[dst, down_end]
+        up = np.where(crosses, self._spine[src, up_end], down)
+        if spine is not None:
+            up, down = np.where(spine[..., 0] < 0, up, spine[..., 0]), np.where(spine[..., 1] < 0, down, spine[..., 1])
+            self._check_spines(src, up)
+            self._check_spines(dst, down)
+            if (lost := ~crosses & (up != down)).any():
+                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site: allowed is one and the same")
+        found = np.full((*src.shape, 6 + self._wan.shape[1]), -1, np.int32)
+        climbs = crosses | (self._leaf[src] != self._leaf[dst])
+        found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
+        found[..., 1] = np.where(climbs, self._to_spine[self._leaf[src], up], -1)
+        found[..., 2] = np.where(crosses, self._from_spine[up_end, up], -1)
+        found[..., 3:-3] = np.where(crosses[..., None], self._wan[over], -1)
+        found[..., -3] = np.where(crosses, self._to_spine[down_end, down], -1)
+        found[..., -2] = np.where(climbs, self._from_spine[self._leaf[dst], down], -1)
+        return found
+
+    def edge_ports(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
+        """The ports from one rank to another, in order; arguments and errors as for `ports_of`."""
+        found = self.ports_of(np.array(src), np.array(dst), np.array(path), np.array(spine))
+        return tuple(int(port) for port in found if port >= 0)
+
+    def _check_spines(self, ranks: Integers, chosen: Integers) -> None:
+        allowed = np.array([len(tier) for tier in self._tiers])[self.fabric.gpu_sites[ranks]]
+        if (lost := chosen >= allowed).any():
+            raise ValueError(f"spine {chosen[lost][0]}: allowed is 0 to {allowed[lost][0] - 1} in that site")
+
+
+def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Links:
+    """The logical links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.ports_of`."""
+    _check_paths(fabric, src, dst, path)
+    crosses, over = path >= 0, np.maximum(path, 0)
+    longest = max(len(one.links) for one in fabric.paths)
+    wan = np.array([[*one.links, *[-1] * (longest - len(one.links))] for one in fabric.paths], np.int32)
+    src_br, dst_br = np.array([(one.src_br, one.dst_br) for one in fabric.paths]).T
+    found = np.full((*src.shape, 2 + longest), -1, np.int32)
+    found[..., 0] = np.where(crosses, fabric.to_br_index[src, src_br[over]], fabric.intra_index[src, dst])
+    found[..., 1:-1] = np.where(crosses[..., None], wan[over], -1)
+    found[..., -1] = np.where(crosses, fabric.from_br_index[dst_br[over], dst], -1)
+    return found
+
+
+def delays_of(links: Links, delays_s: Floats) -> Floats:
+    """The delay of flows over these logical links, [...] s, in both grains; `delays_s` [links] are the links'."""
+    return np.where(links >= 0, delays_s[links], 0.0).sum(axis=-1)  # type: ignore[no-any-return]
+
+
+def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
+    path_sites = np.array([(one.src_site, one.dst_site) for one in fabric.paths])[np.maximum(path, 0)]
+    sites = np.stack([fabric.gpu_sites[src], fabric.gpu_sites[dst]], axis=-1)
+    right = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
+    if not right.all():
+        lost = np.unravel_index(int(np.argmin(right)), right.shape)
+        raise ValueError(f"no path {path[lost]} leads from rank {src[lost]} to rank {dst[lost]}")
