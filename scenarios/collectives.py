@@ -162,7 +162,7 @@ def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, s
 
 def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
     """One line for each algorithm, size and mode."""
-    from hosts.collectives.kinds import busbw_factor
+    from analysis.statistics.bandwidth import busbw_factor
     from scenarios.engines.prediction import critical_path
 
     (points, *_) = found.values()
