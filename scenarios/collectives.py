@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -163,7 +162,8 @@ def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, s
 
 def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
     """One line for each algorithm, size and mode."""
-    from hosts.collectives.kinds import busbw_factor
+    from analysis.statistics.bandwidth import busbw_factor
+    from scenarios.engines.prediction import critical_path
 
     (points, *_) = found.values()
     for (place, mode), rows in sorted(
@@ -190,34 +190,9 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
             algbw=algbw,
             busbw=algbw * busbw_factor(setting.collective.kind, setting.gpus),
             wrong=None if measured is None else 0,
-            critical_path=_critical_path(setting, mode, len(rows)),
+            critical_path=critical_path(setting, mode, len(rows)),
             shared_links=setting.shared_links(mode),
         )
-
-
-def _critical_path(setting: "Scenario", mode: str, count: int) -> dict[str, float]:
-    """The mean seconds of the predicted time of the first collectives by link, the longest first."""
-    from analysis.model.max_plus import critical_path, times
-    from scenarios.engines.prediction import flow_links, planned
-    from scenarios.policies.conditions import conditions_of
-
-    conditions = conditions_of(setting)
-    rates_bps = conditions.drawn.rates_bps(0, count)
-    decisions, transfers = planned(setting, mode), setting.workload.schedule.transfers
-    seen = times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    spent: defaultdict[str, float] = defaultdict(float)
-    for row in range(count):
-        links = flow_links(setting, decisions, row)
-        for step in critical_path(transfers, seen, row):
-            over = links[transfers[step.transfer].flow]
-            # The bits are held up by the slowest link; each link adds its delay, if the arrival was waited for.
-            slowest = min(over, key=lambda link: rates_bps[row, link])
-            sending_s = float(seen.leaves_s[step.transfer, row] - seen.begins_s[step.transfer, row])
-            spent[conditions.fabric.links[slowest].name] += min(sending_s, step.seconds) / count
-            if step.seconds > sending_s:
-                for link in over:
-                    spent[conditions.fabric.links[link].name] += float(conditions.delays_s[link]) / count
-    return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _table(kind: str, lines: Sequence[Line]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from analysis.figures import cdf, comparison, fabric, faults, fidelity, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, timeline
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -51,6 +51,7 @@ def jobs_of(
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
+    jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(fidelity.picture, name, points))
     jobs += [

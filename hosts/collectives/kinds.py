@@ -179,13 +179,6 @@ def slots_in_size(kind: str, *, places: int, slots: int) -> int:
     return slots // 2 if kind == "alltoall" else slots
 
 
-def busbw_factor(kind: str, places: int) -> float:
-    """What nccl-tests multiplies size / time with for the "bus bandwidth" (its doc/PERFORMANCE.md)."""
-    if kind == "allreduce":
-        return 2 * (places - 1) / places
-    return 1.0 if kind in ("broadcast", "reduce") else (places - 1) / places
-
-
 def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]:
     """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0."""
     everyone = range(places)
