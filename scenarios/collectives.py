@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
+        from hosts.collectives.files import read
         from hosts.collectives.kinds import ALGORITHMS, schedule
         from scenarios.spec import ScenarioError
         from scenarios.spec.load import Override, assignment, load_scenario
@@ -72,18 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ScenarioError([f"{asked.scenario} has a sweep of {len(settings)} settings: allowed is one"])
         if settings[0].faults:
             raise ScenarioError([f"{asked.scenario} has faults, which the prediction leaves out: allowed is none"])
+        if asked.schedule is not None and asked.kind not in ALGORITHMS:
+            raise ValueError(f"--kind: {asked.kind} is not a collective: allowed are {', '.join(ALGORITHMS)}")
         names = ALGORITHMS.get(asked.kind, ("",)) if asked.algorithms is None else asked.algorithms.split(",")
         sites = settings[0].fabric.gpus_per_site
         schedules = (
-            {asked.schedule.name: _imported(asked.schedule, asked.kind, sum(sites))}
+            {asked.schedule.name: read(asked.schedule, kind=asked.kind, gpus=sum(sites))}
             if asked.schedule
             else {
                 name: schedule(asked.kind, name, sites=sites, channels=asked.channels, pieces=asked.pieces)
                 for name in names
             }
         )
-        if asked.export is not None:
-            return _export(asked.export, asked.kind, list(schedules.values()), sizes)
         lines: list[Line] = []
         for name, found in schedules.items():
             print(f"collectives.py: {name}, {len(sizes)} sizes", file=sys.stderr, flush=True)
@@ -98,46 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [(line.algorithm, line.mode, line.size, line.busbw, bool(line.shared_links)) for line in lines]
         for path in picture(asked.kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
-    return DONE
-
-
-def _imported(path: Path, kind: str, gpus: int) -> "Schedule":
-    """The schedule in a file of TE-CCL's, if it is one of this kind for as many GPUs; raises ScheduleError."""
-    from hosts.collectives import teccl
-    from hosts.collectives.kinds import contents
-    from hosts.collectives.schedule import ScheduleError, prove
-
-    found = teccl.read(path)
-    if kind != "allgather" or found.places != gpus:
-        raise ScheduleError(
-            f"{path} is a schedule of {found.places} GPUs, asked for as {kind} of {gpus}: allowed are --kind allgather "
-            f"and a scenario of {found.places} GPUs"
-        )
-    try:
-        prove(found, *contents(kind, places=found.places, slots=found.slots))
-    except ScheduleError as error:
-        raise ScheduleError(f"{path}: it is not an allgather: {error}") from None
-    return found
-
-
-def _export(path: Path, kind: str, schedules: "Sequence[Schedule]", sizes: Sequence[int]) -> int:
-    """Write one schedule as GOAL with its ranks in order; return the exit status."""
-    from hosts.collectives import goal
-    from hosts.collectives.kinds import slots_in_size
-
-    if len(schedules) != 1 or len(sizes) != 1:
-        print(
-            f"collectives.py: --export of {len(schedules)} algorithms and {len(sizes)} sizes: allowed is one of each",
-            file=sys.stderr,
-        )
-        return BAD_USAGE
-    (found,), (size,) = schedules, sizes
-    slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots)
-    try:
-        path.write_text(goal.text(found, placement=range(found.places), slot_bytes=slot_bytes), encoding="utf-8")
-    except OSError as error:
-        print(f"collectives.py: --export: {path} cannot be written: {error.strerror}", file=sys.stderr)
-        return BAD_USAGE
     return DONE
 
 
@@ -248,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, with commas between (default all)")
-    parser.add_argument("--schedule", type=Path, metavar="FILE", help="an allgather's, as TE-CCL writes it (JSON)")
+    parser.add_argument("--schedule", type=Path, metavar="FILE", help="a collective's: MSCCL's XML or TE-CCL's JSON")
     parser.add_argument("--modes", default="base,wan", help="with commas between (default base,wan)")
     parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="the least size (default 8 kB)")
     parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="the largest (default 512 MB)")
@@ -260,7 +221,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write one algorithm of one size as GOAL, and stop")
     parser.add_argument("--figure", type=Path, metavar="PATH", help="draw busbw by size into PATH.svg, .png and .csv")
     return parser
 

@@ -133,7 +133,8 @@ class Workload:
 MESSAGES = "messages"
 """The kind of a schedule of messages whose content means nothing."""
 
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""The kinds of which one place, 0, is the root."""
 
 
 def workload(
@@ -151,7 +152,7 @@ def workload(
             schedule=schedule(kind, algorithm, sites=sites, channels=channels, pieces=pieces),
             slot_bytes=1,
             is_ring=algorithm == "ring",
-            is_rooted=kind in _ROOTED,
+            is_rooted=kind in ROOTED,
             within_sites=algorithm == "hierarchical",
         ),
         size_bytes,

@@ -65,10 +65,10 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--set", "fabric.gpus=7"], "fabric.gpus"),
         (["--modes", "best"], "best"),
         (["no-such-scenario"], "no-such-scenario"),
-        (["--export", "x.goal"], "7 algorithms"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--collectives", "0"], "--collectives"),
-        (["--export", "/no/such/x", "--algorithms", "ring", "--to", "8 kB"], "/no/such/x"),
+        (["--schedule", "/no/such/x"], "/no/such/x"),
+        (["--schedule", "/no/such/x", "--kind", "messages"], "messages"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
