@@ -14,6 +14,7 @@ A buffer of n places is cut into *blocks* of equal size, and each block into the
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from hosts.collectives import direct, doubling, hierarchical, ring, tree
 from hosts.collectives.schedule import Contents, Schedule, ScheduleError, dual, prove, sliced, then
@@ -190,6 +191,7 @@ def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]
     def mine(place: int, slot: int) -> int:
         return 1 << (place * slots + slot)
 
+    @cache
     def total(slot: int) -> int:
         return sum(mine(place, slot) for place in everyone)
 

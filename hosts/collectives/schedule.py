@@ -122,12 +122,16 @@ class _Order:
     def append(self, flow: int, after: Iterable[int]) -> int:
         """Add the next transfer; returns its index."""
         before = self._last.get(flow)
-        found = 0
-        for one in (*after, *(() if before is None else (before,))):
-            found |= self._earlier[one] | 1 << one
-        self._earlier.append(found)
+        self._earlier.append(self.by((*after, *(() if before is None else (before,)))))
         self._last[flow] = len(self._earlier) - 1
         return len(self._earlier) - 1
+
+    def by(self, tasks: Iterable[int]) -> int:
+        """As bits, these and all that have arrived when these have."""
+        found = 0
+        for one in tasks:
+            found |= self._earlier[one] | 1 << one
+        return found
 
     def follows(self, late: int, early: int) -> bool:
         """Whether `early` has always left its sender, and arrived if both have one receiver, before `late` arrives."""
@@ -150,9 +154,12 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
     writers: dict[tuple[int, int], list[int]] = {}  # since the last copy, and that
     copied: dict[tuple[int, int], int] = {}
     readers: dict[tuple[int, int], list[int]] = {}  # since the last copy
+    there_by: dict[int, int] = {}  # of each flow, as bits: what has arrived by the time at which its last began
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
         order.append(transfer.flow, transfer.after)
+        # One on the same flow begins behind all that those before it have waited for.
+        arrived = there_by[transfer.flow] = there_by.get(transfer.flow, 0) | order.by(transfer.after)
         if not transfer.slots:
             continue
         flow = schedule.flows[transfer.flow]
@@ -160,8 +167,7 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
         src, dst = flow.src, flow.dst
         for slot, _ in transfer.slots:
             for writer in writers.get((src, slot), ()):
-                # That the one before it on its flow has left says nothing of what arrives at the sender.
-                if not any(one == writer or order.follows(one, writer) for one in transfer.after):
+                if not arrived >> writer & 1:
                     raise ScheduleError(
                         f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {writer}, "
                         "which writes it"
