@@ -21,8 +21,8 @@ MOST_CALC_NS = 10**13
 MOST_NICS, MOST_CPUS = 64, 256
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*")
-_RANK = re.compile(r"rank[ \t]*(\d{1,9})[ \t]*\{[ \t]*")
+_RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*", re.ASCII)
+_RANK = re.compile(r"rank[ \t]*(\d{1,9})[ \t]*\{[ \t]*", re.ASCII)
 _LABEL = r"[A-Za-z]\w*"
 _MESSAGE = re.compile(
     rf"(?:({_LABEL})[ \t]*:[ \t]*)?(send|recv)[ \t]+(\d{{1,18}})[ \t]*b[ \t]+(to|from)[ \t]+(-1|\d{{1,9}})"
