@@ -59,8 +59,7 @@ def _imported(spec: CollectiveSpec, path: Path, gpus: int) -> Workload:
     """The workload of a schedule's file, which is named in place of an algorithm."""
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
-            f"collective.schedule {path} is beside an algorithm, channels or pieces: allowed is the file alone, which "
-            "has its own"
+            f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"
         )
     if spec.kind == MESSAGES and spec.size_bytes is not None:
         raise ScheduleError(f"collective.size is beside {path}: allowed are the sizes that its messages have")
