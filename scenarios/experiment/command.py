@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    if wanted.export is not None:
+    if wanted.export is not None and not wanted.dry_run:
         return _export(wanted.scenario, *wanted.export)
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_wan_links(mode) for mode in one.run.modes}) for one in settings]

@@ -196,7 +196,7 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     if options.export is not None:
         if options.export[0] not in EXPORTS:
             mistakes.append(f"--export: {shown(options.export[0])} is not a format: allowed is {' or '.join(EXPORTS)}")
-        for name in ("json", "dry_run", "cli", "resume", "dask", "out"):
+        for name in ("json", "cli", "resume", "dask", "out"):
             if getattr(options, name):
                 mistakes.append(f"--{name.replace('_', '-')} is beside --export: allowed is one of both")
     if options.cli:
