@@ -122,7 +122,7 @@ def _lines(kind: str, name: str, found: "Schedule", setting: "Scenario", sizes: 
         if mode.reembeds and name != "ring":
             continue
         for size in sizes:
-            slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots)
+            slot_bytes = size / slots_in_size(kind, places=found.places, slots=found.slots - found.scratch)
             placement = np.broadcast_to(rank_order(fabric.gpus_per_site, fabric.site_cycle), (count, found.places))
             if mode.reembeds:
                 placement = decide(

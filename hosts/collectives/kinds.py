@@ -128,7 +128,7 @@ class Workload:
         places, slots = self.schedule.places, self.schedule.slots
         if self.kind == MESSAGES:
             return [[0] * slots for _ in range(places)]
-        return contents(self.kind, places=places, slots=slots)[0]
+        return contents(self.kind, places=places, slots=slots, scratch=self.schedule.scratch)[0]
 
 
 MESSAGES = "messages"
@@ -162,7 +162,8 @@ def workload(
 
 def sized(found: Workload, size_bytes: int) -> Workload:
     """The same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
-    slots = slots_in_size(found.kind, places=found.schedule.places, slots=found.schedule.slots)
+    schedule = found.schedule
+    slots = slots_in_size(found.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
     return replace(found, slot_bytes=-(-size_bytes // (slots * found.unit_bytes)) * found.unit_bytes)
 
 
@@ -184,12 +185,15 @@ def busbw_factor(kind: str, places: int) -> float:
     return 1.0 if kind in ("broadcast", "reduce") else (places - 1) / places
 
 
-def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]:
-    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0."""
-    everyone = range(places)
+def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[Contents, Contents]:
+    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0.
+
+    Contribution p * slots + s is what slot s of place p holds before it; the last `scratch` slots are no part of it.
+    """
+    everyone, of_each, slots = range(places), slots, slots - scratch
 
     def mine(place: int, slot: int) -> int:
-        return 1 << (place * slots + slot)
+        return 1 << (place * of_each + slot)
 
     @cache
     def total(slot: int) -> int:
@@ -221,6 +225,6 @@ def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]
         return 0
 
     return (
-        [[holds(place, slot) for slot in range(slots)] for place in everyone],
-        [[wanted(place, slot) for slot in range(slots)] for place in everyone],
+        [[holds(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
+        [[wanted(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
     )

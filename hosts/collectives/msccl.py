@@ -49,7 +49,8 @@ class Layout:
     """Where chunks of the input and of the output are in the one buffer that a GPU has in a schedule.
 
     Input and output are the same bytes, the input of an allgather in the place of the GPU's own block, as in MSCCL's
-    collectives that are `inplace`; only of an alltoall they are two halves. `slots` are those of one GPU.
+    collectives that are `inplace`; only of an alltoall they are two halves. `slots` are those of one GPU; scratch comes
+    behind them.
     """
 
     kind: str
@@ -62,8 +63,10 @@ class Layout:
         return self.slots // (2 * self.gpus if self.kind == "alltoall" else self.gpus)
 
     def slot(self, gpu: int, chunk: Chunk) -> int | None:
-        """The slot of a chunk of input or output of a GPU, None where there is none."""
+        """The slot of a chunk of a GPU, None where there is none."""
         buffer, index = chunk
+        if buffer == "s":
+            return self.slots + index
         own, half = gpu * self.block, self.slots // 2
         begin, count = 0, self.slots
         if self.kind == "alltoall":
@@ -76,6 +79,8 @@ class Layout:
 
     def chunk(self, slot: int) -> Chunk:
         """The chunk that a slot is written as."""
+        if slot >= self.slots:
+            return "s", slot - self.slots
         if self.kind == "alltoall":
             half = self.slots // 2
             return ("i", slot) if slot < half else ("o", slot - half)
@@ -96,7 +101,7 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
         raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
     if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
         raise ScheduleError(f"{kind} as MSCCL's XML: allowed are collectives, which send slots and compute nothing")
-    layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots)
+    layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
     placed = canonical(_placed(schedule, layout, placement))
     flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
     blocks: dict[tuple[int, str, Flow], _Threadblock] = {}  # by GPU, type and flow
@@ -117,7 +122,7 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
             kind_of = ("rrc", dst) if transfer.adds else ("r", src)
             there.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
         received.append((there, len(there.steps) - 1))
-    return _xml(layout, blocks)
+    return _xml(layout, blocks, scratch=schedule.scratch)
 
 
 @dataclass(kw_only=True)
@@ -153,7 +158,7 @@ class _Threadblock:
         self.steps.append({name: str(value) for name, value in step.items()})
 
 
-def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock]) -> str:
+def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock], *, scratch: int) -> str:
     slots = layout.slots // 2 if layout.kind == "alltoall" else layout.slots
     chunks = {
         buffer: slots if any(layout.chunk(slot)[0] == buffer for slot in range(layout.slots)) else 0 for buffer in "io"
@@ -171,7 +176,7 @@ def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock]) -
         },
     )
     for gpu in range(layout.gpus):
-        sizes = {"i_chunks": chunks["i"], "o_chunks": chunks["o"], "s_chunks": 0}
+        sizes = {"i_chunks": chunks["i"], "o_chunks": chunks["o"], "s_chunks": scratch}
         at = ElementTree.SubElement(algo, "gpu", {"id": str(gpu)} | {name: str(size) for name, size in sizes.items()})
         own = [(kind, flow, block) for (where, kind, flow), block in blocks.items() if where == gpu]
         for kind, flow, block in own:
@@ -196,7 +201,7 @@ def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Sch
     """The schedule with ranks as places; the blocks that belong to a place go to where its rank's are."""
 
     def moved(slot: int) -> int:
-        if layout.kind in ("allreduce", "broadcast", "reduce"):
+        if layout.kind in ("allreduce", "broadcast", "reduce") or slot >= layout.slots:
             return slot
         block, rest = divmod(slot, layout.block)
         half, place = divmod(block, layout.gpus)
@@ -289,20 +294,23 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     """The kind of collective and the schedule in a file's text: GPU g is place g, the root 0.
 
     A channel stays one. Copies and sums within a GPU take no time: what is received into scratch and then copied or
-    added to a chunk is received or added there, and a copy is another name for what it is of. The outcome is proven.
+    added to a chunk is received or added there, and a copy is another name for what it is of. What is received into
+    scratch and sent on has a slot of its own. The outcome is proven.
 
     Raises ScheduleError, one sentence that begins with the file, for what is not such a program, is too large, has
-    an entity or a document type, deadlocks, sends what is not received, needs a sum within a GPU of what no message has
-    just brought or scratch that is sent on, or does not do its collective.
+    a document type, deadlocks, sends what is not received, needs a sum within a GPU of which no part has just been
+    received, or does not do its collective.
     """
     program = _Parser(path).parse(content)
     listed = _Listed(path, program)
     order = in_order(listed.operations)
-    check_size(path, gpus=program.layout.gpus, slots=program.layout.slots, tasks=len(order.tasks))
-    messages = _Walk(program.layout, listed).walked(order.events)
+    messages, scratch = _Walk(program.layout, listed).walked(order.events)
+    slots = program.layout.slots + scratch
+    check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
     found = Schedule(
         places=program.layout.gpus,
-        slots=program.layout.slots,
+        slots=slots,
+        scratch=scratch,
         flows=order.servers,
         transfers=tuple(
             Transfer(flow=server, slots=messages[index].slots, adds=messages[index].adds[0], after=after)
@@ -311,9 +319,12 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     )
     found = canonical(found)
     try:
-        prove(found, *contents(program.layout.kind, places=found.places, slots=found.slots))
+        prove(found, *contents(program.layout.kind, places=found.places, slots=slots, scratch=scratch))
     except ScheduleError as error:
-        raise ScheduleError(f"{path}: it does not do its {program.layout.kind}: {error}") from None
+        raise ScheduleError(
+            f"{path}: read as messages, which are copied or added as they arrive, it does not do its "
+            f"{program.layout.kind}: {error}"
+        ) from None
     return program.layout.kind, found
 
 
@@ -565,20 +576,33 @@ class _Message:
         return tuple((a, b) for a, b in zip(self.source, self.target, strict=True) if b is not None)
 
 
-_Held = int | list[tuple[_Message, int]]
-"""What a name stands for: a slot, or a sum of what has been received into scratch and has no slot yet."""
+@dataclass(kw_only=True)
+class _Sum:
+    """What has been received into scratch, of which it is not known yet where it belongs, or the slot where it is."""
+
+    parts: list[tuple[_Message, int]]
+    slot: int | None = None
+
+    def settle(self, slot: int, *, adds: bool) -> None:
+        """Let the parts arrive at a slot, the first as a copy unless it `adds` to what is there."""
+        for number, (message, place) in enumerate(self.parts):
+            message.target[place], message.adds[place] = slot, adds or number > 0
+        self.slot = slot
 
 
 class _Walk:
-    """Carries steps out on names in place of bytes."""
+    """Carries steps out on names in place of bytes: a chunk is a slot, or a sum that has none yet."""
 
     def __init__(self, layout: Layout, listed: _Listed) -> None:
         self._layout, self._listed = layout, listed
-        self._names: dict[tuple[int, Chunk], _Held] = {}
+        self._names: dict[tuple[int, Chunk], int | _Sum] = {}
         self._messages: dict[int, _Message] = {}  # by the operation that sends
 
-    def walked(self, events: Sequence[tuple[int, bool]]) -> dict[int, _Message]:
-        """The messages by the operation that sends them; raises ScheduleError for what they cannot express."""
+    def walked(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
+        """The messages by the operation that sends them, and how many slots of scratch they use.
+
+        Raises ScheduleError for what messages cannot express.
+        """
         for index, is_done in events:
             one, (gpu, step) = self._listed.operations[index], self._listed.at[index]
             if one.message is not None:
@@ -587,13 +611,13 @@ class _Walk:
             elif is_done or step.kind == "nop":
                 continue
             elif one.server is not None:
-                chunks = step.read if step.kind == "s" else step.written
-                self._messages[index] = _Message(source=[self._slot(gpu, chunk, one) for chunk in chunks])
-                self._messages[index].target = [None] * len(chunks)
-                self._messages[index].adds = [False] * len(chunks)
+                source = [self._sent(gpu, chunk, one) for chunk in (step.read if step.kind == "s" else step.written)]
+                count = len(source)
+                self._messages[index] = _Message(source=source, target=[None] * count, adds=[False] * count)
             else:
                 for src, dst in zip(step.read, step.written, strict=True):
                     (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, one)
+        used = set[int]()
         for index, message in self._messages.items():
             if None in message.target or len(set(message.adds)) > 1:
                 what = "is received into scratch and not used" if None in message.target else "is in part added"
@@ -601,63 +625,59 @@ class _Walk:
                     f"{self._listed.operations[index].where}: what it sends {what}: allowed is a message of which all "
                     "is copied, or all added"
                 )
-        return self._messages
+            used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
+        # The scratch that is used is numbered without gaps.
+        new = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
+        for message in self._messages.values():
+            message.source = [new.get(slot, slot) for slot in message.source]
+            message.target = [slot if slot is None else new.get(slot, slot) for slot in message.target]
+        return self._messages, len(used)
 
     def _receive(self, gpu: int, step: _Step, one: Operation) -> None:
         assert one.message is not None
         message = self._messages[one.message]
         for place, chunk in enumerate(step.written):
-            if step.kind not in ("r", "rcs"):
-                self._sum(message, place, self._held(gpu, chunk, one))
-            elif chunk[0] == "s":
-                self._names[gpu, chunk] = [(message, place)]
+            if step.kind in ("r", "rcs"):
+                held = self._names[gpu, chunk] = _Sum(parts=[(message, place)])
+                if chunk[0] != "s":
+                    held.settle(self._slot(gpu, chunk, one), adds=False)
+                continue
+            there = self._held(gpu, chunk, one)
+            if isinstance(there, int):
+                message.target[place], message.adds[place] = there, True
             else:
-                self._names.pop((gpu, chunk), None)
-                message.target[place] = self._slot(gpu, chunk, one)
-
-    def _sum(self, message: _Message, place: int, held: _Held) -> None:
-        """Add a received chunk to what a name stands for."""
-        if isinstance(held, int):
-            message.target[place], message.adds[place] = held, True
-        else:
-            held.append((message, place))
+                there.parts.append((message, place))
 
     def _copy(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
         held = self._held(gpu, src, one)
-        own = None if dst[0] == "s" else self._layout.slot(gpu, dst)
-        if isinstance(held, list) and own is not None:
-            self._settle(held, own, copies=True)
-            held = own
-        self._names[gpu, src] = self._names[gpu, dst] = held
+        if isinstance(held, _Sum) and dst[0] != "s":
+            held.settle(self._slot(gpu, dst, one), adds=False)
+        self._names[gpu, dst] = held
 
     def _add(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
-        """Add one chunk to another: the messages of one of the two are added there instead."""
+        """Add one chunk to another: what one of the two has received is added there instead."""
         there, here = self._held(gpu, dst, one), self._held(gpu, src, one)
-        if isinstance(here, int) and isinstance(there, int):
+        if isinstance(here, _Sum):
+            if isinstance(there, _Sum):
+                there.parts += here.parts
+            else:
+                here.settle(there, adds=True)
+        elif isinstance(there, _Sum):
+            there.settle(here, adds=True)
+        else:
             raise ScheduleError(
                 f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already: "
-                "allowed are sums of which one part has been received into scratch"
+                "allowed are sums of which one part has just been received into scratch"
             )
-        if isinstance(here, list) and isinstance(there, list):
-            there += here
-        elif isinstance(here, list):
-            assert isinstance(there, int)
-            self._settle(here, there, copies=False)
-        else:
-            assert isinstance(there, list)
-            self._settle(there, here, copies=False)
-            self._names[gpu, dst] = here
         self._names.pop((gpu, src), None)
 
-    def _settle(self, parts: list[tuple[_Message, int]], slot: int, *, copies: bool) -> None:
-        """Let the parts of a sum arrive at a slot, the first of them as a copy or added to what is there."""
-        for number, (message, place) in enumerate(parts):
-            message.target[place], message.adds[place] = slot, not copies or number > 0
-
-    def _held(self, gpu: int, chunk: Chunk, one: Operation) -> _Held:
+    def _held(self, gpu: int, chunk: Chunk, one: Operation) -> int | _Sum:
+        """What a chunk stands for: a slot, or what has none yet."""
         found = self._names.get((gpu, chunk))
         if found is None and chunk[0] != "s":
             found = self._layout.slot(gpu, chunk)
+        if isinstance(found, _Sum) and found.slot is not None:
+            return found.slot
         if found is None:
             raise ScheduleError(
                 f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here: allowed are the chunks of its "
@@ -666,11 +686,20 @@ class _Walk:
         return found
 
     def _slot(self, gpu: int, chunk: Chunk, one: Operation) -> int:
-        """The slot in which a chunk is that is sent."""
-        found = self._held(gpu, chunk, one)
-        if isinstance(found, list):
+        """The slot that a chunk has."""
+        found = self._layout.slot(gpu, chunk)
+        if found is None:
             raise ScheduleError(
-                f"{one.where}: it sends {chunk[0]} {chunk[1]}, which has been received into scratch: allowed is to "
-                "send what is in input or output"
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer: allowed are the chunks of its "
+                "input and output"
             )
+        return found
+
+    def _sent(self, gpu: int, chunk: Chunk, one: Operation) -> int:
+        """The slot in which a chunk is that is sent: what is in scratch has one from now on."""
+        found = self._held(gpu, chunk, one)
+        if isinstance(found, _Sum):
+            found.settle(self._slot(gpu, chunk, one), adds=False)
+            assert found.slot is not None
+            return found.slot
         return found

@@ -56,12 +56,16 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots."""
+    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots.
+
+    The last `scratch` of them are no part of what a collective is of: they hold nothing before it, and anything after.
+    """
 
     places: int
     slots: int
     flows: tuple[Flow | Stream, ...]
     transfers: tuple[Transfer, ...]
+    scratch: int = 0
 
     def sends(self) -> Iterator[tuple[Flow, Transfer]]:
         """The messages in program order, each with its flow; computations are left out."""

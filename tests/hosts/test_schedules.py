@@ -24,7 +24,7 @@ def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -
     """
     n, rng = sum(sites), random.Random(seed)
     values = np.random.default_rng(seed).integers(1, 1 << 40, (n, found.slots))
-    holds, wanted = contents(kind, places=n, slots=found.slots)
+    holds, wanted = contents(kind, places=n, slots=found.slots, scratch=found.scratch)
     buffers = [[int(values[p, s]) if holds[p][s] else 0 for s in range(found.slots)] for p in range(n)]
     left: set[int] = set()
     arrived: set[int] = set()
