@@ -14,7 +14,7 @@ from hosts.collectives.operations import Operation, in_order
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 from hosts.collectives.text_file import MOST_GPUS
 
-MOST_OPERATIONS = 400_000
+MOST_OPERATIONS = 200_000
 """A message is two of them."""
 MOST_MESSAGE_BYTES = 10**12
 MOST_CALC_NS = 10**13

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hosts.collectives.files import read
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, ROOTED, Workload, blocks, sized, workload
-from hosts.collectives.schedule import ScheduleError
-from topologies.shaping.rate_scale import RateScale
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError
+from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,20 @@ def _imported(spec: CollectiveSpec, path: Path, gpus: int) -> Workload:
 
 
 def carried(found: Workload, scale: RateScale) -> Workload:
-    """The workload that the emulation carries at a rate scale; raises ScaleError where a slot is less than a byte."""
+    """The workload that the emulation carries at a rate scale; raises ScaleError where a slot is less than a byte.
+
+    Of messages each is smaller for itself; computations take as long as they do.
+    """
+    if found.kind == MESSAGES:
+        return found if scale == EVERYTHING else replace(found, schedule=_smaller(found.schedule, scale))
     slot_bytes = scale.chunk_bytes(found.slot_bytes)
     return replace(found, slot_bytes=-(-slot_bytes // found.unit_bytes) * found.unit_bytes)
+
+
+def _smaller(schedule: Schedule, scale: RateScale) -> Schedule:
+    """The messages at a rate scale; raises ScaleError where one is less than a byte."""
+    transfers = tuple(
+        replace(one, size=scale.chunk_bytes(round(one.size))) if isinstance(schedule.flows[one.flow], Flow) else one
+        for one in schedule.transfers
+    )
+    return replace(schedule, transfers=transfers)

@@ -16,7 +16,8 @@ from hosts.collectives.schedule import ScheduleError
 from tests.conftest import PROJECT
 
 DATA = PROJECT / "tests" / "data"
-SEEDS = [path.read_bytes() for path in (*DATA.glob("goal/*"), *DATA.glob("msccl/*"), DATA / "teccl_mesh_4.json")]
+SEEDS = [path.read_bytes() for path in sorted([*DATA.glob("goal/*"), *DATA.glob("msccl/*")])]
+SEEDS.append((DATA / "teccl_mesh_4.json").read_bytes())
 NOTES = [
     word.encode() for word in ("-1", "0", "9" * 30, "\0", "<!ENTITY a 'b'>", "&a;", "{", "}", "/*", "requires", "é")
 ]

@@ -119,7 +119,7 @@ def model_ns(found: Schedule) -> float:
 
 
 # In an alltoall every rank sends several messages at a time, and so would need the one port that LogGOPSim gives it.
-@pytest.mark.parametrize("name", SCHEDGEN_NS.keys() - {"alltoall_linear"})
+@pytest.mark.parametrize("name", [name for name in SCHEDGEN_NS if name != "alltoall_linear"])
 def test_a_file_of_schedgen_takes_as_long_as_loggopsim_says(name: str) -> None:
     found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
     assert model_ns(found) == pytest.approx(max(SCHEDGEN_NS[name]), rel=1e-3)

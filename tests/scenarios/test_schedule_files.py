@@ -18,7 +18,8 @@ DATA = PROJECT / "tests" / "data"
 
 def scenario(tmp_path, text, *, gpus=8):
     path = tmp_path / "a.toml"
-    path.write_text(f'[fabric]\ngpus = {gpus}\n[run]\nmodes = ["base"]\n[collective]\ncount = 3\n{text}')
+    run = "" if "[run]" in text else '[run]\nmodes = ["base"]\n'
+    path.write_text(f"[fabric]\ngpus = {gpus}\n{run}[collective]\ncount = 3\n{text}")
     return load_scenario(str(path))
 
 
@@ -28,6 +29,30 @@ def test_a_file_beside_the_scenario_is_its_schedule(tmp_path):
     assert (found.kind, found.algorithm, found.slot_bytes) == ("messages", "it.goal", 1)
     assert found.largest_message_bytes == 100_000  # an allreduce of 400,000 bytes in 4 parts
     assert found.holds == [[]] * 4
+
+
+def test_at_a_rate_scale_every_message_is_smaller_and_a_computation_as_long(tmp_path):
+    found = scenario(
+        tmp_path,
+        f'kind = "messages"\nschedule = "{DATA / "goal/allreduce_ring_calc.goal"}"\n'
+        '[run]\nmodes = ["base"]\nclock = "wall"\nrate_scale = "1/1000"',
+        gpus=4,
+    )
+    for whole, carried in zip(found.workload.schedule.transfers, found.carried.schedule.transfers, strict=True):
+        is_flow = isinstance(found.workload.schedule.flows[whole.flow], Flow)
+        assert carried.size == (100 if is_flow else whole.size)
+    assert {round(whole.size, 9) for whole in found.workload.schedule.transfers} == {100_000, 5e-6, 0}  # and joins
+
+
+def test_a_message_of_less_than_a_byte_at_the_rate_scale_is_a_sentence(tmp_path):
+    file = DATA / "goal/allreduce_ring_calc.goal"
+    with pytest.raises(ScenarioError, match=r"a chunk of 100000 B at the rate scale 1/1000000 is less than a byte"):
+        scenario(
+            tmp_path,
+            f'kind = "messages"\nschedule = "{file}"\n'
+            '[run]\nmodes = ["base"]\nclock = "wall"\nrate_scale = "1/1000000"',
+            gpus=4,
+        )
 
 
 @pytest.mark.parametrize(
