@@ -137,6 +137,10 @@ class _Order:
             found |= self._earlier[one] | 1 << one
         return found
 
+    def before(self, task: int) -> int:
+        """As bits, all that `follows` says of."""
+        return self._earlier[task]
+
     def follows(self, late: int, early: int) -> bool:
         """Whether `early` has always left its sender, and arrived if both have one receiver, before `late` arrives."""
         return bool(self._earlier[late] >> early & 1)
@@ -155,9 +159,9 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
     """
     now = [list(slots) for slots in holds]
     order = _Order()
-    writers: dict[tuple[int, int], list[int]] = {}  # since the last copy, and that
+    writers: dict[tuple[int, int], int] = {}  # as bits: since the last copy, and that
     copied: dict[tuple[int, int], int] = {}
-    readers: dict[tuple[int, int], list[int]] = {}  # since the last copy
+    readers: dict[tuple[int, int], int] = {}  # as bits: since the last copy
     there_by: dict[int, int] = {}  # of each flow, as bits: what has arrived by the time at which its last began
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
@@ -170,43 +174,46 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
         assert isinstance(flow, Flow)
         src, dst = flow.src, flow.dst
         for slot, _ in transfer.slots:
-            for writer in writers.get((src, slot), ()):
-                if not arrived >> writer & 1:
-                    raise ScheduleError(
-                        f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {writer}, "
-                        "which writes it"
-                    )
-            readers.setdefault((src, slot), []).append(index)
+            if late := writers.get((src, slot), 0) & ~arrived:
+                raise ScheduleError(
+                    f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {_first(late)}, "
+                    "which writes it"
+                )
+            readers[src, slot] = readers.get((src, slot), 0) | 1 << index
         arriving = [now[src][slot] for slot, _ in transfer.slots]
         for (_, slot), content in zip(transfer.slots, arriving, strict=True):
             there = (dst, slot)
-            for reader in readers.get(there, ()):
-                if not order.follows(index, reader):
-                    raise ScheduleError(
-                        f"transfer {index} writes slot {slot} of place {dst} while transfer {reader} may still send it"
-                    )
+            if late := readers.get(there, 0) & ~order.before(index):
+                raise ScheduleError(
+                    f"transfer {index} writes slot {slot} of place {dst} while transfer {_first(late)} may still send "
+                    "it"
+                )
             if transfer.adds:
                 if there in copied:
-                    _check_order(order, copied[there], index, there)
+                    _check_order(1 << copied[there] & ~order.before(index), index, there)
                 if now[dst][slot] & content:
                     raise ScheduleError(
                         f"transfer {index} adds to slot {slot} of place {dst} what has been added already"
                     )
                 now[dst][slot] |= content
-                writers.setdefault(there, []).append(index)
+                writers[there] = writers.get(there, 0) | 1 << index
                 continue
-            for writer in writers.get(there, ()):
-                _check_order(order, writer, index, there)
+            _check_order(writers.get(there, 0) & ~order.before(index), index, there)
             now[dst][slot] = content
-            writers[there], copied[there], readers[there] = [index], index, []
+            writers[there], copied[there], readers[there] = 1 << index, index, 0
     return now
 
 
-def _check_order(order: _Order, early: int, late: int, where: tuple[int, int]) -> None:
-    if not order.follows(late, early):
+def _check_order(unordered: int, index: int, where: tuple[int, int]) -> None:
+    if unordered:
         raise ScheduleError(
-            f"transfers {early} and {late} write slot {where[1]} of place {where[0]} in no certain order"
+            f"transfers {_first(unordered)} and {index} write slot {where[1]} of place {where[0]} in no certain order"
         )
+
+
+def _first(bits: int) -> int:
+    """The lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1
 
 
 def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
