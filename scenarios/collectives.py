@@ -2,8 +2,7 @@
 
 Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce --engine both`. Fabric, conditions and modes are
 those of the scenario (run.py's --set works here too); sizes are those of nccl-tests: the whole buffer. Every line is
-the mean over the first collectives of a point. The model gives every flow the whole of its links; a line where flows
-can share one is marked, and its prediction can be too short.
+the mean over the first collectives of a point.
 """
 
 import argparse
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 DONE, BAD_USAGE, CANNOT, FAILED = 0, 2, 3, 1
 _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
-_SHARED = (
-    "* two flows can share a link, and the model gives each of them the whole link: the prediction can be too short"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,13 +173,12 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
         size = setting.collective.size_bytes
         assert size is not None  # it is swept
         algbw = size / (predicted_s if measured_s is None else measured_s)
-        file = setting.collective.schedule
         yield Line(
             size=size,
             count=size // 4,
             type="uint32",
             mode=mode,
-            algorithm=setting.workload.algorithm if file is None else file.name,
+            algorithm=setting.workload.algorithm,
             measured_s=measured_s,
             predicted_s=predicted_s,
             bound_s=None if bound_s is None or math.isnan(bound_s) else bound_s,
@@ -199,8 +194,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
     """The lines as text; the best algorithm of a size and mode is marked."""
     best: dict[tuple[int, str], float] = {}
     for line in lines:
-        if line.measured_s is not None or not line.shared_links:
-            best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
+        best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
     times = ("measured (us)", "predicted (us)", "bound (us)")
     heads = ("size (B)", "count", "type", "mode", "algorithm", *times, "algbw (GB/s)", "busbw (GB/s)", "#wrong", "")
     rows = [
@@ -209,7 +203,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
             f"{line.count:,}",
             line.type,
             line.mode,
-            line.algorithm + (" *" if line.shared_links else ""),
+            line.algorithm,
             *("" if time_s is None else f"{time_s * 1e6:,.2f}" for time_s in (line.measured_s, line.predicted_s)),
             "" if line.bound_s is None else f"{line.bound_s * 1e6:,.2f}",
             f"{line.algbw / 1e9:.2f}",
@@ -223,8 +217,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
     text = [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
     ]
-    notes = [_SHARED] if any(line.shared_links for line in lines) else []
-    return "\n".join([kind, *text, *notes])
+    return "\n".join([kind, *text])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
