@@ -2,8 +2,9 @@
 
 import pytest
 
+from analysis.statistics.bandwidth import busbw_factor
 from hosts.collectives import files
-from hosts.collectives.kinds import ALGORITHMS, busbw_factor
+from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import Flow
 from scenarios.engines.prediction import planned
 from scenarios.experiment import command
