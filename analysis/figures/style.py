@@ -33,9 +33,7 @@ _GAPS = (0, (3, 1.5))
 MODE_STYLES: Mapping[str, ModeStyle] = MappingProxyType(
     {
         "base": ModeStyle(label="base (both fixed)", colour="#17375E", hatch="", marker="o", line="-", width=2.8),
-        "ccl": ModeStyle(
-            label="ccl (GPUs re-placed)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8
-        ),
+        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8),
         "wan": ModeStyle(label="wan (paths re-chosen)", colour="#5BA4CF", hatch="---", marker="^", line="-", width=2.8),
         "joint": ModeStyle(label="joint (both)", colour="#F5D04C", hatch="xxx", marker="D", line=_GAPS, width=1.8),
     }
