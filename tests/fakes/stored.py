@@ -13,7 +13,8 @@ from analysis.model.alpha_beta import completion_s
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
-from hosts.collectives.ring import ring_allgather
+from hosts.collectives.kinds import workload
+from hosts.collectives.program import moves
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -125,10 +126,12 @@ def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off:
 def _transfers(plan: Decisions) -> np.ndarray:
     """The transfers of every collective, one after the other as the definition of the ring AllGather has them."""
     found = []
+    places = plan.ring.shape[1]
+    allgather = workload("allgather", "ring", sites=(places - 1, 1), size_bytes=places)
     for k, ring in enumerate(plan.ring.tolist()):
         free, arrived = dict.fromkeys(ring, 0.0), {(rank, rank): 0.0 for rank in ring}
         edge = {rank: (plan.edge_alpha_s[k, i], plan.edge_beta_s[k, i]) for i, rank in enumerate(ring)}
-        for move in ring_allgather(ring):
+        for move in moves(allgather, ring):
             alpha, beta = edge[move.src]
             handed = arrived[move.chunk, move.src]  # to the transport, where it waits for the chunk before it
             leaves = max(free[move.src], handed)
