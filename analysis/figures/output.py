@@ -44,6 +44,10 @@ class Picture:
     data: str
     more: Mapping[str, str] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: all but the figure, which only drawing needs."""
+        return {**self.__dict__, "svg": self.svg, "figure": None}
+
     @cached_property
     def svg(self) -> str:
         """The figure as the text of an SVG file."""

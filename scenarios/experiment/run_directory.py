@@ -11,9 +11,9 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -208,14 +208,24 @@ class RunDirectory:
         if self.complete:  # what the parts hold is in the tables
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
-    def report(self) -> str | None:
-        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible."""
+    def open(self) -> reader.Run:
+        """What is stored, for a report; raises ResultsError."""
+        import analysis.report.__main__  # noqa: F401 - takes its time, and is needed next
+
+        return reader.open_run(self.path)
+
+    def report(self, stored: Callable[[], reader.Run] | None = None) -> str | None:
+        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible.
+
+        `stored` gives what `open` returned, perhaps before the run ended.
+        """
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
         from analysis.figures.points import FigureError
         from analysis.report.__main__ import write
 
         try:
-            write(self.path)
+            run = (stored or self.open)()
+            write(self.path, replace(run, provenance=reader.read_provenance(self.path), complete=self.complete))
         except (FigureError, reader.ResultsError) as error:
             return f"there is no report: {error}"
         except OSError as error:
