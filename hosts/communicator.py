@@ -69,7 +69,7 @@ class Completed:
 
     `sent_ns` is by transfer of the schedule, when it was handed to the sender's kernel, where it may be queued behind
     others; `arrived_ns` when it had arrived whole. Of a computation they are its beginning and its end. `faults` are
-    the wrong messages; if there are none, every byte that arrived and every sum was right.
+    the wrong messages as they arrived; if there are none, every byte that arrived and every sum was right.
     """
 
     collective: int
@@ -193,16 +193,18 @@ class Communicator:
             self._tell(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
         on_start(start_ns)
         answers = self._answers("run", self._ranks)
+        arrived_ns = _by_task(answers, "arrived_ns")
+        faults = [
+            Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
+            for rank, answer in enumerate(answers)
+            for fault in answer["faults"]
+        ]
         return Completed(
             collective=self._collective,
             start_ns=tuple(answer["start_ns"] for answer in answers),
             sent_ns=_by_task(answers, "sent_ns"),
-            arrived_ns=_by_task(answers, "arrived_ns"),
-            faults=tuple(
-                Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
-                for rank, answer in enumerate(answers)
-                for fault in answer["faults"]
-            ),
+            arrived_ns=arrived_ns,
+            faults=tuple(sorted(faults, key=lambda fault: arrived_ns[fault.task])),
         )
 
     def retransmitted_bytes(self) -> int:

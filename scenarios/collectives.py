@@ -2,15 +2,13 @@
 
 Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce --engine both`. Fabric, conditions and modes are
 those of the scenario (run.py's --set works here too); sizes are those of nccl-tests: the whole buffer. Every line is
-the mean over the first collectives of a point. The model gives every flow the whole of its links; a line where flows
-can share one is marked, and its prediction can be too short.
+the mean over the first collectives of a point.
 """
 
 import argparse
 import json
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 
 DONE, BAD_USAGE, CANNOT, FAILED = 0, 2, 3, 1
 _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
-_SHARED = (
-    "* two flows can share a link, and the model gives each of them the whole link: the prediction can be too short"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +158,8 @@ def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, s
 
 def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
     """One line for each algorithm, size and mode."""
-    from hosts.collectives.kinds import busbw_factor
+    from analysis.statistics.bandwidth import busbw_factor
+    from scenarios.engines.prediction import critical_path
 
     (points, *_) = found.values()
     for (place, mode), rows in sorted(
@@ -177,55 +173,28 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
         size = setting.collective.size_bytes
         assert size is not None  # it is swept
         algbw = size / (predicted_s if measured_s is None else measured_s)
-        file = setting.collective.schedule
         yield Line(
             size=size,
             count=size // 4,
             type="uint32",
             mode=mode,
-            algorithm=setting.workload.algorithm if file is None else file.name,
+            algorithm=setting.workload.algorithm,
             measured_s=measured_s,
             predicted_s=predicted_s,
             bound_s=None if bound_s is None or math.isnan(bound_s) else bound_s,
             algbw=algbw,
             busbw=algbw * busbw_factor(setting.collective.kind, setting.gpus),
             wrong=None if measured is None else 0,
-            critical_path=_critical_path(setting, mode, len(rows)),
+            critical_path=critical_path(setting, mode, len(rows)),
             shared_links=setting.shared_links(mode),
         )
-
-
-def _critical_path(setting: "Scenario", mode: str, count: int) -> dict[str, float]:
-    """The mean seconds of the predicted time of the first collectives by link, the longest first."""
-    from analysis.model.max_plus import critical_path, times
-    from scenarios.engines.prediction import flow_links, planned
-    from scenarios.policies.conditions import conditions_of
-
-    conditions = conditions_of(setting)
-    rates_bps = conditions.drawn.rates_bps(0, count)
-    decisions, transfers = planned(setting, mode), setting.workload.schedule.transfers
-    seen = times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    spent: defaultdict[str, float] = defaultdict(float)
-    for row in range(count):
-        links = flow_links(setting, decisions, row)
-        for step in critical_path(transfers, seen, row):
-            over = links[transfers[step.transfer].flow]
-            # The bits are held up by the slowest link; each link adds its delay, if the arrival was waited for.
-            slowest = min(over, key=lambda link: rates_bps[row, link])
-            sending_s = float(seen.leaves_s[step.transfer, row] - seen.begins_s[step.transfer, row])
-            spent[conditions.fabric.links[slowest].name] += min(sending_s, step.seconds) / count
-            if step.seconds > sending_s:
-                for link in over:
-                    spent[conditions.fabric.links[link].name] += float(conditions.delays_s[link]) / count
-    return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _table(kind: str, lines: Sequence[Line]) -> str:
     """The lines as text; the best algorithm of a size and mode is marked."""
     best: dict[tuple[int, str], float] = {}
     for line in lines:
-        if line.measured_s is not None or not line.shared_links:
-            best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
+        best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
     times = ("measured (us)", "predicted (us)", "bound (us)")
     heads = ("size (B)", "count", "type", "mode", "algorithm", *times, "algbw (GB/s)", "busbw (GB/s)", "#wrong", "")
     rows = [
@@ -234,7 +203,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
             f"{line.count:,}",
             line.type,
             line.mode,
-            line.algorithm + (" *" if line.shared_links else ""),
+            line.algorithm,
             *("" if time_s is None else f"{time_s * 1e6:,.2f}" for time_s in (line.measured_s, line.predicted_s)),
             "" if line.bound_s is None else f"{line.bound_s * 1e6:,.2f}",
             f"{line.algbw / 1e9:.2f}",
@@ -248,8 +217,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
     text = [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
     ]
-    notes = [_SHARED] if any(line.shared_links for line in lines) else []
-    return "\n".join([kind, *text, *notes])
+    return "\n".join([kind, *text])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:

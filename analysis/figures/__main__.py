@@ -5,15 +5,19 @@ again puts the same files in the place of the old ones and leaves everything els
 """
 
 import argparse
+import ctypes
+import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import cdf, comparison, fabric, faults, fidelity, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, timeline
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -22,6 +26,7 @@ from analysis.results.reader import ResultsError, Run, open_run
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
+_PR_SET_PDEATHSIG = 1
 _QUIET_S = 2.0  # what takes longer says how far it is
 
 Job = Callable[[], Picture | None]
@@ -51,6 +56,7 @@ def jobs_of(
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
+    jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(fidelity.picture, name, points))
     jobs += [
@@ -67,21 +73,62 @@ def jobs_of(
 
 
 def drawn(jobs: Sequence[Job], run: Run, what: str) -> Iterator[tuple[Picture, list[Path]]]:
-    """The pictures of these jobs and the files of each, written into the run's folder.
+    """The pictures of these jobs and the files of each, written into the run's folder; a process for each core draws.
 
     Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
     """
     folder = run.path / "figures"
     folder.mkdir(exist_ok=True)
     printed_s, quiet = time.monotonic(), True
-    for done, job in enumerate(jobs):
+    for done, found in enumerate(_in_processes(jobs, folder)):
+        if found is not None:
+            yield found
         if time.monotonic() - printed_s > _QUIET_S:
             printed_s, quiet = time.monotonic(), False
-            print(f"{what}: {done} of {len(jobs)} drawn", file=sys.stderr, flush=True)
-        if (picture := job()) is not None:
-            yield picture, picture.write(folder)
+            print(f"{what}: {done + 1} of {len(jobs)} drawn", file=sys.stderr, flush=True)
     if not quiet:
         print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
+
+
+_Drawn = tuple[Picture, list[Path]] | None
+
+
+def _in_processes(jobs: Sequence[Job], folder: Path) -> Iterator[_Drawn]:
+    """What each job draws and the files of it, in their order."""
+    processes = min(len(os.sched_getaffinity(0)), len(jobs))
+    if processes < 2:
+        yield from (_drawn(job, folder) for job in jobs)
+        return
+    # Forked processes have the jobs, with the run's rows, from the beginning; only their numbers are sent.
+    pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_begin, initargs=(jobs, folder, os.getpid()))
+    try:
+        yield from pool.map(_numbered, range(len(jobs)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+_work: tuple[Sequence[Job], Path]  # of a process that draws
+
+
+def _begin(jobs: Sequence[Job], folder: Path, parent: int) -> None:
+    """Undo the parent's signal handlers, die with it, and keep what there is to draw."""
+    global _work  # noqa: PLW0603 - a process's only memory between its tasks
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    _work = jobs, folder
+
+
+def _numbered(number: int) -> _Drawn:
+    jobs, folder = _work
+    return _drawn(jobs[number], folder)
+
+
+def _drawn(job: Job, folder: Path) -> _Drawn:
+    picture = job()
+    return None if picture is None else (picture, picture.write(folder))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,9 @@
-"""The bus bandwidth of a collective by its size: a line for each algorithm, and where the best one changes."""
+"""The bus bandwidth of a collective by its size: a line for each algorithm, and where the best one changes.
 
-from collections.abc import Iterable, Sequence
+It is that of the mean time, over what was measured where there is that, else over what was predicted.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -8,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import Picture, canvas, explain, panels, table
-from analysis.figures.style import FAINT, INK
+from analysis.figures.points import Configuration, Group, Points, grouped
+from analysis.figures.style import FAINT, INK, MODE_STYLES
+from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size
 
 
@@ -35,7 +40,33 @@ _COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#
 _MARKERS = "os^DvPX"
 
 
-def picture(kind: str, rows: Sequence[Row], *, name: str) -> Picture:
+def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
+    """The configurations of each figure, where algorithm and size were swept; a kind of collective has its own."""
+    wanted = ("collective.size", "collective.algorithm")
+    return grouped(configurations, *wanted) if {*wanted} <= {*configurations[0].swept} else []
+
+
+def rows_of(group: Group, points: Points) -> Iterator[Row]:
+    """The rows of a group's points, one for each configuration and mode that has any."""
+    for one in group.configurations:
+        gpus, size = len(one.fabric.gpus), int(one.value("collective.size"))
+        for mode in MODE_STYLES:
+            both = [points.get((engine, one.index, mode)) for engine in ("emulation", "model")]
+            point = next((found for found in both if found is not None), None)
+            if point is not None:
+                busbw = busbw_factor(one.kind, gpus) * size / float(point.completion_s.mean())
+                is_shared = bool(one.shared_links.get(mode))
+                yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation", is_shared)
+
+
+def picture_of(name: str, group: Group, points: Points) -> Picture:
+    """The figure of a group of a run of this name."""
+    stem = "-".join(part for part in (name, group.name, "busbw") if part)
+    kind = group.configurations[0].collective
+    return picture(kind, list(rows_of(group, points)), name=stem, title=group.title)
+
+
+def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Picture:
     """The figure of these rows, a panel for each mode."""
     modes = list(dict.fromkeys(row.mode for row in rows))
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
@@ -47,6 +78,7 @@ def picture(kind: str, rows: Sequence[Row], *, name: str) -> Picture:
             axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
             axes.legend(fontsize="x-small")
+        figure.suptitle(title, fontsize="medium")
         explain(
             figure,
             "Dashed: predicted, and flows can share links, which the model leaves out. "
@@ -54,7 +86,8 @@ def picture(kind: str, rows: Sequence[Row], *, name: str) -> Picture:
         )
     columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured", "shares_links")
     data = table(dict(zip(columns, row, strict=True)) for row in rows)
-    return Picture(name=name, caption=f"Bus bandwidth of {kind} by size and algorithm.", figure=figure, data=data)
+    caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
+    return Picture(name=name, caption=caption, figure=figure, data=data)
 
 
 def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
@@ -71,6 +104,7 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
                 markersize=3.5,
             )
     axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     for size, (before, after) in crossovers(rows):

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, legend, panels, table
-from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, key_words, words
+from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 MOST_PANELS = 16
@@ -42,7 +42,7 @@ def picture(name: str, group: Group, shown: Sequence[Configuration], points: Poi
         for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True)):
             _draw(axes, found[index])
             keys = [] if len(shown) == 1 else [group.across] if group.facet is None else [group.across, group.facet]
-            title = [f"{key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
+            title = [f"{group.key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
             axes.set_title("\n".join([*title, _counts(found[index])]), fontsize=8)
             if index % columns == 0:
                 axes.set_ylabel("share of collectives")

@@ -1,13 +1,15 @@
-"""One collective of a stored run, in full: its ring, the links of every ring edge with their rates, and every transfer.
+"""One collective of a stored run, in full: the links of every flow of its schedule, their rates, and every transfer.
 
-Where it was measured, its transfers are the measured ones; where it was only predicted, they are the timing model's,
-step by step. A run stores the conditions of what it measured; those of what it predicted, a hundred thousand times as
-many, are drawn again from its seed, and compared with the stored times. Drawing is left to others.
+Where it was measured, its transfers are the measured ones; where it was only predicted, they are the timing model's. A
+run stores the conditions of what it measured; those of what it predicted, a hundred thousand times as many, are drawn
+again from its seed, and compared with the stored times. Drawing is left to others.
 """
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy.typing as npt
 
 from analysis.figures.points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
-from analysis.model.alpha_beta import transfer_times_s
+from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
@@ -27,11 +29,62 @@ _SAME = 1e-6  # the share by which predicted transfers may end before or after t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edge:
-    """A ring edge from one rank to the next: the logical links it takes, the least of their rates, all their delay."""
+class Transfer:
+    """A transfer of a schedule: the index of its flow, its slots (on a stream seconds), the indices of those that it
+    waits for, and the place whose block it begins with, -1 if there is none."""
+
+    flow: int
+    amount: float
+    after: tuple[int, ...]
+    block: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """A schedule as a run stores it, in program order; `ends` are the places that each flow joins, `channels` which of
+    the flows between them it is. A stream, a processor, is a flow from a place to itself."""
+
+    algorithm: str
+    slot_bytes: int
+    ends: tuple[tuple[int, int], ...]
+    channels: tuple[int, ...]
+    transfers: tuple[Transfer, ...]
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The step of each transfer: 1, or one more than the latest step of those that it waits for."""
+        found: list[int] = []
+        for transfer in self.transfers:
+            found.append(1 + max((found[one] for one in transfer.after), default=0))
+        return found
+
+    @property
+    def rows(self) -> list[int]:
+        """The flows in the order in which a reader wants them: around a ring, each channel and direction by itself; of
+        anything else by sender, in the order in which senders come up."""
+        if self.algorithm == "ring":
+            places = 1 + max(map(max, self.ends))
+
+            def around(flow: int) -> tuple[int, bool, int]:
+                src, dst = self.ends[flow]
+                is_back = (src + 1) % places != dst
+                return self.channels[flow], is_back, -src if is_back else src
+
+            return sorted(range(len(self.ends)), key=around)
+        senders = list(dict.fromkeys(src for src, _ in self.ends))
+        return sorted(range(len(self.ends)), key=lambda flow: senders.index(self.ends[flow][0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A flow from one rank to another: the logical links it takes, the least of their rates, all their delay.
+
+    A stream has the same rank at both ends, no links, an infinite rate and no delay.
+    """
 
     src: int
     dst: int
+    channel: int
     links: tuple[int, ...]
     crosses: bool
     rate_bps: float
@@ -40,26 +93,30 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """The chunk that began at rank `chunk` goes from `src` to `dst`: seconds from the collective's start.
+    """A transfer of the schedule, by its index, on a flow: seconds from the collective's start.
 
-    At `start_s` the sender hands it to its transport, where it may wait for the chunk before it; at `leaves_s` its
-    first bit is on the way, and at `end_s` the receiver has it whole.
+    At `start_s` the sender hands it to its transport, where it may wait for the one before it; at `leaves_s` its first
+    bit is on the way, and at `end_s` the receiver has it whole. `block` is the rank whose block it begins with, -1 if
+    there is none; `size` are bytes, of a computation seconds. `is_critical`: on the critical path.
     """
 
+    transfer: int
+    flow: int
     step: int
-    src: int
-    dst: int
-    chunk: int
+    block: int
+    size: float
     start_s: float
     leaves_s: float
     end_s: float
+    is_critical: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collective:
-    """A collective of one mode; `edges` are in ring order, `rates_bps` and `delays_s` by logical link.
+    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by logical link.
 
-    `measured` is whether `completion_s` and the moves were measured or predicted.
+    `measured` is whether `completion_s`, the moves and the critical path were measured or predicted; `costs` are the
+    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown.
     """
 
     configuration: Configuration
@@ -68,8 +125,10 @@ class Collective:
     measured: bool
     completion_s: float
     predicted_s: float
-    edges: tuple[Edge, ...]
+    flows: tuple[Flow, ...]
+    rows: tuple[int, ...]
     moves: tuple[Move, ...]
+    costs: Mapping[str, Cost]
     rates_bps: Floats
     delays_s: Floats
 
@@ -83,22 +142,35 @@ class Collective:
         """The name of a rank's GPU."""
         return self.configuration.fabric.gpus[rank].name
 
-    def moves_over(self, edge: Edge) -> list[Move]:
-        """The moves over an edge, in the order in which they begin."""
-        moves = (move for move in self.moves if move.src == edge.src)
-        return sorted(moves, key=lambda move: (move.leaves_s, move.step))
+    def name(self, flow: Flow) -> str:
+        """A flow in words: "g0 → g1", with its channel where there are several."""
+        if not flow.links:
+            return f"{self.gpu(flow.src)} computes"
+        several = any(other.channel for other in self.flows if other.links)
+        return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 
-    def via(self, edge: Edge) -> str:
-        """The nodes of an edge in order: "g3>s0b1>s1b0>g4"."""
+    def moves_over(self, flow: int) -> list[Move]:
+        """The moves over a flow, by its index, in the order in which they begin."""
+        return sorted(self._moves_by_flow[flow], key=lambda move: (move.leaves_s, move.transfer))
+
+    @cached_property
+    def _moves_by_flow(self) -> Mapping[int, list[Move]]:
+        found = defaultdict(list)
+        for move in self.moves:
+            found[move.flow].append(move)
+        return found
+
+    def via(self, flow: Flow) -> str:
+        """The nodes of a flow in order: "g3>s0b1>s1b0>g4"; of a stream its GPU."""
         links = self.configuration.fabric.links
-        return ">".join([links[edge.links[0]].src, *(links[index].dst for index in edge.links)])
+        return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
 
 def collectives_of(run: Run, points: Points, configuration: Configuration, *, number: int) -> list[Collective]:
     """That collective of a configuration in every mode that has it, measured where it was.
 
     Empty where no mode has it, or its conditions are neither stored nor can be drawn again. Raises FigureError where
-    the configuration declares no fabric that can be built.
+    the configuration declares no fabric that can be built, or no schedule over it.
     """
     there = []
     for mode in MODE_STYLES:
@@ -108,8 +180,11 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
             if rows is not None and len(rows):
                 there.append((engine, mode, rows.iloc[0]))
                 break
+    if not there:
+        return []
     try:
-        conditions = _conditions(run, configuration, number) if there else None
+        schedule = schedule_of(configuration, len(configuration.fabric.gpus))
+        conditions = _conditions(run, configuration, number)
     except ConditionsError:  # the trace is not there any more
         return []
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -118,8 +193,9 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
     found = []
     for engine, mode, row in there:
         transfers = _transfers(run, configuration.index, mode, number) if engine == "emulation" else None
-        assert conditions is not None
-        found.append(_collective(configuration, mode, row, transfers, conditions))
+        found.append(
+            _collective(configuration, mode, row, schedule=schedule, transfers=transfers, conditions=conditions)
+        )
     return [one for one in found if one is not None]
 
 
@@ -135,21 +211,53 @@ def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Fl
 
 
 def _collective(
-    configuration: Configuration, mode: str, row: Any, transfers: Any, conditions: tuple[Floats, Floats]
+    configuration: Configuration,
+    mode: str,
+    row: Any,
+    *,
+    schedule: Schedule,
+    transfers: Any,
+    conditions: tuple[Floats, Floats],
 ) -> Collective | None:
     """The collective of a row, None where it is not one under these conditions."""
-    ring, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
+    placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
+    predicted_s, measured = float(row["predicted_s"]), transfers is not None
     try:
-        edges = _edges(configuration.fabric, ring, paths, *conditions)
+        flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
+        handed_s, seen = _measured(schedule, flows, transfers) if measured else _predicted(schedule, flows)
     except (IndexError, KeyError, ValueError):
         return None
-    predicted_s, measured = float(row["predicted_s"]), transfers is not None
-    moves = measured_moves(edges, transfers) if measured else ()
-    if not measured:
-        moves = predicted_moves(edges, chunk_bytes=int(row["chunk_bytes"]))
-        # If what was drawn again does not give the stored times, nothing is drawn of it.
-        if abs(max(move.end_s for move in moves) / predicted_s - 1) > _SAME:
-            return None
+    # If what was drawn again does not give the stored times, nothing is drawn of it.
+    if not measured and abs(seen.arrives_s.max() / predicted_s - 1) > _SAME:
+        return None
+    path = critical_path(schedule.transfers, seen)
+    hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
+    critical = {step.transfer for step in path}
+    moves = [
+        Move(
+            transfer=index,
+            flow=transfer.flow,
+            step=step,
+            block=-1 if transfer.block < 0 else placement[transfer.block],
+            size=transfer.amount * (schedule.slot_bytes if flows[transfer.flow].links else 1),
+            start_s=start_s,
+            leaves_s=leaves_s,
+            end_s=end_s,
+            is_critical=index in critical,
+        )
+        for index, (transfer, step, start_s, leaves_s, end_s) in enumerate(
+            zip(
+                schedule.transfers,
+                schedule.steps,
+                handed_s,
+                seen.begins_s[:, 0].tolist(),
+                seen.arrives_s[:, 0].tolist(),
+                strict=True,
+            )
+        )
+    ]
+    if measured:  # by rank, as in the table of transfers
+        moves.sort(key=lambda move: (move.step, flows[move.flow].src))
     return Collective(
         configuration=configuration,
         mode=mode,
@@ -157,23 +265,90 @@ def _collective(
         measured=measured,
         completion_s=float(row["completion_s"]) if measured else predicted_s,
         predicted_s=predicted_s,
-        edges=edges,
-        moves=moves,
+        flows=flows,
+        rows=tuple(schedule.rows),
+        moves=tuple(moves),
+        costs=seconds_by_link(schedule.transfers, path, hops),
         rates_bps=conditions[0],
         delays_s=conditions[1],
     )
 
 
-def _edges(
-    fabric: Fabric, ring: Sequence[int], paths: Sequence[int], rates_bps: Floats, delays_s: Floats
-) -> tuple[Edge, ...]:
-    """The edges of a ring of ranks, each over the WAN path of that index, or within a site (-1)."""
-    edges = []
-    for (src, dst), index in zip(pairwise([*ring, ring[0]]), paths, strict=True):
-        links = fabric.edge_links(src, dst, index)
-        rate_bps, delay_s = float(rates_bps[[*links]].min()), float(delays_s[[*links]].sum())
-        edges.append(Edge(src=src, dst=dst, links=links, crosses=index >= 0, rate_bps=rate_bps, delay_s=delay_s))
-    return tuple(edges)
+def schedule_of(configuration: Configuration, places: int) -> Schedule:
+    """The schedule of a configuration; runs of versions that stored none are ring AllGathers.
+
+    Raises ValueError, TypeError or KeyError where what is stored is none.
+    """
+    stored = configuration.schedule
+    if stored is None:
+        return _ring_allgather(places, int(configuration.value("collective.chunk")))
+    ends, channels = [], []
+    for flow in stored["flows"]:
+        src, dst, channel = flow if len(flow) == 3 else (flow[0], *flow)  # of a stream its place and number
+        if not (0 <= src < places and 0 <= dst < places):
+            raise ValueError(f"its schedule has the flow {flow}")
+        ends.append((int(src), int(dst)))
+        channels.append(int(channel))
+    transfers: list[Transfer] = []
+    for flow, amount, after, block in stored["transfers"]:
+        fits = 0 <= flow < len(ends) and 0 <= amount < math.inf and -1 <= block < places
+        if not fits or not all(0 <= one < len(transfers) for one in after):
+            raise ValueError(f"its schedule has the transfer {[flow, amount, after, block]}")
+        transfers.append(Transfer(flow=int(flow), amount=amount, after=tuple(map(int, after)), block=int(block)))
+    if not transfers:
+        raise ValueError("its schedule has no transfers")
+    return Schedule(
+        algorithm=str(stored["algorithm"]),
+        slot_bytes=int(stored["slot_bytes"]),
+        ends=tuple(ends),
+        channels=tuple(channels),
+        transfers=tuple(transfers),
+    )
+
+
+def _ring_allgather(places: int, chunk_bytes: int) -> Schedule:
+    """In step 1 every place sends its own block to the next, and in each later step the one that it has just got."""
+    transfers = [
+        Transfer(
+            flow=place,
+            amount=1,
+            after=((step - 2) * places + (place - 1) % places,) if step > 1 else (),
+            block=(place - step + 1) % places,
+        )
+        for step in range(1, places)
+        for place in range(places)
+    ]
+    return Schedule(
+        algorithm="ring",
+        slot_bytes=chunk_bytes,
+        ends=tuple((place, (place + 1) % places) for place in range(places)),
+        channels=(0,) * places,
+        transfers=tuple(transfers),
+    )
+
+
+def _flows(
+    fabric: Fabric,
+    schedule: Schedule,
+    placement: Sequence[int],
+    paths: Sequence[int],
+    conditions: tuple[Floats, Floats],
+) -> tuple[Flow, ...]:
+    """The flows between the ranks of a placement, each over the WAN path of that index, or within a site (-1)."""
+    (rates_bps, delays_s), flows = conditions, []
+    for (begin, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
+        src, dst = placement[begin], placement[end]
+        links = fabric.edge_links(src, dst, path) if src != dst else ()
+        rate_bps = float(rates_bps[[*links]].min(initial=math.inf))
+        about: dict[str, Any] = {"src": src, "dst": dst, "channel": channel, "links": links, "crosses": path >= 0}
+        flows.append(Flow(**about, rate_bps=rate_bps, delay_s=float(delays_s[[*links]].sum())))
+    return tuple(flows)
+
+
+def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
+    """What a flow goes over: its links, or of a stream its GPU."""
+    hops = [Hop(fabric.links[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
+    return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
 
 
 def _transfers(run: Run, index: int, mode: str, number: int) -> Any:
@@ -182,40 +357,50 @@ def _transfers(run: Run, index: int, mode: str, number: int) -> Any:
     if not len(table):
         return None
     here = table[(table["setting"] == index) & (table["mode"] == mode) & (table["collective"] == number)]
-    return here.sort_values(["step", "src"]) if len(here) else None
+    return here if len(here) else None
 
 
-def measured_moves(edges: Sequence[Edge], transfers: Any) -> tuple[Move, ...]:
-    """The moves of these rows of transfers, step by step.
+def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tuple[list[float], Times]:
+    """When each transfer was handed over, and its times, from rows that are in program order among those of two ranks.
 
-    An edge carries one chunk after the other, so a chunk leaves once the one before it has: when that arrived, less
-    the time that bits are on the way.
+    A flow carries one message after the other, so one leaves once the one before it has: when that arrived, less the
+    time that bits are on the way. Computations that have no row began when they could. Raises IndexError or ValueError
+    where the rows are not those of the schedule.
     """
-    delay_s = {edge.src: edge.delay_s for edge in edges}
+    rows: defaultdict[tuple[int, int], deque[tuple[float, float]]] = defaultdict(deque)
+    columns = (transfers[name].tolist() for name in ("src", "dst", "start_s", "end_s"))
+    for src, dst, start_s, end_s in zip(*columns, strict=True):
+        rows[src, dst].append((start_s, end_s))
+    has_streams = any(src == dst for src, dst in rows)
+    handed_s: list[float] = []
+    leaves_s: list[float] = []
+    ends_s: list[float] = []
     free_s: dict[int, float] = {}
-    moves = []
-    names = ("step", "src", "dst", "chunk", "start_s", "end_s")
-    for step, src, dst, chunk, start_s, end_s in zip(*(transfers[name].tolist() for name in names), strict=True):
-        leaves_s = min(end_s, max(start_s, free_s.get(src, 0.0)))
-        free_s[src] = end_s - delay_s[src]
-        times = {"start_s": start_s, "leaves_s": leaves_s, "end_s": end_s}
-        moves.append(Move(step=step, src=src, dst=dst, chunk=chunk, **times))
-    return tuple(moves)
+    for transfer in schedule.transfers:
+        flow = flows[transfer.flow]
+        free = free_s.get(transfer.flow, 0.0)
+        if flow.links or has_streams:
+            start_s, end_s = rows[flow.src, flow.dst].popleft()
+        else:
+            start_s = max((ends_s[one] for one in transfer.after), default=0.0)
+            end_s = max(start_s, free) + transfer.amount
+        handed_s.append(start_s)
+        leaves_s.append(min(end_s, max(start_s, free)))
+        ends_s.append(end_s)
+        free_s[transfer.flow] = end_s - flow.delay_s
+    if any(rows.values()):
+        raise ValueError("there are more transfers than in the schedule")
+    delays_s = [flows[transfer.flow].delay_s for transfer in schedule.transfers]
+    begins, ends, delays = (np.array(values)[:, None] for values in (leaves_s, ends_s, delays_s))
+    return handed_s, Times(begins_s=begins, leaves_s=ends - delays, arrives_s=ends)
 
 
-def predicted_moves(edges: Sequence[Edge], *, chunk_bytes: int) -> tuple[Move, ...]:
-    """When every chunk leaves and arrives by the timing model, step by step."""
-    n = len(edges)
-    alpha_s = np.array([edge.delay_s for edge in edges])
-    beta_s = 8 * chunk_bytes / np.array([edge.rate_bps for edge in edges])
-    leaves_s, arrives_s = (times.tolist() for times in transfer_times_s(alpha_s, beta_s))
-    moves = []
-    for step in range(1, n):
-        for index, edge in enumerate(edges):
-            chunk, start_s = edges[(index - step + 1) % n].src, leaves_s[step - 1][index]
-            times = {"start_s": start_s, "leaves_s": start_s, "end_s": arrives_s[step - 1][index]}
-            moves.append(Move(step=step, src=edge.src, dst=edge.dst, chunk=chunk, **times))
-    return tuple(moves)
+def _predicted(schedule: Schedule, flows: Sequence[Flow]) -> tuple[list[float], Times]:
+    """When each transfer begins and its times, by the timing model."""
+    alpha_s = np.array([flow.delay_s for flow in flows])
+    beta_s = np.array([8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows])
+    found = times(schedule.transfers, alpha_s[:, None], beta_s[:, None])
+    return found.begins_s[:, 0].tolist(), found
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:

@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, table
-from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points
+from analysis.figures.output import SHARING, Picture, canvas, legend, log_ticks, table
+from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
 
@@ -38,6 +38,11 @@ class Estimate:
     mode: str
     summary: Summary
     gain: Interval | None
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether it is predicted, and flows can share links, which the model leaves out."""
+        return self.engine == "model" and bool(self.configuration.shared_links.get(self.mode))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,8 @@ def picture(name: str, group: Group, points: Points) -> Picture:
         for index, (comparison, title, here) in enumerate(drawn):
             band, column = divmod(index, columns)
             times, gains = axes[2 * band : 2 * band + 2, column]
+            if is_faceted:
+                gains.margins(x=0.09)  # the last tick's words end before the next panel's first
             if is_faceted and column:
                 times.sharey(axes[2 * band, 0])
                 gains.sharey(axes[2 * band + 1, 0])
@@ -77,6 +84,8 @@ def picture(name: str, group: Group, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
+        if any(one.shares_links for comparison in found for one in comparison.estimates):
+            note += f"\n{SHARING}"
         legend(figure, _handles(found, lines=_is_axis(group)), note)
         figure.suptitle(group.title, fontsize="medium")
     stem = f"{name}-{group.name}" if group.name else name
@@ -134,7 +143,7 @@ def _estimates(engine: str, configuration: Configuration, among: Numbers, points
 
 def _subject(comparison: Comparison) -> str:
     """Whose times these are: "measured and modelled, the same 20 AllGathers"."""
-    name = comparison.estimates[0].configuration.collective
+    name = collective_words(one.configuration for one in comparison.estimates)
     count = f"{comparison.collectives:,} {name}{'' if comparison.collectives == 1 else 's'}"
     if len(comparison.engines) > 1:
         return f"measured and modelled, the same {count}"
@@ -228,6 +237,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s
     sides, is_alone = len(shown.engines), len(group.ticks) == 1
     modes = _modes(shown)
     width = 0.84 / sides / (1 if is_alone else len(modes))
+    sign = " %" if is_alone or len(modes) * len(group.ticks) <= 2 * _MOST_GAINS else ""  # for which there is room
     for one in shown.estimates:
         style, side, slot = MODE_STYLES[one.mode], shown.engines.index(one.engine), modes.index(one.mode)
         middle = slot if is_alone else group.place(one.configuration) + (slot - (len(modes) - 1) / 2) * width * sides
@@ -241,7 +251,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s
         _plot(gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MOST_GAINS:
             top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
-            text, look = f"{one.gain.value * 100:.1f} %".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
+            text, look = f"{one.gain.value * 100:.1f}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
     places = modes if is_alone else list(group.ticks)
     gains.set_xticks(range(len(places)), places)

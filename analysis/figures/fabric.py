@@ -1,4 +1,4 @@
-"""A picture of the fabric under the conditions of one collective, the ring and the WAN paths of each mode drawn in.
+"""A picture of the fabric under the conditions of one collective, the links that each mode uses drawn in.
 
 Sites stand around the middle, each with its GPUs and border routers on a circle, and the WAN's transit routers within.
 Every logical link is a curve coloured by its available bandwidth, the two directions apart, the WAN's in colours of
@@ -55,14 +55,16 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             bar.set_label(f"available bandwidth of\na {words} (Gbit/s)", fontsize=8)
             bar.ax.tick_params(labelsize=8)
             bar.outline.set_visible(False)
-        figure.suptitle(f"{label}: logical links, ring and WAN paths of collective {first.number}", fontsize="medium")
+        used = "ring and WAN paths" if first.configuration.is_ring_allgather else "and those in use,"
+        figure.suptitle(f"{label}: logical links, {used} of collective {first.number}", fontsize="medium")
         thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
         explain(
             figure,
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
             "Circles: GPUs. Squares: border routers. Diamonds: transit routers. Numbers: Gbit/s of WAN links in use.",
         )
-    caption = f"The fabric under collective {first.number} of {label}, with each mode's ring and WAN paths."
+    shown = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
+    caption = f"The fabric under collective {first.number} of {label}, with each mode's {shown}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 
 
@@ -139,7 +141,7 @@ class Curves:
 def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], inch: float) -> None:
     """Draw a panel; `inch` is how many points (of 1/72 inch) a unit of the picture has."""
     links, placed = curves.fabric.links, curves.placed
-    used = sorted({index for edge in one.edges for index in edge.links})
+    used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
     small = min(1.0, NODE * inch / 8.5)
     crowded = sum(link.kind == "wan" for link in links) > _MANY
@@ -236,11 +238,16 @@ def _nodes(axes: Axes, curves: Curves, small: float) -> None:
 
 
 def _data(collectives: Sequence[Collective]) -> str:
+    """Every link of every mode, with the flows that take it: around a ring the edge, which is one at most."""
     rows = []
+    column = "edge" if collectives[0].configuration.is_ring_allgather else "flows"
     for one in collectives:
-        edge_of = {index: place for place, edge in enumerate(one.edges) for index in edge.links}
+        flows_of: dict[int, list[str]] = {}
+        for place, flow in enumerate(one.flows):
+            for index in flow.links:
+                flows_of.setdefault(index, []).append(str(place))
         for link in one.configuration.fabric.links:
             about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS[link.kind]}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
-            rows.append(one.which | about | {"edge": edge_of.get(link.index, "")})
+            rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
     return table(rows)

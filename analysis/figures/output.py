@@ -25,6 +25,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import replaced
 
+SHARING = "Flows can share links: what is predicted gives each the whole link, and can be too short."
+"""What figures with such predictions say."""
+
 _PNG_DPI = 200
 
 
@@ -40,6 +43,10 @@ class Picture:
     figure: Figure
     data: str
     more: Mapping[str, str] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: all but the figure, which only drawing needs."""
+        return {**self.__dict__, "svg": self.svg, "figure": None}
 
     @cached_property
     def svg(self) -> str:

@@ -6,7 +6,7 @@ drawing is left to others.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,13 @@ ENGINES = ("model", "emulation")
 
 _LABELS = {
     "fabric.gpus": "GPUs",
+    "collective.kind": "collective",
+    "collective.algorithm": "algorithm",
+    "collective.channels": "channels",
+    "collective.pieces": "pieces of a block",
+    "collective.schedule": "schedule",
     "collective.chunk": "chunk size",
+    "collective.size": "size",
     "conditions.wan_delay": "WAN link delay",
     "conditions.intra_delay": "link delay within a site",
     "conditions.intra_rate": "bandwidth within a site",
@@ -40,7 +46,7 @@ _LABELS = {
     "conditions.mean_stay": "mean stay in a state (collectives)",
     "conditions.sampler": "conditions",
     "conditions.trace_step": "trace time per collective",
-    "collective.reembed_every": "collectives per ring embedding",
+    "collective.reembed_every": "collectives per embedding",
     "collective.count": "number of collectives",
     "collective.emulated": "number of collectives emulated",
     "fabric.leaves": "leaves per site",
@@ -51,8 +57,23 @@ _LABELS = {
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
 }
-_COLUMNS = {"fabric.gpus": "gpus", "collective.chunk": "chunk_bytes", "conditions.wan_delay": "wan_delay_s"}
-_TITLED = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
+_COLUMNS = {
+    "fabric.gpus": "gpus",
+    "collective.chunk": "chunk_bytes",
+    "collective.size": "size_bytes",
+    "conditions.wan_delay": "wan_delay_s",
+}
+_KINDS = {
+    "allgather": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "allreduce": "AllReduce",
+    "alltoall": "AllToAll",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "gather": "Gather",
+    "scatter": "Scatter",
+}
+_COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
     **dict.fromkeys(("intra_rate", "wan_rate"), "_bps"),
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
@@ -74,8 +95,9 @@ class FigureError(ValueError):
 class Configuration:
     """A configuration of a run (a scenario without a sweep): its index, its label, the value of every key.
 
-    `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the WAN
-    links that flows can share.
+    `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the links
+    that flows can share. `schedule` is its schedule as settings.json has it, None in runs of versions that had the ring
+    AllGather alone.
     """
 
     index: int
@@ -83,6 +105,7 @@ class Configuration:
     swept: Mapping[str, Any]
     values: Mapping[str, Any]
     shared_links: Mapping[str, Sequence[str]]
+    schedule: Mapping[str, Any] | None = None
 
     def value(self, key: str) -> Any:
         """The value of a scenario's key."""
@@ -94,10 +117,30 @@ class Configuration:
         return int(self.values["run.seed"])
 
     @property
+    def kind(self) -> str:
+        """The kind of collective as the scenario has it: "allgather"."""
+        return str(self.values.get("collective.kind", "allgather"))
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that was run: "ring", or the name of the file with the schedule."""
+        file = self.values.get("collective.schedule")
+        return (
+            ("ring" if self.schedule is None else str(self.schedule["algorithm"]))
+            if file is None
+            else Path(str(file)).name
+        )
+
+    @property
     def collective(self) -> str:
         """The collective as it is written: "AllGather"."""
-        kind = str(self.values.get("collective.kind", "allgather"))
-        return "AllGather" if kind == "allgather" else kind
+        return _KINDS.get(self.kind, "collective")
+
+    @property
+    def is_ring_allgather(self) -> bool:
+        """Whether it is an AllGather of whole chunks around one ring, the paper's collective."""
+        plain = all(self.values.get(f"collective.{key}", 1) == 1 for key in ("channels", "pieces"))
+        return (self.kind, self.algorithm) == ("allgather", "ring") and plain
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -131,11 +174,14 @@ def configurations_of(run: Run) -> list[Configuration]:
             lacking = [key for key in _NEEDED if key not in values]
         if not isinstance(shared, dict) or not all(_are_names(names) for names in shared.values()):
             lacking.append("shared_links")
+        schedule = stored.get("schedule")
+        if schedule is not None and (not isinstance(schedule, dict) or not isinstance(schedule.get("algorithm"), str)):
+            lacking.append("schedule")
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"\bus\b", "µs", str(stored["label"]))
-        about = {"swept": stored["swept"], "values": values, "shared_links": shared}
+        about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         found.append(Configuration(index=index, label=label, **about))
     return found
 
@@ -231,7 +277,12 @@ class Group:
     @property
     def x_label(self) -> str:
         """What was varied, in words."""
-        return key_words(self.across)
+        return self.key_words(self.across)
+
+    def key_words(self, key: str) -> str:
+        """A scenario's key in words; what an AllGather's chunk is to others is a block."""
+        is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
+        return "block size" if is_block else _LABELS.get(key, key)
 
     def cells(self, one: Configuration) -> dict[str, Any]:
         """What was varied, by column (with its unit): numbers, or words where numbers would be the same."""
@@ -248,7 +299,8 @@ class Group:
         """The configurations of each panel by its title, each in the order of the sweep."""
         found: dict[str, list[Configuration]] = {}
         for one in self.configurations:
-            title = "" if self.facet is None else f"{key_words(self.facet)} {words(self.facet, one.value(self.facet))}"
+            key = self.facet
+            title = "" if key is None else f"{self.key_words(key)} {words(key, one.value(key))}"
             found.setdefault(title, []).append(one)
         return {title: tuple(there) for title, there in found.items()}
 
@@ -268,8 +320,24 @@ class Group:
     def title(self) -> str:
         """What was not varied, in words."""
         first = self.configurations[0]
-        keys = [*_TITLED, *(key for key in first.swept if key not in _TITLED)]
-        return ", ".join(_titled(key, first.value(key)) for key in keys if key not in (self.across, self.facet))
+        size = "collective.chunk" if first.values.get("collective.size") is None else "collective.size"
+        keys = ["fabric.gpus", *_COLLECTIVE, size, "conditions.wan_delay"]
+        keys += [key for key in first.swept if key not in keys]
+        return ", ".join(text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key)))
+
+    def _titled(self, key: str) -> str:
+        """What a key is in all configurations; empty where that goes without saying."""
+        first = self.configurations[0]
+        if key in _COLLECTIVE:
+            if all(one.is_ring_allgather for one in self.configurations):
+                return ""
+            alike = {one.collective if key == "collective.kind" else one.algorithm for one in self.configurations}
+            return alike.pop() if len(alike) == 1 else ""
+        text = words(key, first.value(key))
+        if key == "collective.chunk":
+            return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
+        known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {text}"}
+        return known.get(key, f"{self.key_words(key)} {text}")
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
@@ -281,9 +349,14 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     first = configurations[0]
     axes = {key: len({repr(one.value(key)) for one in configurations}) for key in first.swept}
     ranked = sorted(axes, key=lambda key: (key == "run.seed", _number(key, first.value(key)) is None, -axes[key]))
-    across, *others = ranked or ["collective.chunk"]
-    facet = others[0] if others and axes[others[0]] <= _FACETS else None
-    apart = [key for key in axes if key not in (across, facet)]
+    is_chunk = first.values.get("collective.size") is None
+    across, *others = ranked or ["collective.chunk" if is_chunk else "collective.size"]
+    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _FACETS else None)
+
+
+def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[Group]:
+    """The configurations in groups that are alike but for these two keys."""
+    apart = [key for key in configurations[0].swept if key not in (across, facet)]
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
         groups.setdefault(tuple(_file_words(key, one.value(key)) for key in apart), []).append(one)
@@ -293,9 +366,10 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     ]
 
 
-def key_words(key: str) -> str:
-    """A scenario's key in words: "chunk size"; one that has none of its own as it is written."""
-    return _LABELS.get(key, key)
+def collective_words(configurations: Iterable[Configuration]) -> str:
+    """The collective of all of these as it is written: "AllGather"; "collective" where they differ."""
+    names = {one.collective for one in configurations}
+    return names.pop() if len(names) == 1 else "collective"
 
 
 def _number(key: str, value: Any) -> float | None:
@@ -316,21 +390,16 @@ def words(key: str, value: Any) -> str:
     """A value in words: "8", "3+5", "64 MB", "10 µs"."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
-    if key == "collective.chunk":
+    if key in ("collective.chunk", "collective.size"):
         return format_size(value)
     if key.endswith(("_delay", "trace_step")):
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
-    if isinstance(value, list):
-        return "+".join(map(str, value))
-    return "own" if isinstance(value, Mapping) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _titled(key: str, value: Any) -> str:
-    text = words(key, value)
-    known = {"fabric.gpus": f"{text} GPUs", "collective.chunk": f"chunks of {text}"}
-    return known.get(key, f"WAN links of {text}" if key == "conditions.wan_delay" else f"{key_words(key)} {text}")
+    if isinstance(value, list | Mapping):
+        return "own" if isinstance(value, Mapping) else "+".join(map(str, value))
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return _KINDS.get(text, text) if key == "collective.kind" else text
 
 
 def _file_words(key: str, value: Any) -> str:

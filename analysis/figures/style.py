@@ -33,9 +33,7 @@ _GAPS = (0, (3, 1.5))
 MODE_STYLES: Mapping[str, ModeStyle] = MappingProxyType(
     {
         "base": ModeStyle(label="base (both fixed)", colour="#17375E", hatch="", marker="o", line="-", width=2.8),
-        "ccl": ModeStyle(
-            label="ccl (ring re-embedded)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8
-        ),
+        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8),
         "wan": ModeStyle(label="wan (paths re-chosen)", colour="#5BA4CF", hatch="---", marker="^", line="-", width=2.8),
         "joint": ModeStyle(label="joint (both)", colour="#F5D04C", hatch="xxx", marker="D", line=_GAPS, width=1.8),
     }
@@ -50,7 +48,11 @@ BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70",
 WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
 """Available bandwidth of a WAN link, in another hue and on a scale of its own: dark is slow."""
 
-_CHUNKS: Colormap = LinearSegmentedColormap.from_list("chunks", ["#1E2A4A", "#3E7C8C", "#9CC3A5", "#EFE9C8"])
+_BLOCKS: Colormap = LinearSegmentedColormap.from_list("blocks", ["#1E2A4A", "#3E7C8C", "#9CC3A5", "#EFE9C8"])
+_NO_BLOCK = "#7FA3B5"
+
+CRITICAL, SENDING, DELAY = "#C2185B", "#C2185B", "#F1A7C3"
+"""The outline of what is on the critical path, and the two parts of its seconds."""
 
 SETTINGS: Mapping[Any, Any] = MappingProxyType(
     {
@@ -77,9 +79,9 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
 """matplotlib's settings for every figure."""
 
 
-def chunk_colour(chunk: int, ranks: int) -> str:
-    """The shade of the chunk that began at a rank, of that many: darker to lighter in rank order."""
-    return to_hex(_CHUNKS(chunk / max(1, ranks - 1)))
+def block_colour(block: int, ranks: int) -> str:
+    """The shade of a rank's block, of that many ranks: darker to lighter in rank order; -1 is what has no block."""
+    return _NO_BLOCK if block < 0 else to_hex(_BLOCKS(block / max(1, ranks - 1)))
 
 
 def paler(colour: str) -> str:

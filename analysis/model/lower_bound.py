@@ -60,7 +60,7 @@ class LowerBound:
 
     def seconds(self, rates_bps: Floats) -> Floats:
         """The bound under each of these conditions, [K, links]: [K] seconds, infinite where a cut has no capacity."""
-        capacity_bps = np.add.reduceat(rates_bps[:, self._links], self._starts, axis=1)
+        capacity_bps = np.add.reduceat(np.take(rates_bps, self._links, axis=1), self._starts, axis=1)
         with np.errstate(divide="ignore"):
             found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
         return found

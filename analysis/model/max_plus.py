@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -260,17 +260,22 @@ def _check_shapes(alpha_s: Floats, beta_s: Floats, flows: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One transfer of a critical path and the seconds that it adds, with its delay where its arrival was waited for."""
+    """One transfer of a critical path and the seconds that it adds.
+
+    `arrives`: the next one, or the end, waited for its arrival, so its delay is among them; else only for its leaving.
+    """
 
     transfer: int
     seconds: float
+    arrives: bool
 
 
 def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0) -> tuple[Step, ...]:
     """The transfers that an instance's completion time is made of, from first to last; their seconds add up to it.
 
-    Each begins at the instant at which the one before it has arrived, or has left the same flow. Of several the
-    earliest in the schedule is taken.
+    The times may be predicted or measured: before each transfer comes what it could begin after last, the arrival of
+    one that it waits for or the leaving of the one before it on its flow. Of several the earliest in the schedule is
+    taken, those that it waits for first. What passes between the two counts as the later one's.
     """
     if not transfers:
         return ()
@@ -279,13 +284,55 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
     for place, transfer in enumerate(transfers):
         before.append(last.get(transfer.flow))
         last[transfer.flow] = place
-    begins, leaves, arrives = (part[:, instance] for part in (found.begins_s, found.leaves_s, found.arrives_s))
-    index: int | None = int(np.argmax(arrives))
-    end_s, path = float(arrives[index]), []
+    leaves, arrives = (part[:, instance].tolist() for part in (found.leaves_s, found.arrives_s))
+    index: int | None = max(range(len(transfers)), key=arrives.__getitem__)
+    end_s, ends_with_arrival, path = arrives[index], True, []
     while index is not None:
-        path.append(Step(transfer=index, seconds=end_s - float(begins[index])))
-        end_s = float(begins[index])
-        waited = [one for one in transfers[index].after if arrives[one] == end_s]
-        previous = before[index]
-        index = min(waited) if waited else previous if previous is not None and leaves[previous] == end_s else None
+        waited, earlier = sorted(transfers[index].after), before[index]
+        choices = [(arrives[one], True, one) for one in waited]
+        choices += [] if earlier is None else [(leaves[earlier], False, earlier)]
+        begin_s, by_arrival, previous = max(choices, key=lambda choice: choice[0], default=(0.0, True, None))
+        path.append(Step(transfer=index, seconds=end_s - begin_s, arrives=ends_with_arrival))
+        end_s, ends_with_arrival, index = begin_s, by_arrival, previous
     return tuple(reversed(path))
+
+
+class Hop(NamedTuple):
+    """A link of a flow, or the processor of a stream (delay 0): its name, rate in bit/s and delay in seconds."""
+
+    name: str
+    rate_bps: float
+    delay_s: float
+
+
+class Cost(NamedTuple):
+    """Seconds of a critical path: sending (waiting included where times were measured), and bits on the way."""
+
+    sending_s: float
+    delay_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.sending_s + self.delay_s
+
+
+def seconds_by_link(
+    transfers: Sequence[Transfer], path: Sequence[Step], hops: Sequence[Sequence[Hop]]
+) -> dict[str, Cost]:
+    """What each link adds to the seconds of a critical path, by its name, the most first; all together are its seconds.
+
+    `hops`, by flow, are the links that it takes, at least one. A message is sent at the rate of the slowest of them,
+    the first of several, so its sending is that one's; every link adds its delay where the arrival was waited for.
+    """
+    spent: dict[str, Cost] = {}
+    for step in path:
+        over = hops[transfers[step.transfer].flow]
+        delays_s = [hop.delay_s if step.arrives else 0.0 for hop in over]
+        slowest = min(over, key=lambda hop: hop.rate_bps)
+        for hop, delay_s in zip(over, delays_s, strict=True):
+            sending_s = step.seconds - sum(delays_s) if hop is slowest else 0.0
+            if sending_s or delay_s:
+                before = spent.get(hop.name, Cost(0.0, 0.0))
+                spent[hop.name] = Cost(before.sending_s + sending_s, before.delay_s + delay_s)
+    return dict(sorted(spent.items(), key=lambda item: -item[1].seconds))

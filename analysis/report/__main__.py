@@ -46,9 +46,12 @@ _PLAIN = 1_000  # rows up to which a file is not compressed
 REPORT = "report.html"
 
 
-def write(directory: str | Path) -> Path:
-    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`."""
-    run = open_run(directory)
+def write(directory: str | Path, run: Run | None = None) -> Path:
+    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+
+    `run` is what the folder holds, if that has been read.
+    """
+    run = run or open_run(directory)
     configurations = configurations_of(run)
     points = points_of(run, configurations)
     pictures = [picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report")]

@@ -158,7 +158,10 @@ def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = No
         names = wanted.names if columns is None else list(columns)
         if columns is None and [*present] != [name for name in names if name in present or name not in ADDED]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
-        found = file.read(columns=[name for name in names if name in present])
+        # Group by group takes half the memory: a whole column is made one piece, beside the pieces of its groups.
+        there = [name for name in names if name in present]
+        groups = [file.read_row_group(group, columns=there) for group in range(file.num_row_groups)]
+        found = pa.concat_tables([file.schema_arrow.empty_table().select(there), *groups])
         count = file.metadata.num_rows
     arrays = [
         found[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)

@@ -82,4 +82,6 @@ def _counted(contests: Sequence[Contest]) -> str:
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)
     each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
-    return f"{number} {contests[0].collective}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"
+    names = {one.collective for one in contests}
+    name = names.pop() if len(names) == 1 else "collective"
+    return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"

@@ -26,6 +26,12 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
+_RING: Mapping[str, tuple[Any, ...]] = {  # what a ring of whole chunks has; runs of earlier versions lack these keys
+    "collective.algorithm": ("ring", None),
+    "collective.channels": (1,),
+    "collective.pieces": (1,),
+    "collective.schedule": (None,),
+}
 _ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
 
 
@@ -53,8 +59,8 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
     """Whether these are the paper's own: the values of a configuration's keys, as settings.json has them, and modes.
 
     That is all four modes on two sites of 4 or 8 GPUs and two border routers each, in a mesh, with the paper's rates
-    drawn uniformly, chunks of 8 to 64 MB and WAN delays of 10 us to 10 ms, re-embedding every 10th time, no faults.
-    Leaves, spines, the number of collectives, the seed, the clock and the transport may be any.
+    drawn uniformly, ring AllGathers of chunks of 8 to 64 MB and WAN delays of 10 us to 10 ms, re-embedding every 10th
+    time, no faults. Leaves, spines, the number of collectives, the seed, the clock and the transport may be any.
     """
     return (
         set(PAPER_ORDER) <= set(modes)
@@ -63,6 +69,7 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
         and 8_000_000 <= values.get("collective.chunk", 0) <= 64_000_000
         and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
         and all(values.get(key) == value for key, value in _PAPERS.items())
+        and all(values.get(key, allowed[0]) in allowed for key, allowed in _RING.items())
     )
 
 

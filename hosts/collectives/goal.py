@@ -1,38 +1,248 @@
-"""Schedules as GOAL text, which LogGOPSim's `txt2bin` and ATLAHS read.
+"""Schedules as GOAL text, which LogGOPSim's `txt2bin` and ATLAHS read, and back.
 
 Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language" (ICPP 2009); the grammar is LogGOPSim's
 `src/LogGOPSim/txt2bin.re`. GOAL knows messages and not what is in them: which slots a message carries, and whether
 they are added, is lost.
 """
 
+import re
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from pathlib import Path
 
-from hosts.collectives.schedule import Schedule
+from hosts.collectives.operations import Operation, in_order
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.text_file import MOST_GPUS
+
+MOST_OPERATIONS = 200_000
+"""A message is two of them."""
+MOST_MESSAGE_BYTES = 10**12
+MOST_CALC_NS = 10**13
+MOST_NICS, MOST_CPUS = 64, 256
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*", re.ASCII)
+_RANK = re.compile(r"rank[ \t]*(\d{1,9})[ \t]*\{[ \t]*", re.ASCII)
+_LABEL = r"[A-Za-z]\w*"
+_MESSAGE = re.compile(
+    rf"(?:({_LABEL})[ \t]*:[ \t]*)?(send|recv)[ \t]+(\d{{1,18}})[ \t]*b[ \t]+(to|from)[ \t]+(-1|\d{{1,9}})"
+    r"(?:[ \t]+tag[ \t]+(-1|\d{1,10}))?(?:[ \t]+cpu[ \t]+(\d{1,4}))?(?:[ \t]+nic[ \t]+(\d{1,4}))?",
+    re.ASCII,
+)
+_CALC = re.compile(rf"(?:({_LABEL})[ \t]*:[ \t]*)?calc[ \t]+(\d{{1,18}})(?:[ \t]+cpu[ \t]+(\d{{1,4}}))?", re.ASCII)
+_REQUIRES = re.compile(rf"({_LABEL})[ \t]+(i?requires)[ \t]+({_LABEL})", re.ASCII)
+_ALLOWED = (
+    "num_ranks N, rank N {, [LABEL:] send|recv Nb to|from RANK [tag N] [cpu N] [nic N], [LABEL:] calc N [cpu N], "
+    "LABEL requires|irequires LABEL, and }"
+)
 
 
 def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> str:
     """The schedule as GOAL, with the rank `placement[p]` at place p and slots of so many bytes.
 
     A message is a send of one rank and a receive of another under one tag, its number in the schedule. A send requires
-    the receives that it waits for and the send before it on its flow; a channel is a NIC. Sizes are whole bytes, the
-    least of 1. Raises ValueError where `placement` is not all ranks once.
+    the receives and computations that it waits for and the send before it on its flow; a channel is a NIC, a stream a
+    CPU. Sizes are whole bytes, the least of 1, and computations whole nanoseconds. Raises ValueError where `placement`
+    is not all ranks once.
     """
     if sorted(placement) != list(range(schedule.places)):
         raise ValueError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
     lines: list[list[str]] = [[] for _ in placement]
     requires: list[list[str]] = [[] for _ in placement]
     last: dict[int, int] = {}
-    for tag, (flow, transfer) in enumerate(schedule.sends(), start=1):
-        src, dst = placement[flow.src], placement[flow.dst]
-        size = max(1, round(len(transfer.slots) * slot_bytes))
-        lines[src].append(f"s{tag}: send {size}b to {dst} tag {tag} nic {flow.channel}")
-        lines[dst].append(f"r{tag}: recv {size}b from {src} tag {tag} nic {flow.channel}")
-        requires[src] += [f"s{tag} requires r{one + 1}" for one in transfer.after]
+    for tag, transfer in enumerate(schedule.transfers, start=1):
+        flow = schedule.flows[transfer.flow]
+        if isinstance(flow, Stream):
+            at, letter = placement[flow.place], "c"
+            lines[at].append(f"c{tag}: calc {round(transfer.amount * 1e9)} cpu {flow.number}")
+        else:
+            at, dst, letter = placement[flow.src], placement[flow.dst], "s"
+            size = max(1, round(transfer.amount * slot_bytes))
+            lines[at].append(f"s{tag}: send {size}b to {dst} tag {tag} nic {flow.channel}")
+            lines[dst].append(f"r{tag}: recv {size}b from {at} tag {tag} nic {flow.channel}")
+        for one in transfer.after:
+            is_calc = isinstance(schedule.flows[schedule.transfers[one].flow], Stream)
+            requires[at].append(f"{letter}{tag} requires {'c' if is_calc else 'r'}{one + 1}")
         if transfer.flow in last:
-            requires[src].append(f"s{tag} requires s{last[transfer.flow]}")
+            requires[at].append(f"{letter}{tag} requires {letter}{last[transfer.flow]}")
         last[transfer.flow] = tag
     blocks = (
         "\n".join([f"rank {rank} {{", *operations, *edges, "}"])
         for rank, (operations, edges) in enumerate(zip(lines, requires, strict=True))
     )
     return f"num_ranks {schedule.places}\n\n" + "\n\n".join(blocks) + "\n"
+
+
+def read(path: Path, content: str) -> Schedule:
+    """The schedule in a file's text: rank r is place r, a NIC a channel, a CPU a stream, and a slot is a byte.
+
+    The n-th send to a rank under a tag is the n-th receive there, in the order of the file. Sends go out, and
+    computations are made, in the order in which they could begin if nothing took time, those that could begin at once
+    in the order of the file: what LogGOPSim does for the files of its own generators. A send is done as soon as it
+    begins, so what requires it waits for what the send waits for; what requires or is required by a receive or a
+    computation waits for its end (`requires`) or its beginning (`irequires`).
+
+    Raises ScheduleError, one sentence that begins with the file, for what is not GOAL or is too large, for
+    a receive from any rank or under any tag, a message without its other end or with another size there, and for
+    operations that wait for one another.
+    """
+    reader = _Reader(path)
+    reader.read(content)
+    reader.match()
+    order = in_order(reader.operations)
+    if not any(isinstance(server, Flow) for server in order.servers):
+        raise ScheduleError(f"{path}: nothing is sent: allowed is one message at least")
+    return Schedule(
+        places=len(reader.ranks),
+        slots=0,
+        flows=order.servers,
+        transfers=tuple(
+            Transfer(flow=server, size=reader.sizes[index], after=after)
+            for index, server, after in zip(order.tasks, order.server, order.after, strict=True)
+        ),
+    )
+
+
+class _Reader:
+    """What has been read of a file so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._line = path, 0
+        self._most_ranks: int | None = None
+        self._rank: int | None = None
+        self._labels: dict[str, int] = {}
+        self.ranks: set[int] = set()
+        self.operations: list[Operation] = []
+        self.sizes: list[float] = []  # bytes, or seconds of a computation
+        self._sends: defaultdict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        self._receives: defaultdict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+
+    def read(self, content: str) -> None:
+        """Read the whole text; comments may be anywhere."""
+        content = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), content)
+        for self._line, line in enumerate(content.split("\n"), start=1):
+            rest = line.strip(" \t\r")
+            while rest:
+                rest = self._statement(rest)
+        self._line += 1
+        if self._rank is not None:
+            raise self._error("the file ends within a rank: allowed is a } at its end")
+        if self._most_ranks is None or len(self.ranks) < self._most_ranks:
+            raise self._error(
+                f"the file ends after {len(self.ranks):,} ranks: allowed are num_ranks, and as many ranks as it says"
+            )
+
+    def match(self) -> None:
+        """Give every receive its send."""
+        for (src, dst, tag), receives in self._receives.items():
+            sends = self._sends.pop((src, dst, tag), deque())
+            for receive, send in zip(receives, sends, strict=False):
+                if self.sizes[send] != self.sizes[receive]:
+                    raise ScheduleError(
+                        f"{self.operations[receive].where}: {self.sizes[receive]:,.0f} bytes are received of the "
+                        f"{self.sizes[send]:,.0f} that {self.operations[send].what} of rank {src} has: allowed are as "
+                        "many"
+                    )
+                self.operations[receive].message = send
+                # One connection carries both, whatever NIC the receiver names.
+                self.operations[receive].server = self.operations[send].server
+            if len(sends) != len(receives):
+                more, other = (receives, "send") if len(receives) > len(sends) else (sends, "recv")
+                self._unmatched(more[min(len(sends), len(receives))], other)
+        for sends in self._sends.values():
+            self._unmatched(sends[0], "recv")
+
+    def _unmatched(self, index: int, other: str) -> None:
+        one = self.operations[index]
+        raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end: allowed is one of each")
+
+    def _error(self, sentence: str) -> ScheduleError:
+        return ScheduleError(f"{self._path}, line {self._line:,}: {sentence}")
+
+    def _statement(self, rest: str) -> str:
+        """Read the first statement of a line; returns what is left of the line."""
+        if self._rank is None:
+            if match := _RANKS.match(rest):
+                self._has_ranks(int(match[1]))
+                return rest[match.end() :]
+            if match := _RANK.match(rest):
+                self._begin(int(match[1]))
+                return rest[match.end() :]
+        elif rest.startswith("}"):
+            self._rank = None
+            return rest[1:].lstrip(" \t")
+        elif match := _MESSAGE.fullmatch(rest):
+            self._message(match)
+            return ""
+        elif match := _CALC.fullmatch(rest):
+            self._calc(*match.groups())
+            return ""
+        elif match := _REQUIRES.fullmatch(rest):
+            self._requires(*match.groups())
+            return ""
+        raise self._error(f"{rest[:80]!r} is not GOAL here: allowed are {_ALLOWED}")
+
+    def _has_ranks(self, ranks: int) -> None:
+        if self._most_ranks is not None or not 2 <= ranks <= MOST_GPUS:
+            raise self._error(f"num_ranks {ranks:,}: allowed are 2 to {MOST_GPUS:,}, said once")
+        self._most_ranks = ranks
+
+    def _begin(self, rank: int) -> None:
+        if self._most_ranks is None or rank >= self._most_ranks or rank in self.ranks:
+            raise self._error(f"rank {rank:,}: allowed are those below num_ranks, which comes first, each once")
+        self.ranks.add(rank)
+        self._rank, self._labels = rank, {}
+
+    def _message(self, match: re.Match[str]) -> None:
+        label, kind, size, way, other, tag, cpu, nic = match.groups()
+        assert self._rank is not None and self._most_ranks is not None
+        if "-1" in (other, tag):
+            raise self._error(f"{kind} with -1, which is any: allowed are one rank and one tag")
+        peer, channel = int(other), int(nic or 0)
+        if (kind == "send") != (way == "to"):
+            raise self._error(f"{kind} {way}: allowed are send to and recv from")
+        if peer >= self._most_ranks or peer == self._rank:
+            raise self._error(
+                f"{kind} {way} {peer:,}: allowed are the ranks 0 to {self._most_ranks - 1:,} but {self._rank}"
+            )
+        if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
+            raise self._error(
+                f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}: allowed are 1 to "
+                f"{MOST_MESSAGE_BYTES:,} bytes, CPUs below {MOST_CPUS} and NICs below {MOST_NICS}"
+            )
+        index = self._add(label, kind, int(size))
+        if kind == "send":
+            self.operations[index].server = Flow(self._rank, peer, channel)
+            self._sends[self._rank, peer, int(tag or 0)].append(index)
+        else:
+            self._receives[peer, self._rank, int(tag or 0)].append(index)
+
+    def _calc(self, label: str | None, length: str, cpu: str | None) -> None:
+        assert self._rank is not None
+        if int(length) > MOST_CALC_NS or int(cpu or 0) >= MOST_CPUS:
+            raise self._error(
+                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}: allowed are {MOST_CALC_NS:,} ns at most and CPUs "
+                f"below {MOST_CPUS}"
+            )
+        index = self._add(label, "calc", int(length) * 1e-9)
+        self.operations[index].server = Stream(self._rank, int(cpu or 0))
+
+    def _add(self, label: str | None, kind: str, size: float) -> int:
+        index = len(self.operations)
+        if index == MOST_OPERATIONS:
+            raise self._error(f"one operation more than {MOST_OPERATIONS:,}: allowed are so many")
+        if label is not None:
+            if label in self._labels:
+                raise self._error(f"the label {label[:80]} is given twice in a rank: allowed is once")
+            self._labels[label] = index
+        where = f"{self._path}, line {self._line:,}"
+        self.operations.append(Operation(where=where, what=f"{kind} {label[:80]}" if label else f"a {kind}"))
+        self.sizes.append(size)
+        return index
+
+    def _requires(self, label: str, kind: str, other: str) -> None:
+        for one in (label, other):
+            if one not in self._labels:
+                raise self._error(f"the label {one[:80]} is not known: allowed are those before it in its rank")
+        operation = self.operations[self._labels[label]]
+        (operation.requires if kind == "requires" else operation.started).append(self._labels[other])

@@ -14,6 +14,7 @@ A buffer of n places is cut into *blocks* of equal size, and each block into the
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from hosts.collectives import direct, doubling, hierarchical, ring, tree
 from hosts.collectives.schedule import Contents, Schedule, ScheduleError, Transfer, dual, prove, sliced, then
@@ -132,13 +133,14 @@ class Workload:
         places, slots = self.schedule.places, self.schedule.slots
         if self.kind == MESSAGES:
             return [[0] * slots for _ in range(places)]
-        return contents(self.kind, places=places, slots=slots)[0]
+        return contents(self.kind, places=places, slots=slots, scratch=self.schedule.scratch)[0]
 
 
 MESSAGES = "messages"
 """The kind of a schedule of messages whose content means nothing."""
 
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""The kinds of which one place, 0, is the root."""
 
 
 def workload(
@@ -156,7 +158,7 @@ def workload(
             schedule=schedule(kind, algorithm, sites=sites, channels=channels, pieces=pieces),
             slot_bytes=1,
             is_ring=algorithm == "ring",
-            is_rooted=kind in _ROOTED,
+            is_rooted=kind in ROOTED,
         ),
         size_bytes,
     )
@@ -164,7 +166,8 @@ def workload(
 
 def sized(found: Workload, size_bytes: int) -> Workload:
     """The same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
-    slots = slots_in_size(found.kind, places=found.schedule.places, slots=found.schedule.slots)
+    schedule = found.schedule
+    slots = slots_in_size(found.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
     return replace(found, slot_bytes=-(-size_bytes // (slots * found.unit_bytes)) * found.unit_bytes)
 
 
@@ -179,20 +182,17 @@ def slots_in_size(kind: str, *, places: int, slots: int) -> int:
     return slots // 2 if kind == "alltoall" else slots
 
 
-def busbw_factor(kind: str, places: int) -> float:
-    """What nccl-tests multiplies size / time with for the "bus bandwidth" (its doc/PERFORMANCE.md)."""
-    if kind == "allreduce":
-        return 2 * (places - 1) / places
-    return 1.0 if kind in ("broadcast", "reduce") else (places - 1) / places
+def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[Contents, Contents]:
+    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0.
 
-
-def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]:
-    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0."""
-    everyone = range(places)
+    Contribution p * slots + s is what slot s of place p holds before it; the last `scratch` slots are no part of it.
+    """
+    everyone, of_each, slots = range(places), slots, slots - scratch
 
     def mine(place: int, slot: int) -> int:
-        return 1 << (place * slots + slot)
+        return 1 << (place * of_each + slot)
 
+    @cache
     def total(slot: int) -> int:
         return sum(mine(place, slot) for place in everyone)
 
@@ -222,6 +222,6 @@ def contents(kind: str, *, places: int, slots: int) -> tuple[Contents, Contents]
         return 0
 
     return (
-        [[holds(place, slot) for slot in range(slots)] for place in everyone],
-        [[wanted(place, slot) for slot in range(slots)] for place in everyone],
+        [[holds(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
+        [[wanted(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
     )

@@ -57,12 +57,16 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots."""
+    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots.
+
+    The last `scratch` of them are no part of what a collective is of: they hold nothing before it, and anything after.
+    """
 
     places: int
     slots: int
     flows: tuple[Flow | Stream, ...]
     transfers: tuple[Transfer, ...]
+    scratch: int = 0
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
@@ -136,12 +140,20 @@ class _Order:
     def append(self, flow: int, after: Iterable[int]) -> int:
         """Add the next transfer; returns its index."""
         before = self._last.get(flow)
-        found = 0
-        for one in (*after, *(() if before is None else (before,))):
-            found |= self._earlier[one] | 1 << one
-        self._earlier.append(found)
+        self._earlier.append(self.by((*after, *(() if before is None else (before,)))))
         self._last[flow] = len(self._earlier) - 1
         return len(self._earlier) - 1
+
+    def by(self, tasks: Iterable[int]) -> int:
+        """As bits, these and all that have arrived when these have."""
+        found = 0
+        for one in tasks:
+            found |= self._earlier[one] | 1 << one
+        return found
+
+    def before(self, task: int) -> int:
+        """As bits, all that `follows` says of."""
+        return self._earlier[task]
 
     def follows(self, late: int, early: int) -> bool:
         """Whether `early` has always left its sender, and arrived if both have one receiver, before `late` arrives."""
@@ -161,56 +173,61 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
     """
     now = [list(slots) for slots in holds]
     order = _Order()
-    writers: dict[tuple[int, int], list[int]] = {}  # since the last copy, and that
+    writers: dict[tuple[int, int], int] = {}  # as bits: since the last copy, and that
     copied: dict[tuple[int, int], int] = {}
-    readers: dict[tuple[int, int], list[int]] = {}  # since the last copy
+    readers: dict[tuple[int, int], int] = {}  # as bits: since the last copy
+    there_by: dict[int, int] = {}  # of each flow, as bits: what has arrived by the time at which its last began
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
         order.append(transfer.flow, transfer.after)
+        # One on the same flow begins behind all that those before it have waited for.
+        arrived = there_by[transfer.flow] = there_by.get(transfer.flow, 0) | order.by(transfer.after)
         if not transfer.slots:
             continue
         flow = schedule.flows[transfer.flow]
         assert isinstance(flow, Flow)
         src, dst = flow.src, flow.dst
         for slot, _ in transfer.slots:
-            for writer in writers.get((src, slot), ()):
-                # That the one before it on its flow has left says nothing of what arrives at the sender.
-                if not any(one == writer or order.follows(one, writer) for one in transfer.after):
-                    raise ScheduleError(
-                        f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {writer}, "
-                        "which writes it"
-                    )
-            readers.setdefault((src, slot), []).append(index)
+            if late := writers.get((src, slot), 0) & ~arrived:
+                raise ScheduleError(
+                    f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {_first(late)}, "
+                    "which writes it"
+                )
+            readers[src, slot] = readers.get((src, slot), 0) | 1 << index
         arriving = [now[src][slot] for slot, _ in transfer.slots]
         for (_, slot), content in zip(transfer.slots, arriving, strict=True):
             there = (dst, slot)
-            for reader in readers.get(there, ()):
-                if not order.follows(index, reader):
-                    raise ScheduleError(
-                        f"transfer {index} writes slot {slot} of place {dst} while transfer {reader} may still send it"
-                    )
+            if late := readers.get(there, 0) & ~order.before(index):
+                raise ScheduleError(
+                    f"transfer {index} writes slot {slot} of place {dst} while transfer {_first(late)} may still send "
+                    "it"
+                )
             if transfer.adds:
                 if there in copied:
-                    _check_order(order, copied[there], index, there)
+                    _check_order(1 << copied[there] & ~order.before(index), index, there)
                 if now[dst][slot] & content:
                     raise ScheduleError(
                         f"transfer {index} adds to slot {slot} of place {dst} what has been added already"
                     )
                 now[dst][slot] |= content
-                writers.setdefault(there, []).append(index)
+                writers[there] = writers.get(there, 0) | 1 << index
                 continue
-            for writer in writers.get(there, ()):
-                _check_order(order, writer, index, there)
+            _check_order(writers.get(there, 0) & ~order.before(index), index, there)
             now[dst][slot] = content
-            writers[there], copied[there], readers[there] = [index], index, []
+            writers[there], copied[there], readers[there] = 1 << index, index, 0
     return now
 
 
-def _check_order(order: _Order, early: int, late: int, where: tuple[int, int]) -> None:
-    if not order.follows(late, early):
+def _check_order(unordered: int, index: int, where: tuple[int, int]) -> None:
+    if unordered:
         raise ScheduleError(
-            f"transfers {early} and {late} write slot {where[1]} of place {where[0]} in no certain order"
+            f"transfers {_first(unordered)} and {index} write slot {where[1]} of place {where[0]} in no certain order"
         )
+
+
+def _first(bits: int) -> int:
+    """The lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1
 
 
 def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:

@@ -4,6 +4,8 @@ Without faults that is the plan as it is made for any engine. With faults it dep
 the collective's paths, and before that its ring, were chosen; the testbed records them with every collective.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +14,8 @@ import numpy.typing as npt
 
 from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound
-from analysis.model.max_plus import Times, times
+from analysis.model.max_plus import Hop, Times, seconds_by_link, times
+from analysis.model.max_plus import critical_path as path_of
 from hosts.collectives.kinds import MESSAGES, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
@@ -110,6 +113,41 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats],
     spec = setting.collective
     bound = LowerBound(conditions.fabric, delays_s=conditions.delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
     return bound.seconds
+
+
+def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[int, ...]]:
+    """The logical links that each flow of one of these collectives takes, in order; of a stream none."""
+    placement, fabric = decisions.placement[row], build_fabric(setting.fabric)
+    ends = zip(*setting.workload.schedule.ends, decisions.path[row].tolist(), strict=True)
+    return [fabric.edge_links(placement[a], placement[b], path) if a != b else () for a, b, path in ends]
+
+
+def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
+    """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
+    "g0>g4", or by the GPU that computes, the most first."""
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    decisions = decided(setting, mode, conditions, start=0, count=count)
+    rates_bps = conditions.drawn.rates_bps(0, count)
+    seen = predicted_times(setting, mode, decisions, rates_bps)
+    spent: defaultdict[str, float] = defaultdict(float)
+    for row in range(count):
+        hops = _hops(setting, conditions, decisions, rates_bps, row)
+        for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops).items():
+            spent[name] += cost.seconds / count
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+
+def _hops(
+    setting: Scenario, conditions: Conditions, decisions: Decisions, rates_bps: Floats, row: int
+) -> list[list[Hop]]:
+    """What each flow of one of these collectives goes over: its links, or of a stream its GPU."""
+    fabric, placement = conditions.fabric, decisions.placement[row]
+    places, _ = setting.workload.schedule.ends
+    return [
+        [Hop(fabric.links[link].name, float(rates_bps[row, link]), float(conditions.delays_s[link])) for link in links]
+        or [Hop(fabric.gpus[placement[place]].name, math.inf, 0.0)]
+        for place, links in zip(places, flow_links(setting, decisions, row), strict=True)
+    ]
 
 
 def planned(setting: Scenario, mode: str) -> Decisions:

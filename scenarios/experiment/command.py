@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.statistics.sharing import notes
+from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
@@ -35,6 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
+    if wanted.export is not None and not wanted.dry_run:
+        return _export(wanted.scenario, *wanted.export)
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     for note in notes(shared):
@@ -45,16 +48,35 @@ def run(arguments: Sequence[str]) -> int:
         plans = [(engine.name, settings) for engine, settings in _parts(wanted)]
         print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
         return DONE
-    if wanted.dask is None:
-        return _run(wanted, _parts(wanted), arguments)
+    return _run(wanted, _parts(wanted), arguments) if wanted.dask is None else _run_elsewhere(wanted, arguments)
+
+
+def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:
+    """Run on the workers of a Dask cluster; return the exit status."""
     from scenarios.engines.dask import Cluster, ClusterError  # takes its time to import
 
+    assert wanted.dask is not None
     try:
         with Cluster(wanted.dask) as cluster:
             return _run(wanted, _parts(wanted, cluster.executors), arguments)
     except ClusterError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
+
+
+def _export(scenario: Scenario, form: str, path: str) -> int:
+    """Write a schedule into a file; return the exit status."""
+    from scenarios.experiment.export import exported
+
+    try:
+        Path(path).write_text(exported(scenario, form), encoding="utf-8")
+    except ScheduleError as error:
+        print(f"--export: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except OSError as error:
+        print(f"--export: {path} cannot be written: {error.strerror}", file=sys.stderr)
+        return BAD_USAGE
+    return DONE
 
 
 def _prompt(wanted: Asked) -> int:

@@ -27,6 +27,9 @@ DEFAULT = "paper"
 ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
 """What may be asked for, and the engines that are then run."""
 
+EXPORTS = ("goal", "msccl")
+"""The formats of --export."""
+
 _KEYS = {
     "modes": ("run.modes",),
     "gpus": ("fabric.gpus",),
@@ -93,6 +96,12 @@ def parser() -> argparse.ArgumentParser:
     add("--jobs", metavar="N", help="processes (default: one for each core)")
     add("--dask", metavar="ADDRESS", help="run the points on the workers of the Dask scheduler there")
     add("--dry-run", action="store_true", help="print what would be run, and stop")
+    add(
+        "--export",
+        nargs=2,
+        metavar=("FORMAT", "FILE"),
+        help="write the schedule of the first collective in the first mode, as goal or msccl, and stop",
+    )
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
     add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (--cli: 1000)")
@@ -122,6 +131,7 @@ class Asked:
     dry_run: bool
     json: bool
     cli: bool
+    export: tuple[str, str] | None
 
 
 def asked(arguments: Sequence[str]) -> Asked:
@@ -162,6 +172,7 @@ def asked(arguments: Sequence[str]) -> Asked:
         engine_given=options.engine is not None,
         jobs=jobs,
         jobs_given=options.jobs is not None,
+        export=None if options.export is None else tuple(options.export),
         **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "cli")},
     )
 
@@ -182,6 +193,12 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         mistakes.append("--jobs: is beside --dask, whose workers say how many they do: allowed is one of the two")
     if options.out is not None and options.resume is not None:
         mistakes.append("--out: is beside --resume: allowed is one of the two")
+    if options.export is not None:
+        if options.export[0] not in EXPORTS:
+            mistakes.append(f"--export: {shown(options.export[0])} is not a format: allowed is {' or '.join(EXPORTS)}")
+        for name in ("json", "cli", "resume", "dask", "out"):
+            if getattr(options, name):
+                mistakes.append(f"--{name.replace('_', '-')} is beside --export: allowed is one of both")
     if options.cli:
         for name in ("json", "dry_run", "resume", "dask"):
             if getattr(options, name):

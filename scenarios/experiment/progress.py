@@ -170,7 +170,7 @@ class Progress:
 def _point(engine: str, setting: Scenario) -> _Point:
     if engine == "model":
         return _Point(setting.collective.count, 0.0, 1.0)
-    sent_bytes = setting.gpus * (setting.gpus - 1) * setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
+    sent_bytes = sum(transfer.amount for _, transfer in setting.carried.schedule.sends()) * setting.carried.slot_bytes
     return _Point(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 

@@ -11,9 +11,9 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -46,7 +46,7 @@ class Recorded:
     text: str
     scenario: Scenario
     engines: tuple[str, ...]
-    trace_sha256: str | None
+    sha256: Mapping[str, str]
 
     def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
         """Every way in which what is asked for now is something else, in sentences; engines may be left open."""
@@ -58,8 +58,9 @@ class Recorded:
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
             yield f"--engine: {what}: allowed is the same"
-        if trace_sha256(scenario) != self.trace_sha256:
-            yield f"--resume: conditions.trace: {scenario.conditions.trace} is not what it was when the run began"
+        for path, digest in sha256(scenario).items():
+            if self.sha256.get(path, digest) != digest:
+                yield f"--resume: {path} is not what it was when the run began: allowed is the same file"
 
 
 def recorded(path: Path) -> Recorded:
@@ -75,13 +76,14 @@ def recorded(path: Path) -> Recorded:
     engines = tuple(provenance.get("engines", ()))
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
         raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
-    return Recorded(text, scenario, engines, provenance.get("trace_sha256"))
+    return Recorded(text, scenario, engines, provenance.get("sha256", {}))
 
 
-def trace_sha256(scenario: Scenario) -> str | None:
-    """The digest of the trace that a scenario's conditions come from, None without one."""
-    path = scenario.conditions.trace
-    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+def sha256(scenario: Scenario) -> dict[str, str]:
+    """The digests of all files that a scenario's configurations are read from, by path."""
+    settings = scenario.settings()
+    named = [path for one in settings for path in (one.conditions.trace, one.collective.schedule) if path is not None]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(named)}
 
 
 def _words(key: str, values: dict[str, Any]) -> str:
@@ -116,7 +118,7 @@ class RunDirectory:
             "failed": [],
             "vm": None,
             **_circumstances(),
-            "trace_sha256": trace_sha256(scenario),
+            "sha256": sha256(scenario),
         }
         directory = cls(place, known, described(scenario))
         try:
@@ -206,14 +208,24 @@ class RunDirectory:
         if self.complete:  # what the parts hold is in the tables
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
-    def report(self) -> str | None:
-        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible."""
+    def open(self) -> reader.Run:
+        """What is stored, for a report; raises ResultsError."""
+        import analysis.report.__main__  # noqa: F401 - takes its time, and is needed next
+
+        return reader.open_run(self.path)
+
+    def report(self, stored: Callable[[], reader.Run] | None = None) -> str | None:
+        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible.
+
+        `stored` gives what `open` returned, perhaps before the run ended.
+        """
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
         from analysis.figures.points import FigureError
         from analysis.report.__main__ import write
 
         try:
-            write(self.path)
+            run = (stored or self.open)()
+            write(self.path, replace(run, provenance=reader.read_provenance(self.path), complete=self.complete))
         except (FigureError, reader.ResultsError) as error:
             return f"there is no report: {error}"
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -97,11 +98,18 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     if run.unmeasured is not None:
         directory.log(f"nothing was measured: {run.unmeasured}")
         failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-    with progress.still("report: the results, tables and figures are being made"):
-        writer.write_tables()
-        results, found = _results(directory, run)
-        directory.end(results, failed)  # what is drawn below can be drawn again
-        wrong += [why for why in [directory.report() if results else None] if why]
+    writer.flush()
+    beside = ThreadPoolExecutor(1)  # reads the parts while they are put together
+    try:
+        with progress.still("report: the results, tables and figures are being made"):
+            finding, opening = beside.submit(_results, directory, run), beside.submit(directory.open)
+            writer.write_tables()
+            results, found = finding.result()
+            wait([opening])
+            directory.end(results, failed)  # what is drawn below can be drawn again
+            wrong += [why for why in [directory.report(opening.result) if results else None] if why]
+    finally:
+        beside.shutdown(wait=False)  # an interrupted command ends at once
     _print(run, directory, results, found)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)

@@ -19,6 +19,7 @@ from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Measured
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
+from scenarios.engines.prediction import critical_path
 from scenarios.policies.decide import MODES
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
@@ -139,9 +140,14 @@ def as_json(
 ) -> str:
     """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
 
+    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of.
     `unmeasured` is why nothing was measured although it was wanted.
     """
-    points = [_point(result, point) for result in results for point in result.points]
+    points = [
+        _point(result, point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
+        for result in results
+        for point in result.points
+    ]
     answer: dict[str, Any] = {"run": run, "points": points}
     if fidelity is not None:
         numbers = {name: value for name, value in asdict(fidelity).items() if value is not None}
@@ -158,7 +164,10 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
-        _which(engine, setting, mode) | times | _sites(place, setting) | dict.fromkeys((*_ENDS, "mean_bound_s"))
+        _which(engine, setting, mode)
+        | times
+        | _sites(place, setting)
+        | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
         for mode in setting.run.modes

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,13 @@ Floats = npt.NDArray[np.float64]
 class Conditions:
     """The rates of every link with faults; as a `Sampler`, those that the planner knows. `delays_s` is [links].
 
-    `drawn` are the conditions without faults; `in_force` gives the faults in force for a collective.
+    `drawn` are the conditions without faults; `in_force` gives the faults in force for a collective, None: never any.
     """
 
     fabric: Fabric
     delays_s: Floats
     drawn: Sampler
-    in_force: Callable[[int], Collection[Fault]]
+    in_force: Callable[[int], Collection[Fault]] | None
 
     @property
     def limit(self) -> int | None:
@@ -34,6 +35,8 @@ class Conditions:
     def rates_bps(self, start: int, count: int) -> Floats:
         """Rates as the planner knows them: [count, links] bit/s; 0 where a link is down."""
         found = self.drawn.rates_bps(start, count)
+        if self.in_force is None:  # with a million collectives, asking for each takes longer than drawing them
+            return found
         faulty = {row: faults for row in range(count) if (faults := self.in_force(start + row))}
         if faulty:
             found = np.array(found)
@@ -60,6 +63,6 @@ def conditions_of(
     """
     fabric = build_fabric(setting.fabric)
     drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
-    return Conditions(
-        fabric, delays_s(fabric, setting.conditions), drawn, in_force or (lambda number: active(setting.faults, number))
-    )
+    if in_force is None and setting.faults:
+        in_force = partial(active, setting.faults)
+    return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force)

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, blocks, workload
-from hosts.collectives.schedule import ScheduleError
-from topologies.shaping.rate_scale import RateScale
+from hosts.collectives.files import read
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, ROOTED, Workload, blocks, sized, workload
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError
+from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,8 @@ class CollectiveSpec:
 
     `algorithm` None is the kind's first. The size is that of a block, `chunk_bytes`, or of the whole buffer,
     `size_bytes`, which then decides: of a configuration `chunk_bytes` follows from it. `schedule` is a file that the
-    schedule is read from. `emulated` is how many collectives the emulation measures, from the first, where it is less
-    than `count`.
+    schedule is read from, in place of an algorithm; messages have the sizes that it says.
+    `emulated` is how many collectives the emulation measures, from the first, where it is less than `count`.
     """
 
     kind: str = "allgather"
@@ -40,8 +41,10 @@ class CollectiveSpec:
 @lru_cache(maxsize=64)
 def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     """What every collective does over the GPUs of these sites, proven; raises ScheduleError where it makes no sense."""
+    if spec.schedule is not None:
+        return _imported(spec, spec.schedule, sum(sites))
     if spec.kind == MESSAGES:
-        raise ScheduleError(f"{MESSAGES} have no schedule of their own: allowed is the kind of a collective")
+        raise ScheduleError(f"{MESSAGES} are those of a GOAL file: allowed is one as collective.schedule")
     return workload(
         spec.kind,
         spec.algorithm or ALGORITHMS[spec.kind][0],
@@ -52,7 +55,41 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     )
 
 
+def _imported(spec: CollectiveSpec, path: Path, gpus: int) -> Workload:
+    """The workload of a schedule's file, which is named in place of an algorithm."""
+    if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
+        raise ScheduleError(
+            f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"
+        )
+    if spec.kind == MESSAGES and spec.size_bytes is not None:
+        raise ScheduleError(f"collective.size is beside {path}: allowed are the sizes that its messages have")
+    found = Workload(
+        kind=spec.kind,
+        algorithm=path.name,
+        schedule=read(path, kind=spec.kind, gpus=gpus),
+        slot_bytes=1,
+        is_rooted=spec.kind in ROOTED,
+    )
+    return (
+        found if spec.kind == MESSAGES else sized(found, spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, gpus))
+    )
+
+
 def carried(found: Workload, scale: RateScale) -> Workload:
-    """The workload that the emulation carries at a rate scale; raises ScaleError where a slot is less than a byte."""
+    """The workload that the emulation carries at a rate scale; raises ScaleError where a slot is less than a byte.
+
+    Of messages each is smaller for itself; computations take as long as they do.
+    """
+    if found.kind == MESSAGES:
+        return found if scale == EVERYTHING else replace(found, schedule=_smaller(found.schedule, scale))
     slot_bytes = scale.chunk_bytes(found.slot_bytes)
     return replace(found, slot_bytes=-(-slot_bytes // found.unit_bytes) * found.unit_bytes)
+
+
+def _smaller(schedule: Schedule, scale: RateScale) -> Schedule:
+    """The messages at a rate scale; raises ScaleError where one is less than a byte."""
+    transfers = tuple(
+        replace(one, size=scale.chunk_bytes(round(one.size))) if isinstance(schedule.flows[one.flow], Flow) else one
+        for one in schedule.transfers
+    )
+    return replace(schedule, transfers=transfers)

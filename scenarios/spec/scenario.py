@@ -448,7 +448,7 @@ def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     try:
         _ = setting.carried
     except ScheduleError as error:
-        yield Mistake("collective.kind", str(error))
+        yield Mistake("collective.kind" if setting.collective.schedule is None else "collective.schedule", str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 

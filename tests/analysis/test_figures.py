@@ -168,7 +168,7 @@ def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
     assert group("fabric.gpus", [[4, 4], [3, 5]]).ticks == {"8": None, "3+5": None}
     assert group("conditions.sampler", ["uniform", "markov"]).ticks == {"uniform": None, "markov": None}
     assert group("run.seed", [1, 2]).ticks == {"1": None, "2": None}
-    assert group("collective.reembed_every", [1, 10]).x_label == "collectives per ring embedding"
+    assert group("collective.reembed_every", [1, 10]).x_label == "collectives per embedding"
 
 
 def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):

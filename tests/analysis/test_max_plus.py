@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.model import alpha_beta, max_plus
+from analysis.model.max_plus import Hop
 from hosts.collectives.kinds import ALGORITHMS, schedule
 from hosts.collectives.schedule import Schedule, Transfer
 
@@ -91,6 +92,39 @@ def test_random_graphs_take_as_long_as_in_an_event_loop(seed: int) -> None:
         assert max_plus.completion_s(transfers, alpha, beta) == pytest.approx(last_s, rel=1e-12)
         path = max_plus.critical_path(transfers, found)
         assert sum(step.seconds for step in path) == pytest.approx(last_s[0], rel=1e-12)
+        hops = [[Hop(f"{i}", 1.0, 0.25 * delay), Hop("all", 2.0, 0.75 * delay)] for i, delay in enumerate(alpha[:, 0])]
+        costs = max_plus.seconds_by_link(transfers, path, hops).values()
+        assert sum(cost.seconds for cost in costs) == pytest.approx(last_s[0], rel=1e-12)
+
+
+def test_the_seconds_of_a_path_are_those_of_its_links_by_hand() -> None:
+    """Two messages one behind the other over a and b, then the answer over c, after a computation."""
+    hops = [[Hop("a", 4.0, 0.25), Hop("b", 2.0, 0.5)], [Hop("c", 8.0, 2.0)], [Hop("g1", math.inf, 0.0)]]
+    transfers = [
+        Transfer(flow=0, size=1),
+        Transfer(flow=0, size=3),
+        Transfer(flow=2, size=7.0, after=(1,)),
+        Transfer(flow=1, size=8, after=(2,)),
+    ]
+    alpha, beta = np.array([[0.75], [2.0], [0.0]]), np.array([[0.5], [0.125], [1.0]])  # beta: one bit a slot
+    path = max_plus.critical_path(transfers, max_plus.times(transfers, alpha, beta))
+    assert [(step.transfer, step.seconds, step.arrives) for step in path] == [
+        (0, 0.5, False),
+        (1, 2.25, True),
+        (2, 7.0, True),
+        (3, 3.0, True),
+    ]
+    found = max_plus.seconds_by_link(transfers, path, hops)
+    assert found == {"g1": (7.0, 0.0), "c": (1.0, 2.0), "b": (2.0, 0.5), "a": (0.0, 0.25)}
+    assert list(found) == ["g1", "c", "b", "a"]
+
+
+def test_a_measured_path_is_what_each_transfer_waited_for_last_and_gaps_are_the_later_ones() -> None:
+    transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1), Transfer(flow=2, size=1, after=(0, 1))]
+    leaves, arrives = np.array([[1.0], [2.0], [5.5]]), np.array([[1.5], [2.5], [6.0]])
+    found = max_plus.Times(begins_s=np.array([[0.0], [0.5], [3.0]]), leaves_s=leaves, arrives_s=arrives)
+    path = max_plus.critical_path(transfers, found)
+    assert [(step.transfer, step.seconds) for step in path] == [(1, 2.5), (2, 3.5)]
 
 
 def test_a_schedule_without_transfers_takes_no_time() -> None:

@@ -209,6 +209,7 @@ def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
         *["fabric.wan=five-router", "fabric.border_routers=3", "conditions.sampler=markov", "collective.chunk=1 MB"],
         *[f"conditions.{key}" for key in ("intra_rate=20-100 Gbit/s", "wan_rate=40 Gbit/s", "intra_delay=1 us")],
         *["conditions.wan_delay=1 us", "collective.reembed_every=5"],
+        *[f"collective.{key}" for key in ("kind=allreduce", "algorithm=direct", "channels=2", "pieces=4")],
         'fault=[{ at = "collective 2", what = "agent 3 killed" }]',
     ],
 )

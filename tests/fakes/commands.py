@@ -63,7 +63,8 @@ def row(expected, k, faults=()):
         "reembedded": False,
         "rerouted": False,
         "start_ns": [0] * n,
-        "arrived_ns": [[10 * step for step in range(1, n)]] * n,
+        "sent_ns": [10 * step - 10 for step in range(1, n) for _ in range(n)],
+        "arrived_ns": [10 * step for step in range(1, n) for _ in range(n)],
         "faults": list(faults),
     }
 

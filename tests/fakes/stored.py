@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.model.alpha_beta import completion_s
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
-from hosts.collectives.ring import ring_allgather
+from scenarios.engines.prediction import predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -51,7 +50,7 @@ def write_run(
         for engine in engines:
             for mode in setting.run.modes:
                 plan = _plan(setting, mode, counts[engine])
-                points[Point(engine, place, mode)] = _rows(engine, place, plan, drops, late, off)
+                points[Point(engine, place, mode)] = _rows(engine, place, setting, plan, drops, late, off)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
     (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
@@ -101,8 +100,8 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     )
 
 
-def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
-    predicted = completion_s(plan.alpha_s, plan.beta_s)
+def _rows(engine: str, place: int, setting: Scenario, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
+    predicted_s = predicted(setting, plan)
     chosen: dict[str, Any] = {
         "start": 0,
         "ring": plan.placement.astype(np.int16),
@@ -111,31 +110,36 @@ def _rows(engine: str, place: int, plan: Decisions, drops: int, late: bool, off:
         "rerouted": plan.rerouted,
     }
     if engine == "model":
-        return Rows(completion_s=predicted, **chosen)
+        return Rows(completion_s=predicted_s, **chosen)
     return Rows(
-        completion_s=predicted * (1 + off * np.random.default_rng(place).random(len(predicted))),
-        predicted_s=predicted,
-        drops=np.full(len(predicted), drops),
-        late=np.full(len(predicted), late),
-        transfers=_transfers(plan),
+        completion_s=predicted_s * (1 + off * np.random.default_rng(place).random(len(predicted_s))),
+        predicted_s=predicted_s,
+        drops=np.full(len(predicted_s), drops),
+        late=np.full(len(predicted_s), late),
+        transfers=_transfers(setting, plan),
         **chosen,
     )
 
 
-def _transfers(plan: Decisions) -> np.ndarray:
-    """The transfers of every collective, one after the other as the definition of the ring AllGather has them."""
-    found = []
-    for k, ring in enumerate(plan.placement.tolist()):
-        free, arrived = dict.fromkeys(ring, 0.0), {(rank, rank): 0.0 for rank in ring}
-        edge = {rank: (plan.alpha_s[k, i], plan.beta_s[k, i]) for i, rank in enumerate(ring)}
-        for move in ring_allgather(ring):
-            alpha, beta = edge[move.src]
-            handed = arrived[move.chunk, move.src]  # to the transport, where it waits for the chunk before it
-            leaves = max(free[move.src], handed)
-            free[move.src] = leaves + beta
-            arrived[move.chunk, move.dst] = leaves + beta + alpha
-            times = [round(handed * 1e9), round((leaves + beta + alpha) * 1e9)]
-            found.append([k, move.step, move.src, move.dst, move.chunk, *times])
+def _transfers(setting: Scenario, plan: Decisions) -> np.ndarray:
+    """The transfers of every collective in program order, one after the other as the definition of a schedule has
+    them."""
+    workload, found = setting.workload, []
+    for k, placement in enumerate(plan.placement.tolist()):
+        free: dict[int, float] = {}
+        arrived: list[float] = []
+        steps: list[int] = []
+        for transfer in workload.schedule.transfers:
+            flow = workload.schedule.flows[transfer.flow]
+            handed = max((arrived[one] for one in transfer.after), default=0.0)  # to the transport, where it may wait
+            leaves = max(free.get(transfer.flow, 0.0), handed)
+            free[transfer.flow] = leaves + transfer.amount * plan.beta_s[k, transfer.flow]
+            arrived.append(free[transfer.flow] + plan.alpha_s[k, transfer.flow])
+            steps.append(1 + max((steps[one] for one in transfer.after), default=0))
+            owner = workload.owner(transfer)
+            block = -1 if owner < 0 else placement[owner]
+            times = [round(handed * 1e9), round(arrived[-1] * 1e9)]
+            found.append([k, steps[-1], placement[flow.src], placement[flow.dst], block, *times])
     return np.array(found, dtype=np.int64)
 
 

@@ -134,7 +134,7 @@ def main(scenario: str) -> None:
             found[what] = act()
             time.sleep(0.2)
             times.append(next(rows).completion_s)
-        testbed._communicator.build_ring(list(range(len(pids))))
+        testbed._communicator.connect(list(range(len(pids))))
         times.append(next(rows).completion_s)
     found["times"] = times
     print(json.dumps(found), flush=True)

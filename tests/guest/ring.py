@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
+from hosts.collectives.kinds import Workload, workload
 from hosts.communicator import CollectiveError, Communicator, Flip
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 
@@ -100,6 +101,12 @@ def routes(pids: list[int]) -> list[list[str]]:
     return [shown(pid, "ip", "route") for pid in pids]
 
 
+def allgather(fabric: Fabric, chunk_bytes: int) -> Workload:
+    """The ring AllGather of chunks of this size."""
+    size_bytes = chunk_bytes * len(fabric.gpus)
+    return workload("allgather", "ring", sites=fabric.spec.gpus_per_site, size_bytes=size_bytes)
+
+
 def times(
     fabric: Fabric,
     pids: list[int],
@@ -112,34 +119,33 @@ def times(
 ) -> Any:
     """For each set of edges a ring of its own, and the `count` collectives on it."""
     found = []
-    with Communicator(
-        fabric, host_pids=pids, chunk_bytes=chunk_bytes, transport=Transport(**(transport or {}))
-    ) as communicator:
+    found_workload, settings = allgather(fabric, chunk_bytes), Transport(**(transport or {}))
+    with Communicator(fabric, host_pids=pids, workload=found_workload, transport=settings) as communicator:
         for shaped in edges:
             shape(shaped)
-            communicator.build_ring(ring)
-            found.append([asdict(communicator.allgather()) for _ in range(count)])
+            communicator.connect(ring)
+            found.append([asdict(communicator.run()) for _ in range(count)])
     return found
 
 
 def damage(fabric: Fabric, pids: list[int], *, chunk_bytes: int, ring: list[int], flips: list[list[int]]) -> Any:
-    """A collective for every [rank, step, byte] to damage, none for []: the faults that were found."""
-    with Communicator(fabric, host_pids=pids, chunk_bytes=chunk_bytes) as communicator:
-        communicator.build_ring(ring)
+    """A collective for every [transfer, byte] to damage, none for []: the faults that were found."""
+    with Communicator(fabric, host_pids=pids, workload=allgather(fabric, chunk_bytes)) as communicator:
+        communicator.connect(ring)
         found = []
         for flip in flips:
-            flipped = Flip(rank=flip[0], step=flip[1], byte=flip[2]) if flip else None
-            found.append([asdict(fault) for fault in communicator.allgather(flip=flipped).faults])
+            flipped = Flip(task=flip[0], byte=flip[1]) if flip else None
+            found.append([asdict(fault) for fault in communicator.run(flip=flipped).faults])
         return found
 
 
 def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
     """Rings one after the other: sockets and routes before, on each of them, and after the end."""
     found = [(sockets(pids), routes(pids))]
-    with Communicator(fabric, host_pids=pids, chunk_bytes=100_000) as communicator:
+    with Communicator(fabric, host_pids=pids, workload=allgather(fabric, 100_000)) as communicator:
         for ring in rings:
-            communicator.build_ring(ring)
-            assert communicator.allgather().faults == ()
+            communicator.connect(ring)
+            assert communicator.run().faults == ()
             found.append((sockets(pids), routes(pids)))
     return [*found, (sockets(pids), routes(pids))]
 
@@ -147,9 +153,9 @@ def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
 def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, after_s: float) -> Any:
     """A signal to one agent during a collective of 0.6 s, or at 0 s before its ring: the error and what is left."""
     shape({"1": [1e9, 0.001]})
-    communicator = Communicator(fabric, host_pids=pids, chunk_bytes=10_000_000, deadline_s=5)
+    communicator = Communicator(fabric, host_pids=pids, workload=allgather(fabric, 10_000_000), deadline_s=5)
     if after_s:
-        communicator.build_ring([gpu.rank for gpu in fabric.gpus])
+        communicator.connect([gpu.rank for gpu in fabric.gpus])
     killer = os.fork()
     begin_s = time.monotonic()
     if killer == 0:
@@ -159,8 +165,8 @@ def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, a
     try:
         if not after_s:
             os.waitpid(killer, 0)
-            communicator.build_ring([gpu.rank for gpu in fabric.gpus])
-        communicator.allgather()
+            communicator.connect([gpu.rank for gpu in fabric.gpus])
+        communicator.run()
         error = ""
     except CollectiveError as raised:
         error = str(raised)
@@ -178,7 +184,7 @@ def refusals(fabric: Fabric, pids: list[int]) -> Any:
     errors = []
     for transport, host_pids in ((Transport(), [*pids[:-1], 999_999]), (wrong[0], pids), (wrong[1], pids)):
         try:
-            Communicator(fabric, host_pids=host_pids, chunk_bytes=1000, transport=transport).close()
+            Communicator(fabric, host_pids=host_pids, workload=allgather(fabric, 1000), transport=transport).close()
         except CollectiveError as error:
             errors.append(str(error))
     return errors

@@ -1,8 +1,8 @@
 """The parts of an agent, without a VM: payload, messages, handshake, TCP limits and routes."""
 
-import ctypes
 import json
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from hosts.agent import messages
 from hosts.agent.handshake import BACKLOG, Listener
 from hosts.agent.payload import PIECE_BYTES, Payload
+from hosts.agent.sums import Sums
 from hosts.agent.transport import MAX_BUFFER_BYTES, Transport, limits
 from tests.conftest import PROJECT
 
-CHUNK = 5 * PIECE_BYTES + 12345
+CHUNK = 5 * PIECE_BYTES + 12344
 RANKS = 5
-PAYLOAD, SAME_PAYLOAD = (Payload(ranks=RANKS, chunk_bytes=CHUNK) for _ in range(2))
+PAYLOAD, SAME_PAYLOAD = (Payload(windows=RANKS, window_bytes=CHUNK) for _ in range(2))
 TOKEN = bytes(range(messages.TOKEN_BYTES))
 
 ranks = st.integers(0, RANKS - 1)
@@ -31,14 +32,21 @@ collectives = st.integers(0, 10**9)
 
 
 def chunk(rank: int, collective: int, payload: Payload = PAYLOAD) -> bytearray:
-    return bytearray(b"".join(payload.views(rank=rank, collective=collective)))
+    return bytearray(b"".join(payload.views(rank, collective=collective, size_bytes=CHUNK)))
 
 
 def first_difference(data: bytearray, rank: int, collective: int, payload: Payload = PAYLOAD) -> int | None:
-    address = ctypes.addressof(ctypes.c_char.from_buffer(data))
-    parts = payload.parts
+    parts = payload.parts(CHUNK)
     assert [part.start for part in parts] + [CHUNK] == [0] + [part.stop for part in parts] and len(parts) > 1
-    found = [payload.first_difference(address, part, rank=rank, collective=collective) for part in parts]
+    return first_wrong(data, payload, collective, [(rank, 1)])
+
+
+def first_wrong(data: bytearray, payload: Payload, collective: int, terms: list[tuple[int, int]]) -> int | None:
+    view, parts = memoryview(data), payload.parts(len(data))
+    found = [
+        payload.first_difference(view[part.start : part.stop], part, collective=collective, terms=terms)
+        for part in parts
+    ]
     assert all(byte is None or byte in part for byte, part in zip(found, parts, strict=True))
     return next((byte for byte in found if byte is not None), None)
 
@@ -85,14 +93,56 @@ def test_pieces_in_another_order_are_found(rank: int, collective: int, swap: tup
 
 
 def test_no_two_pieces_of_many_collectives_are_equal() -> None:
-    payload = Payload(ranks=16, chunk_bytes=64_000_000)
+    payload = Payload(windows=16, window_bytes=64_000_000)
     pieces = [
         bytes(view[:64])
         for collective in range(100, 116)
         for rank in range(16)
-        for view in payload.views(rank=rank, collective=collective)
+        for view in payload.views(rank, collective=collective, size_bytes=64_000_000)
     ]
     assert len(set(pieces)) == len(pieces)
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def sums(multiplier: int = 1, windows: int = RANKS, size: int = CHUNK) -> Sums:
+    found = Sums(windows=windows, window_bytes=size)
+    found.multiply(multiplier)
+    return found
+
+
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.tuples(ranks, st.integers(0, 2**32 - 1)), min_size=1, max_size=5),
+    st.none() | st.tuples(st.integers(0, CHUNK - 1), st.integers(0, 7)),
+)
+def test_a_sum_of_ranks_data_is_checked_to_the_last_bit(
+    collective: int, parts: list[tuple[int, int]], flip: tuple[int, int] | None
+) -> None:
+    total = [0] * (CHUNK // 4)
+    for window, multiplier in parts:  # word by word, apart from numpy
+        words = memoryview(chunk(window, collective)).cast("I")
+        total = [(old + multiplier * word) % 2**32 for old, word in zip(total, words, strict=True)]
+    terms: dict[int, int] = {}
+    for window, multiplier in parts:
+        terms[window] = (terms.get(window, 0) + multiplier) % 2**32
+    data = bytearray(struct.pack(f"={len(total)}I", *total))
+    if flip is not None:
+        data[flip[0]] ^= 1 << flip[1]
+    assert first_wrong(data, sums(), collective, sorted(terms.items())) == (None if flip is None else flip[0])
+
+
+def test_own_data_is_added_to_a_part_as_it_is_sent() -> None:
+    rank = sums(multiplier=7)
+    sent = b"".join(rank.views(3, collective=9, size_bytes=CHUNK))
+    assert first_wrong(bytearray(sent), sums(), 9, [(3, 7)]) is None
+    arrived = bytearray(b"".join(sums(multiplier=5).views(3, collective=9, size_bytes=CHUNK)))
+    for part in rank.parts(CHUNK):
+        rank.add_own(memoryview(arrived)[part.start : part.stop], part, collective=9, window=3)
+    assert first_wrong(arrived, sums(), 9, [(3, 12)]) is None
+    rank.add(memoryview(arrived), memoryview(sent))
+    assert first_wrong(arrived, sums(), 9, [(3, 19)]) is None
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -106,15 +156,23 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_control_messages_arrive_one_by_one(pair: tuple[socket.socket, socket.socket]) -> None:
-    sent: list[dict[str, Any]] = [{"do": "abort"}, {}, {"do": "allgather", "arrivals": list(range(9000))}]
-    for message in sent:
-        messages.send(pair[0], message)
+    sent: list[dict[str, Any]] = [
+        {"do": "abort"},
+        {},
+        {"do": "connect", "program": list(range(300_000))},
+        {"do": "run"},
+    ]
+    thread = threading.Thread(target=lambda: [messages.send(pair[0], message) for message in sent])
+    thread.start()  # the large one is more than the socket holds
     assert [messages.receive(pair[1]) for _ in sent] == sent
+    thread.join()
     pair[0].close()
     assert messages.receive(pair[1]) is None
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"[]", b"5", b'{"do"', b"{" + b" " * messages.MAX_MESSAGE_BYTES + b"}"])
+@pytest.mark.parametrize(
+    "data", [b".\xff", b".[]", b".5", b'.{"do"', b"{}", b"." + b" " * 2 * messages.PACKET_BYTES + b"{}"]
+)
 def test_what_is_not_a_control_message_is_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     pair[0].send(data)
     with pytest.raises(ValueError):
@@ -122,17 +180,17 @@ def test_what_is_not_a_control_message_is_refused(pair: tuple[socket.socket, soc
 
 
 @given(ranks, ranks, collectives, collectives, st.integers(1, 10**12), st.integers(1, 10**12))
-def test_a_label_is_right_for_its_own_chunk_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
-    data = messages.label(collective=j, rank=a, chunk_bytes=length)
-    assert len(data) == messages.LABEL_BYTES
-    assert messages.label_fault(data, collective=j, rank=a, chunk_bytes=length) is None
-    fault = messages.label_fault(data, collective=k, rank=b, chunk_bytes=other)
+def test_a_label_is_right_for_its_own_message_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
+    data = messages.label(collective=j, task=a, size_bytes=length)
+    assert len(data) == messages.LABEL_BYTES == 24
+    assert messages.label_fault(data, collective=j, task=a, size_bytes=length) is None
+    fault = messages.label_fault(data, collective=k, task=b, size_bytes=other)
     assert (fault is None) == ((a, j, length) == (b, k, other))
 
 
 @given(st.binary(min_size=messages.LABEL_BYTES, max_size=messages.LABEL_BYTES), st.binary(max_size=64))
 def test_random_bytes_are_neither_a_label_nor_a_hello(label: bytes, hello: bytes) -> None:
-    assert messages.label_fault(label, collective=1, rank=2, chunk_bytes=3) is not None
+    assert messages.label_fault(label, collective=1, task=2, size_bytes=3) is not None
     assert messages.parse_hello(hello) is None
 
 
@@ -161,13 +219,18 @@ def peers() -> Iterator[Peers]:
     found.bound.close()
 
 
-def hello(epoch: int = 3, rank: int = 4, token: bytes = TOKEN) -> bytes:
-    return messages.hello(epoch=epoch, rank=rank, token=token)
+def hello(epoch: int = 3, rank: int = 4, channel: int = 1, token: bytes = TOKEN) -> bytes:
+    return messages.hello(epoch=epoch, rank=rank, channel=channel, token=token)
+
+
+def admit(peers: Peers, timeout_s: float = 20) -> socket.socket | None:
+    """The connection of rank 4 on channel 1 in epoch 3."""
+    return peers.listener.admit([(3, 4, 1)], timeout_s=timeout_s).get((3, 4, 1))
 
 
 def test_a_peer_with_the_token_is_admitted_and_what_it_sends_next_is_kept(peers: Peers) -> None:
     with closing(peers.connect(hello() + b"more")):
-        admitted = peers.listener.admit(epoch=3, rank=4, timeout_s=20)
+        admitted = admit(peers)
         assert admitted is not None and admitted.getblocking()
         assert admitted.recv(100) == b"more"
         admitted.close()
@@ -183,13 +246,14 @@ def test_a_peer_with_the_token_is_admitted_and_what_it_sends_next_is_kept(peers:
         (b"X" + hello()[1:], "token"),
         (hello()[:-1], "token"),
         (b"", "nothing"),
-        (hello(epoch=2), "not the predecessor"),
-        (hello(rank=5), "not the predecessor"),
+        (hello(epoch=2), "no such connection"),
+        (hello(rank=5), "no such connection"),
+        (hello(channel=0), "no such connection"),
     ],
 )
-def test_another_peer_is_refused_in_one_line_and_the_predecessor_admitted(peers: Peers, data: bytes, why: str) -> None:
+def test_another_peer_is_refused_in_one_line_and_the_expected_one_admitted(peers: Peers, data: bytes, why: str) -> None:
     with closing(peers.connect(data)) as stranger, closing(peers.connect(hello())):
-        admitted = peers.listener.admit(epoch=3, rank=4, timeout_s=20)
+        admitted = admit(peers)
         assert admitted is not None
         admitted.close()
         with pytest.raises(ConnectionResetError) if len(data) > messages.HELLO_BYTES else closing(stranger):
@@ -198,10 +262,23 @@ def test_another_peer_is_refused_in_one_line_and_the_predecessor_admitted(peers:
     assert peers.log[0].startswith("GPU 5: refused ")
 
 
-def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_predecessor_out(peers: Peers) -> None:
+def test_of_several_peers_those_that_came_are_admitted_in_the_order_asked_for(peers: Peers) -> None:
+    wanted = [(3, rank, channel) for rank in range(4) for channel in range(2)]
+    made = [peers.connect(hello(rank=rank, channel=channel)) for _, rank, channel in reversed(wanted[1:])]
+    found = peers.listener.admit(wanted, timeout_s=1)
+    assert list(found) == wanted[1:]
+    for (_, rank, channel), connection in zip(reversed(wanted[1:]), made, strict=True):
+        connection.sendall(bytes([rank, channel]))
+        assert found[3, rank, channel].recv(9) == bytes([rank, channel])
+    for connection in (*found.values(), *made):
+        connection.close()
+    assert peers.log == []
+
+
+def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_expected_one_out(peers: Peers) -> None:
     silent = [peers.connect(b"") for _ in range(BACKLOG - 4)]
     admitted = list[socket.socket | None]()
-    thread = threading.Thread(target=lambda: admitted.append(peers.listener.admit(epoch=3, rank=4, timeout_s=30)))
+    thread = threading.Thread(target=lambda: admitted.append(admit(peers, 30)))
     thread.start()
     silent += [peers.connect(b"") for _ in range(300)]
     with closing(peers.connect(hello())):
@@ -213,8 +290,8 @@ def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_predecessor_out
     assert 8 <= len(peers.log) <= 20
 
 
-def test_the_wait_for_a_predecessor_and_for_a_hello_has_an_end(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert peers.listener.admit(epoch=3, rank=4, timeout_s=0.2) is None
+def test_the_wait_for_a_peer_and_for_a_hello_has_an_end(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert admit(peers, 0.2) is None
     assert peers.listener.wait_s() is None
     monkeypatch.setattr("hosts.agent.handshake.HELLO_S", 0.0)
     with closing(peers.connect(b"")) as silent:
@@ -228,8 +305,8 @@ def test_the_wait_for_a_predecessor_and_for_a_hello_has_an_end(peers: Peers, mon
 
 @given(st.integers(2, 16), st.integers(1, 64_000_024))
 def test_the_buffers_hold_all_that_can_be_queued(ranks: int, message_bytes: int) -> None:
-    limit = limits(Transport(), ranks=ranks, message_bytes=message_bytes)
     most = (ranks - 1) * message_bytes
+    limit = limits(Transport(), flow_bytes=most)
     assert most < limit.send_buffer_bytes <= MAX_BUFFER_BYTES
     assert min(most, 2**30) <= limit.window_bytes <= 2**30
     # A Linux receiver announces half of its buffer at first.

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from analysis.model.alpha_beta import completion_s
+from hosts.collectives.kinds import workload
 from hosts.communicator import Communicator
 from tests.conftest import PROJECT, VM
+from tests.guest.ring import allgather
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 RANK_ORDER = list(range(8))
@@ -26,8 +28,16 @@ EDGES = [
     {str(rank): [float(DRAW.uniform(10e9, 40e9)), float(DRAW.choice([1e-6, 10e-6, 1e-3]))] for rank in OTHER_RING}
     for _ in range(2)
 ]
-FLIPS: list[list[int]] = [[], [0, 1, 0], [7, 7, 299_999], [5, 3, 262_144], []]  # rank, step, byte
 FLIPPED_RING = [0, 2, 1, 3, 7, 6, 5, 4]
+FLIPS: list[list[int]] = [[], [0, 1, 0], [7, 7, 299_999], [5, 3, 262_144], []]  # the receiving rank, the step, the byte
+
+
+def transfer(rank: int, step: int) -> int:
+    """The transfer that a rank receives in a step: each step has one from every place to the next."""
+    return 8 * (step - 1) + (FLIPPED_RING.index(rank) - 1) % 8
+
+
+DAMAGE = [flip and [transfer(*flip[:2]), flip[2]] for flip in FLIPS]
 RINGS = [RANK_ORDER, RANK_ORDER[::-1], OTHER_RING, RANK_ORDER]
 
 slow_links = {"edges": EDGES, "ring": OTHER_RING, "chunk_bytes": SIZES[0], "count": 2}
@@ -37,7 +47,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "one slow link, 8000000": ("times", one_slow_link | {"edges": EDGE, "count": 1}),
     "one slow link, 64000000": ("times", one_slow_link | {"edges": EDGE[1:2], "chunk_bytes": SIZES[1], "count": 1}),
     "slow start": ("times", one_slow_link | {"edges": EDGE[2:], "count": 3, "transport": {"line_rate": False}}),
-    "damage": ("damage", {"chunk_bytes": 300_000, "ring": FLIPPED_RING, "flips": FLIPS}),
+    "damage": ("damage", {"chunk_bytes": 300_000, "ring": FLIPPED_RING, "flips": DAMAGE}),
     "odd": ("damage", {"gpus": [3, 5], "chunk_bytes": 1, "ring": [0, 7, 1, 6, 2, 5, 3, 4], "flips": [[], []]}),
     "rings": ("rings", {"rings": RINGS}),
     "killed": ("failure", {"rank": 5, "signal_number": signal.SIGKILL, "after_s": 0.2}),
@@ -69,7 +79,7 @@ def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) ->
 
 
 def completion(collective: dict[str, Any]) -> float:
-    return (max(arrived[-1] for arrived in collective["arrived_ns"]) - min(collective["start_ns"])) / 1e9
+    return float(max(collective["arrived_ns"]) - min(collective["start_ns"])) / 1e9
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -114,10 +124,13 @@ def test_a_wrong_byte_is_found_wherever_it_is_forwarded(report: Any) -> None:
         if flip:
             rank, first_step, byte = flip
             index = FLIPPED_RING.index(rank)
-            chunk = FLIPPED_RING[(index - first_step) % 8]
-            wanted = [(FLIPPED_RING[(index + more) % 8], first_step + more, chunk) for more in range(8 - first_step)]
-            assert {fault["text"] for fault in faults} == {f"byte {byte} is wrong"}
-        assert sorted((fault["rank"], fault["step"], fault["chunk"]) for fault in faults) == sorted(wanted)
+            slot = (index - first_step) % 8
+            receivers = [(FLIPPED_RING[(index + more) % 8], first_step + more) for more in range(8 - first_step)]
+            wanted = [
+                (rank, transfer(rank, step), FLIPPED_RING[FLIPPED_RING.index(rank) - 1]) for rank, step in receivers
+            ]
+            assert {fault["text"] for fault in faults} == {f"byte {byte} of slot {slot} is wrong"}
+        assert [(fault["rank"], fault["task"], fault["src"]) for fault in faults] == wanted  # as it was forwarded
     assert report["odd"] == [[], []]  # unequal sites, chunks of one byte
 
 
@@ -153,7 +166,7 @@ def test_nothing_is_left_of_an_old_ring(report: Any) -> None:
     ("job", "error", "least_s", "most_s"),
     [
         ("killed", "collective 1 failed: the process of GPU 5 died", 0, 1),
-        ("killed at once", "ring 1 failed: the process of GPU 3 died", 0, 20),
+        ("killed at once", "connection 1 failed: the process of GPU 3 died", 0, 20),
         ("stopped", "collective 1 failed: GPU 2 did not answer within 5 s", 5, 20),
     ],
 )
@@ -176,11 +189,17 @@ def test_an_agent_that_cannot_start_is_named(report: Any) -> None:
 @pytest.mark.parametrize("ring", [[0, 1, 2], [*range(7), 6], [*range(8), 0]])
 def test_a_ring_without_each_rank_once_is_refused(ring: list[int]) -> None:
     communicator = Communicator.__new__(Communicator)
-    communicator._ranks = range(8)
-    with pytest.raises(ValueError, match="each rank once"):
-        communicator.build_ring(ring)
+    communicator._workload = allgather(FABRIC, 1)
+    with pytest.raises(ValueError, match="each once"):
+        communicator.connect(ring)
 
 
 def test_chunks_too_large_for_sockets_are_refused_before_anything_starts() -> None:
     with pytest.raises(ValueError, match="a Linux socket takes"):
-        Communicator(FABRIC, host_pids=[1] * 8, chunk_bytes=10**9)
+        Communicator(FABRIC, host_pids=[1] * 8, workload=allgather(FABRIC, 10**9))
+
+
+def test_a_schedule_of_other_gpus_is_refused_before_anything_starts() -> None:
+    other = workload("allreduce", "tree", sites=(4, 5), size_bytes=1000)
+    with pytest.raises(ValueError, match="9 places: allowed is 8"):
+        Communicator(FABRIC, host_pids=[1] * 8, workload=other)

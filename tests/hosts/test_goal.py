@@ -1,14 +1,21 @@
-"""Schedules as GOAL: the text says what the schedule does, and LogGOPSim's times of it are the model's."""
+"""Schedules as GOAL and back: the text says what the schedule does, and LogGOPSim's times are the model's."""
 
+import heapq
+import itertools
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis.model.max_plus import times
-from hosts.collectives import goal
+from hosts.collectives import files, goal, operations
 from hosts.collectives.kinds import ALGORITHMS, schedule
-from hosts.collectives.schedule import Schedule
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream
+from tests.conftest import PROJECT
+from tests.hosts.test_schedules import CASES
 
 SLOT_BYTES, DELAY_NS = 100_000.0, 1000.0
 
@@ -86,3 +93,244 @@ def last_arrival_ns(text: str, *, ranks: int) -> float:
 def test_a_placement_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[0, 0\]"):
         goal.text(schedule("allgather", "ring", sites=(1, 1)), placement=[0, 0], slot_bytes=1)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+DATA = PROJECT / "tests" / "data" / "goal"  # the README above it says where the files are from
+
+# What LogGOPSim (above) prints of files of its own generator, of each rank.
+SCHEDGEN_NS = {
+    "allreduce_ring": [1413986] * 8,
+    "allreduce_ring_calc": [635994] * 4,
+    "allreduce_recdoub": [1405994] * 8,
+    "alltoall_linear": [400996, 400996, 501995, 601994, 701993],
+    "bcast_binomial": [199998, 200998, 200998, 201998, 300997, 301997, 301997, 302997],
+    "reduce_binomial": [302997, 201998, 100999, 100999, 0, 0, 0, 0],
+    "reduce_calc": [316997, 215998, 107999, 107999, 0, 0, 0, 0],
+}
+
+
+def model_ns(found: Schedule) -> float:
+    """When the last task of a schedule in bytes is over on links of 1 byte a ns."""
+    is_flow = [[isinstance(server, Flow)] for server in found.flows]
+    alpha, beta = np.where(is_flow, DELAY_NS, 0.0), np.where(is_flow, 1.0, 1e9)
+    return float(times(found.transfers, alpha, beta).arrives_s.max())
+
+
+# In an alltoall every rank sends several messages at a time, and so would need the one port that LogGOPSim gives it.
+@pytest.mark.parametrize("name", [name for name in SCHEDGEN_NS if name != "alltoall_linear"])
+def test_a_file_of_schedgen_takes_as_long_as_loggopsim_says(name: str) -> None:
+    found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
+    assert model_ns(found) == pytest.approx(max(SCHEDGEN_NS[name]), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", SCHEDGEN_NS)
+def test_over_one_port_for_each_rank_every_rank_is_done_when_loggopsim_says(name: str) -> None:
+    found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
+    assert one_port_ns(found) == SCHEDGEN_NS[name]
+
+
+def one_port_ns(found: Schedule) -> list[int]:
+    """When each rank is done where it has one port each way and receives, computes and sends in turn (LogGOPS).
+
+    Events in the order of their times, those of one time in the order in which they were listed; o, O and g are 0, and
+    s bytes take s - 1 ns of a port.
+    """
+    tasks, servers = found.transfers, found.flows
+    cpu, out, done = ([0] * found.places for _ in range(3))
+    missing = [set(task.after) for task in tasks]
+    before: list[int | None] = [None] * len(tasks)
+    last: dict[int, int] = {}
+    for index, task in enumerate(tasks):
+        before[index], last[task.flow] = last.get(task.flow), index
+    listed, begun = set[int](), set[int | None]([None])
+    events: list[tuple[int, int, str, int]] = []
+    numbers = itertools.count()
+
+    def at(index: int) -> int:
+        server = servers[tasks[index].flow]
+        return server.src if isinstance(server, Flow) else server.place
+
+    def list_ready() -> None:
+        for index in range(len(tasks)):
+            if index not in listed and not missing[index] and before[index] in begun:
+                listed.add(index)
+                free = max(cpu[at(index)], out[at(index)])
+                heapq.heappush(events, (free, next(numbers), "begin", index))
+
+    list_ready()
+    while events:
+        now, number, what, index = heapq.heappop(events)
+        task, server, rank = tasks[index], servers[tasks[index].flow], at(index)
+        is_message, length = isinstance(server, Flow), round(task.size) - 1
+        if what == "arrive":
+            rank = server.dst
+        free = max(cpu[rank], out[rank]) if what == "begin" and is_message else cpu[rank]
+        if free > now:
+            heapq.heappush(events, (free, number, what, index))
+            continue
+        if what == "begin" and is_message:
+            out[rank], done[rank] = now + length, max(done[rank], now)
+            heapq.heappush(events, (now + round(DELAY_NS), next(numbers), "arrive", index))
+        else:
+            cpu[rank] = done[rank] = now + (length if is_message else round(task.size * 1e9))
+            for waits in missing:
+                waits.discard(index)
+        begun.add(index)
+        list_ready()
+    return done
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_what_is_written_as_goal_and_read_again_takes_the_same_times(
+    kind: str, algorithm: str, data: st.DataObject
+) -> None:
+    sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
+    channels = data.draw(st.integers(1, 3)) if algorithm == "ring" else 1
+    found = schedule(kind, algorithm, sites=sites, channels=channels, pieces=data.draw(st.integers(1, 3)))
+    placement = data.draw(st.permutations(range(found.places)))
+    again = goal.read(Path("it"), goal.text(found, placement=placement, slot_bytes=1000))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    alpha, beta = rng.uniform(1e-6, 1e-3, (2, len(found.flows), 3))
+    where = {flow: index for index, flow in enumerate(again.flows)}
+    rows = [where[Flow(placement[f.src], placement[f.dst], f.channel)] for f in found.flows]
+    ours = times(found.transfers, alpha, beta * 1000)
+    back = np.argsort(rows)
+    theirs = times(again.transfers, alpha[back], beta[back])
+    for index, row in enumerate(rows):
+        mine = [number for number, transfer in enumerate(found.transfers) if transfer.flow == index]
+        same = [number for number, transfer in enumerate(again.transfers) if transfer.flow == row]
+        np.testing.assert_allclose(ours.arrives_s[mine], theirs.arrives_s[same], rtol=1e-12)
+
+
+def test_computations_and_messages_come_back_the_same() -> None:
+    text = read_text(
+        "l1: calc 1500 cpu 2\nl2: send 10b to 1 tag 7 nic 3\nl2 requires l1\n"
+        "l3: recv 5b from 1\nl4: calc 20\nl4 requires l3",
+        "l1: recv 10b from 0 tag 7\nl2: send 5b to 0\nl2 requires l1",
+    )
+    found = goal.read(Path("it"), text)
+    again = goal.read(Path("it"), goal.text(found, placement=[0, 1], slot_bytes=1))
+    assert (again.flows, again.transfers) == (found.flows, found.transfers)
+    assert set(found.flows) == {Stream(0, 2), Flow(0, 1, 3), Flow(1, 0, 0), Stream(0, 0)}
+    assert model_ns(found) == pytest.approx(1500 + 10 + DELAY_NS + 5 + DELAY_NS + 20)
+
+
+def read_text(*ranks: str) -> str:
+    blocks = "".join(f"rank {rank} {{\n{text}\n}}\n" for rank, text in enumerate(ranks))
+    return f"num_ranks {len(ranks)}\n{blocks}"
+
+
+def test_comments_spaces_and_labels_are_as_txt2bin_reads_them() -> None:
+    plain = read_text("a: send 8b to 1 tag 3", "a: recv 8b from 0 tag 3\nb: calc 5\nb requires a")
+    odd = (
+        "/* a comment\n rank 9 { */ num_ranks  2 // two\r\nrank 0{ send 8 b to 1 tag 3 cpu 0 nic 0\r\n }rank 1 {\n\n"
+        "\tirequires2 : recv 8b from 0 tag 3 cpu 4\n send_ :calc 5 // send\nsend_   requires irequires2\n}"
+    )
+    a, b = goal.read(Path("a"), plain), goal.read(Path("b"), odd)
+    assert (a.flows, a.transfers) == (b.flows, b.transfers)
+
+
+@pytest.mark.parametrize(
+    ("rank_0", "ns"),
+    [
+        # It sends when what is received is there.
+        ("r: recv 100b from 1\ns: send 10b to 1\ns requires r", 100 + DELAY_NS + 10 + DELAY_NS),
+        # It sends when it begins to wait.
+        ("r: recv 100b from 1\ns: send 10b to 1\ns irequires r", 100 + DELAY_NS),
+        # A send is done at once, so what requires it waits for what it waits for.
+        (
+            "r: recv 100b from 1\nt: calc 7\ns: send 10b to 1\nt requires r\ns requires t",
+            107 + DELAY_NS + 10 + DELAY_NS,
+        ),
+        ("t: calc 700\nr: recv 100b from 1\ns: send 10b to 1\nr requires t\ns irequires r", 710 + DELAY_NS),
+        # A computation begins when the one before it on its CPU is over, and not at once.
+        (
+            "t: calc 5000\nu: calc 100\ns: send 10b to 1\nr: recv 100b from 1\nu requires t\ns irequires u",
+            5010 + DELAY_NS,
+        ),
+        ("t: calc 5000\nu: calc 100\ns: send 10b to 1\nr: recv 100b from 1\ns irequires u", 5010 + DELAY_NS),
+        ("t: calc 5000\nu: calc 100 cpu 1\ns: send 10b to 1\nr: recv 100b from 1\ns irequires u", 5000),
+    ],
+)
+def test_requires_waits_for_the_end_and_irequires_for_the_beginning(rank_0: str, ns: float) -> None:
+    found = goal.read(Path("it"), read_text(rank_0, "s: send 100b to 0\nr: recv 10b from 0"))
+    assert model_ns(found) == pytest.approx(ns)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 2: the file ends after 0 ranks"),
+        ("num_ranks 1\n", "line 1: num_ranks 1"),
+        ("num_ranks 99999\n", "99,999: allowed are 2 to 1,024"),
+        ("num_ranks 2\nnum_ranks 2\n", "line 2: num_ranks 2"),
+        ("rank 0 {\n}", "line 1: rank 0"),
+        ("num_ranks 2\nrank 0 {\n}\nrank 0 {", "line 4: rank 0: .* each once"),
+        ("num_ranks 2\nrank 2 {", "line 2: rank 2"),
+        ("num_ranks 2\nrank 0 {", "ends within a rank"),
+        ("num_ranks 2\nrank 0 {\n}", "ends after 1 ranks"),
+        (read_text(""), "num_ranks 1"),
+        (read_text("", ""), "nothing is sent"),
+        (read_text("calc 5", ""), "nothing is sent"),
+        (read_text("wait 8b to 1", ""), "line 3: 'wait 8b to 1' is not GOAL here"),
+        (read_text("send 8b to 1 nic 0 cpu 0", ""), "is not GOAL here"),
+        (read_text("send 8b from 1", ""), "send from: allowed are send to and recv from"),
+        (read_text("recv 8b from -1", ""), "line 3: recv with -1, which is any"),
+        (read_text("recv 8b from 1 tag -1", ""), "line 3: recv with -1, which is any"),
+        (read_text("send 8b to 0", ""), "send to 0: allowed are the ranks 0 to 1 but 0"),
+        (read_text("send 8b to 2", ""), "send to 2"),
+        (read_text("send 0b to 1", ""), "send of 0 bytes"),
+        (read_text("send 1000000000001b to 1", ""), "1,000,000,000,001 bytes"),
+        (read_text("send 1b to 1 nic 64", ""), "NIC 64"),
+        (read_text("send 1b to 1 cpu 256", ""), "CPU 256"),
+        (read_text("calc 10000000000001", ""), "10,000,000,000,001 ns"),
+        (read_text("a: calc 1\na: calc 1", ""), "line 4: the label a is given twice"),
+        (read_text("a: calc 1\na requires b", ""), "line 4: the label b is not known"),
+        (read_text("b: calc 1", "a: calc 1\na requires b"), "the label b is not known"),
+        (read_text("l: send 8b to 1", ""), "line 3: send l has no recv at the other end"),
+        (read_text("", "l: recv 8b from 0"), "line 6: recv l has no send at the other end"),
+        (read_text("send 8b to 1 tag 1", "recv 8b from 0 tag 2"), "has no"),
+        (read_text("send 8b to 1\nsend 8b to 1", "recv 8b from 0"), "line 4: a send has no recv"),
+        (read_text("send 8b to 1", "recv 9b from 0"), "line 6: 9 bytes are received of the 8"),
+        (read_text("a: calc 1\na requires a", ""), "line 3: calc a waits for itself"),
+        (read_text("a: calc 1\nb: calc 1\na requires b\nb irequires a", ""), r"line [34]: calc [ab] waits for itself"),
+        (
+            read_text(*(f"r: recv 8b from {other}\ns: send 8b to {other}\ns requires r" for other in (1, 0))),
+            r"line \d+: (recv r|send s) waits for itself",
+        ),
+        (read_text("/* and so on", ""), "ends within a rank"),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_none_is_a_sentence_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(ScheduleError, match=words) as refused:
+        goal.read(Path("a.goal"), text)
+    assert str(refused.value).startswith("a.goal")
+    assert "\n" not in str(refused.value)
+
+
+def test_two_ranks_that_send_before_they_receive_do_not_wait_for_one_another() -> None:
+    each = "r: recv 8b from {other}\ns: send 8b to {other}\ns irequires r"
+    found = goal.read(Path("it"), read_text(each.format(other=1), each.format(other=0)))
+    assert model_ns(found) == 8 + DELAY_NS
+
+
+def test_more_than_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goal, "MOST_OPERATIONS", 3)
+    with pytest.raises(ScheduleError, match="line 6: one operation more than 3"):
+        goal.read(Path("a.goal"), read_text("calc 1\ncalc 1\ncalc 1\ncalc 1", ""))
+
+
+def test_waits_that_are_too_many_to_follow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 9 messages arrive at rank 0, and each of 20 that it sends requires all of them.
+    out = [f"s{j}: send 1b to 1\n" + "\n".join(f"s{j} requires r{i}" for i in range(1, 10)) for j in range(20)]
+    ranks = ["\n".join([*(f"r{i}: recv 1b from {i}" for i in range(1, 10)), *out]), "recv 1b from 0\n" * 20, *[""] * 8]
+    text = read_text(*(block if rank == 0 else block + "send 1b to 0" for rank, block in enumerate(ranks)))
+    (last,) = {transfer.after for transfer in goal.read(Path("it"), text).transfers if transfer.after}
+    assert len(last) == 9  # once: what the first has waited for is there
+    monkeypatch.setattr(operations, "MOST_WAITS", 150)
+    with pytest.raises(ScheduleError, match=r"line \d+: up to here operations wait for more than 150"):
+        goal.read(Path("a.goal"), text)

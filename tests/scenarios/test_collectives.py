@@ -68,7 +68,8 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--collectives", "0"], "--collectives"),
         (["--jobs", "0"], "--jobs"),
-        (["--set", "fault=[]", "--schedule", "/no/such/file.xml"], "/no/such/file.xml"),
+        (["--schedule", "/no/such/x"], "/no/such/x"),
+        (["--schedule", "/no/such/x", "--kind", "messages"], "messages"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:

@@ -42,7 +42,7 @@ class Scripted:
             raise error
         return CollectiveRecord(
             collective=number, ring=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
-            reconfigure_messages=None, start_ns=(), arrived_ns=(), drops=0, late=False, attempts=attempt,
+            reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False, attempts=attempt,
             faults=in_force, undisturbed=undisturbed(),
         )  # fmt: skip
 

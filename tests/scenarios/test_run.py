@@ -89,7 +89,8 @@ def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(run):
 def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp_path, modes):
     """Intervals and what tells fabrics of as many GPUs apart included; null is an empty field."""
     found = points("--gpus", "16,4+4+4+4", "--modes", modes, "--collectives", 200, "--out", "there")
-    as_text = [{name: "" if value is None else str(value) for name, value in point.items()} for point in found]
+    flat = [{name: value for name, value in point.items() if name != "critical_path"} for point in found]
+    as_text = [{name: "" if value is None else str(value) for name, value in point.items()} for point in flat]
     assert as_text == csv_of(tmp_path / "there/summary.csv")
     assert {(point["setting"], point["gpus_per_site"]) for point in found} == {(0, "8+8"), (1, "4+4+4+4")}
     assert all(point["total_low_s"] < point["total_s"] < point["total_high_s"] for point in found)
@@ -97,6 +98,18 @@ def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp
     assert {
         (row["gpus"], row["mode"], float(row["total_s"])) for row in csv_of(tmp_path / "there/figures/paper.csv")
     } == {(p["gpus_per_site"].replace("8+8", "16"), p["mode"], p["total_s"]) for p in found}
+
+
+@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+def test_json_has_the_seconds_by_link_of_which_the_first_collective_consists(points, kind):
+    found = points("--set", f"collective.kind={kind}", "--collectives", 30, "--out", "there")
+    rows = load("there").query("collective == 0").set_index("mode")
+    links = {f"{link['src']}>{link['dst']}" for link in open_run("there").settings[0]["fabric"]["links"]}
+    for point in found:
+        path = point["critical_path"]
+        assert path.keys() <= links
+        assert list(path.values()) == sorted(path.values(), reverse=True)
+        assert sum(path.values()) == pytest.approx(rows.completion_s[point["mode"]], rel=1e-12)
 
 
 @pytest.mark.parametrize("chunk", ["8 MB", "1 MB"])

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from controller.api.client import RouteReply
-from hosts.communicator import AllGather
-from hosts.communicator import Fault as WrongChunk
+from hosts.communicator import Completed
+from hosts.communicator import Fault as WrongMessage
 from scenarios.policies.decide import MODES
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import load_scenario
@@ -15,10 +15,10 @@ from scenarios.testbed import testbed
 from scenarios.testbed.testbed import WrongDataError
 
 SLOW = Fault(collective=0, kind="agent slow", target="1", amount=2.0)
-ARRIVED_NS = tuple(tuple(100 * step + rank for step in range(1, 8)) for rank in range(8))
+ARRIVED_NS = tuple(100 * step + rank for step in range(1, 8) for rank in range(8))
 
 
-def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongChunk, ...] = ()) -> testbed.Testbed:
+def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongMessage, ...] = ()) -> testbed.Testbed:
     """A testbed whose controller puts every crossing on the second path with 3 messages."""
     found: Any = testbed.Testbed(load_scenario("paper"))
     found._shaper = SimpleNamespace(change=lambda _: None)
@@ -27,9 +27,9 @@ def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongChunk, ...] =
     found._controller = SimpleNamespace(
         route=lambda *, crossings, **_: RouteReply(paths=(second,) * len(crossings), messages=3, took_s=1.0)
     )
-    arrived = tuple(tuple(at + 5 for at in rank) for rank in ARRIVED_NS)
-    result = AllGather(collective=0, start_ns=(5,) * 8, arrived_ns=arrived, faults=faults)
-    found._communicator = SimpleNamespace(build_ring=lambda _: None, allgather=lambda **_: result)
+    arrived = tuple(at + 5 for at in ARRIVED_NS)
+    result = Completed(collective=0, start_ns=(5,) * 8, sent_ns=(5,) * len(arrived), arrived_ns=arrived, faults=faults)
+    found._communicator = SimpleNamespace(connect=lambda _: None, run=lambda **_: result)
     found._drops, found._watch = SimpleNamespace(drops=lambda: drops or {}), None
     return found  # type: ignore[no-any-return]
 
@@ -60,6 +60,7 @@ def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
 
 
 def test_wrong_bytes_end_the_run() -> None:
-    wrong = WrongChunk(rank=5, step=3, chunk=2, text="byte 9 is wrong")
-    with pytest.raises(WrongDataError, match="collective 7 delivered wrong data: GPU 5, step 3: byte 9 is wrong"):
+    wrong = WrongMessage(rank=5, task=3, src=2, text="byte 9 of slot 1 is wrong")
+    said = "collective 7 delivered wrong data: GPU 5, transfer 3 from GPU 2: byte 9 of slot 1 is wrong"
+    with pytest.raises(WrongDataError, match=said):
         bed(faults=(wrong,)).collective(MODES["base"], 7)

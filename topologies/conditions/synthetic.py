@@ -27,7 +27,9 @@ class Stream:
         bits = np.random.Philox(key=self._key, counter=start * self._counts_per_row)
         words: npt.NDArray[np.uint64] = bits.random_raw(count * padded).reshape(count, padded)[:, : self._width]
         # The 53 high bits make the draw. numpy's own `random` does the same, but only raw words are promised to stay.
-        draws: Floats = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+        words >>= np.uint64(11)
+        draws: Floats = words.astype(np.float64)
+        draws *= 2.0**-53
         return draws
 
 

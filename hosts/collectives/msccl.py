@@ -1,0 +1,705 @@
+"""Schedules as MSCCL's XML, which msccl-tools writes and MSCCL runs (Cowan et al., "MSCCLang: Microsoft Collective
+Communication Language", ASPLOS 2023), and back.
+
+A GPU has threadblocks, each with at most one GPU that it sends to and one that it receives from, and with steps that
+it carries out one after another: s sends, r receives, rrc receives and adds, rcs, rrs and rrcs send on what they have
+received, cpy copies and re adds within the GPU, nop does nothing. A step names the chunks of its GPU's buffers: i
+(input), o (output), s (scratch). It waits for the step `deps` of the threadblock `depid` of its GPU.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+from hosts.collectives.kinds import contents
+from hosts.collectives.operations import Operation, in_order
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
+from hosts.collectives.text_file import check_size
+
+KINDS = {
+    "allgather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "reducescatter": "reducescatter",
+    "allreduce": "allreduce",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+"""The kind of collective of each that a file may name as its `coll`."""
+
+MOST_CHANNELS = 64
+_MOST_STEPS, _MOST_CHUNKS = 200_000, 200_000
+_SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrcs")
+_TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
+
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+Chunk = tuple[str, int]
+"""A buffer (i, o, s) and an index in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where chunks of the input and of the output are in the one buffer that a GPU has in a schedule.
+
+    Input and output are the same bytes, the input of an allgather in the place of the GPU's own block, as in MSCCL's
+    collectives that are `inplace`; only of an alltoall they are two halves. `slots` are those of one GPU; scratch comes
+    behind them.
+    """
+
+    kind: str
+    gpus: int
+    slots: int
+
+    @property
+    def block(self) -> int:
+        """The slots of a block."""
+        return self.slots // (2 * self.gpus if self.kind == "alltoall" else self.gpus)
+
+    def slot(self, gpu: int, chunk: Chunk) -> int | None:
+        """The slot of a chunk of a GPU, None where there is none."""
+        buffer, index = chunk
+        if buffer == "s":
+            return self.slots + index
+        own, half = gpu * self.block, self.slots // 2
+        begin, count = 0, self.slots
+        if self.kind == "alltoall":
+            begin, count = half if buffer == "o" else 0, half
+        elif (self.kind in ("allgather", "gather") and buffer == "i") or (
+            self.kind in ("reducescatter", "scatter") and buffer == "o"
+        ):
+            begin, count = own, self.block
+        return begin + index if 0 <= index < count else None
+
+    def chunk(self, slot: int) -> Chunk:
+        """The chunk that a slot is written as."""
+        if slot >= self.slots:
+            return "s", slot - self.slots
+        if self.kind == "alltoall":
+            half = self.slots // 2
+            return ("i", slot) if slot < half else ("o", slot - half)
+        return ("o" if self.kind in ("allgather", "gather") else "i"), slot
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
+    """The schedule of a kind of collective as XML, with the rank `placement[p]` at place p.
+
+    Every flow is a threadblock that sends and one that receives. A message whose slots are not in one run is a step a
+    run, of which all but the first say `continues`: `read` makes one message of them again. Raises ScheduleError for a
+    schedule that computes or sends messages without slots, and where `placement` is not all ranks once.
+    """
+    if sorted(placement) != list(range(schedule.places)):
+        raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
+    if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
+        raise ScheduleError(f"{kind} as MSCCL's XML: allowed are collectives, which send slots and compute nothing")
+    layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
+    placed = canonical(_placed(schedule, layout, placement))
+    flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
+    blocks: dict[tuple[int, str, Flow], _Threadblock] = {}  # by GPU, type and flow
+    for gpu in range(layout.gpus):
+        own = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
+        own += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
+        blocks |= {key: _Threadblock(number=number) for number, key in enumerate(own)}
+    received: list[tuple[_Threadblock, int]] = []  # the last step of each transfer
+    for transfer in placed.transfers:
+        flow = flows[transfer.flow]
+        here, there = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
+        waits = [received[one] for one in transfer.after]
+        for block, step in waits[1:]:
+            here.add("nop", ("i", -1), ("o", -1), 0, waits=(block, step))
+        for number, (src, dst, count) in enumerate(_runs(transfer.slots, layout)):
+            first = waits[0] if waits and number == 0 else None
+            here.add("s", src, dst, count, waits=first, continues=number > 0)
+            kind_of = ("rrc", dst) if transfer.adds else ("r", src)
+            there.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
+        received.append((there, len(there.steps) - 1))
+    return _xml(layout, blocks, scratch=schedule.scratch)
+
+
+@dataclass(kw_only=True)
+class _Threadblock:
+    number: int
+    steps: list[dict[str, str]] = field(default_factory=list)
+
+    def add(
+        self,
+        kind: str,
+        src: Chunk,
+        dst: Chunk,
+        count: int,
+        *,
+        waits: "tuple[_Threadblock, int] | None" = None,
+        continues: bool = False,
+    ) -> None:
+        """Add a step; what it waits for is told so."""
+        step = {
+            "s": len(self.steps),
+            "type": kind,
+            "srcbuf": src[0],
+            "srcoff": src[1],
+            "dstbuf": dst[0],
+            "dstoff": dst[1],
+            "cnt": count,
+            "depid": -1 if waits is None else waits[0].number,
+            "deps": -1 if waits is None else waits[1],
+            "hasdep": 0,
+        } | ({"continues": 1} if continues else {})
+        if waits is not None:
+            waits[0].steps[waits[1]]["hasdep"] = "1"
+        self.steps.append({name: str(value) for name, value in step.items()})
+
+
+def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock], *, scratch: int) -> str:
+    slots = layout.slots // 2 if layout.kind == "alltoall" else layout.slots
+    chunks = {
+        buffer: slots if any(layout.chunk(slot)[0] == buffer for slot in range(layout.slots)) else 0 for buffer in "io"
+    }
+    algo = ElementTree.Element(
+        "algo",
+        {
+            "name": f"longhaul_{layout.kind}",
+            "proto": "Simple",
+            "nchannels": str(1 + max(flow.channel for _, _, flow in blocks)),
+            "nchunksperloop": str(slots),
+            "ngpus": str(layout.gpus),
+            "coll": next(name for name, kind in KINDS.items() if kind == layout.kind),
+            "inplace": "0" if layout.kind == "alltoall" else "1",
+        },
+    )
+    for gpu in range(layout.gpus):
+        sizes = {"i_chunks": chunks["i"], "o_chunks": chunks["o"], "s_chunks": scratch}
+        at = ElementTree.SubElement(algo, "gpu", {"id": str(gpu)} | {name: str(size) for name, size in sizes.items()})
+        own = [(kind, flow, block) for (where, kind, flow), block in blocks.items() if where == gpu]
+        for kind, flow, block in own:
+            ends = {"send": flow.dst if kind == "s" else -1, "recv": flow.src if kind == "r" else -1}
+            _threadblock(at, block, ends | {"chan": flow.channel})
+        if layout.kind == "alltoall":  # its own block
+            block = _Threadblock(number=len(own))
+            block.add("cpy", ("i", gpu * layout.block), ("o", gpu * layout.block), layout.block)
+            _threadblock(at, block, {"send": -1, "recv": -1, "chan": 0})
+    ElementTree.indent(algo)
+    return ElementTree.tostring(algo, encoding="unicode") + "\n"
+
+
+def _threadblock(at: ElementTree.Element, block: _Threadblock, ends: Mapping[str, int]) -> None:
+    attributes = {"id": str(block.number)} | {name: str(end) for name, end in ends.items()}
+    element = ElementTree.SubElement(at, "tb", attributes)
+    for step in block.steps:
+        ElementTree.SubElement(element, "step", step)
+
+
+def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Schedule:
+    """The schedule with ranks as places; the blocks that belong to a place go to where its rank's are."""
+
+    def moved(slot: int) -> int:
+        if layout.kind in ("allreduce", "broadcast", "reduce") or slot >= layout.slots:
+            return slot
+        block, rest = divmod(slot, layout.block)
+        half, place = divmod(block, layout.gpus)
+        return (half * layout.gpus + placement[place]) * layout.block + rest
+
+    flows = tuple(
+        Flow(placement[flow.src], placement[flow.dst], flow.channel)
+        for flow in schedule.flows
+        if isinstance(flow, Flow)
+    )
+    transfers = tuple(
+        replace(transfer, slots=tuple((moved(a), moved(b)) for a, b in transfer.slots))
+        for transfer in schedule.transfers
+    )
+    return replace(schedule, flows=flows, transfers=transfers)
+
+
+def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Chunk, Chunk, int]]:
+    """The pairs of slots as runs of chunks: where each begins at the sender, at the receiver, and how many they are."""
+    begin = 0
+    chunks = [(layout.chunk(a), layout.chunk(b)) for a, b in slots]
+    for index in range(1, len(chunks) + 1):
+        (src, dst), count = chunks[begin], index - begin
+        if index == len(chunks) or chunks[index] != ((src[0], src[1] + count), (dst[0], dst[1] + count)):
+            yield src, dst, count
+            begin = index
+
+
+def canonical(schedule: Schedule) -> Schedule:
+    """The same schedule with its flows sorted, and its transfers by how many come before them and then by flow.
+
+    The order of transfers on different flows means nothing, and a file has none.
+    """
+    flows = sorted(schedule.flows, key=lambda flow: (isinstance(flow, Stream), flow))
+    number = {flow: index for index, flow in enumerate(flows)}
+    level: list[int] = []
+    last: dict[int, int] = {}
+    for transfer in schedule.transfers:
+        level.append(1 + max([*(level[one] for one in transfer.after), last.get(transfer.flow, 0)]))
+        last[transfer.flow] = level[-1]
+    server = [number[schedule.flows[transfer.flow]] for transfer in schedule.transfers]
+    order = sorted(range(len(level)), key=lambda index: (level[index], server[index]))
+    new = {index: at for at, index in enumerate(order)}
+    transfers = tuple(
+        replace(
+            schedule.transfers[index],
+            flow=server[index],
+            after=tuple(sorted(new[one] for one in schedule.transfers[index].after)),
+        )
+        for index in order
+    )
+    return replace(schedule, flows=tuple(flows), transfers=transfers)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step as it is in the file; `runs` are the chunks that it reads and writes here, (first, first, how many)."""
+
+    line: int
+    kind: str
+    runs: list[tuple[Chunk, Chunk, int]]
+    waits: tuple[int, int] | None
+
+    @property
+    def read(self) -> list[Chunk]:
+        """The chunks that it reads."""
+        return [(src[0], src[1] + number) for src, _, count in self.runs for number in range(count)]
+
+    @property
+    def written(self) -> list[Chunk]:
+        """The chunks that it writes."""
+        return [(dst[0], dst[1] + number) for _, dst, count in self.runs for number in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """A threadblock as it is in the file; steps by their number, those that continue one before being that one."""
+
+    line: int
+    send: int
+    recv: int
+    channel: int
+    steps: list[_Step] = field(default_factory=list)
+
+
+def read(path: Path, content: str) -> tuple[str, Schedule]:
+    """The kind of collective and the schedule in a file's text: GPU g is place g, the root 0.
+
+    A channel stays one. Copies and sums within a GPU take no time: what is received into scratch and then copied or
+    added to a chunk is received or added there, and a copy is another name for what it is of. What is received into
+    scratch and sent on has a slot of its own. The outcome is proven.
+
+    Raises ScheduleError, one sentence that begins with the file, for what is not such a program, is too large, has
+    a document type, deadlocks, sends what is not received, needs a sum within a GPU of which no part has just been
+    received, or does not do its collective.
+    """
+    program = _Parser(path).parse(content)
+    listed = _Listed(path, program)
+    order = in_order(listed.operations)
+    messages, scratch = _Walk(program.layout, listed).walked(order.events)
+    slots = program.layout.slots + scratch
+    check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
+    found = Schedule(
+        places=program.layout.gpus,
+        slots=slots,
+        scratch=scratch,
+        flows=order.servers,
+        transfers=tuple(
+            Transfer(flow=server, slots=messages[index].slots, adds=messages[index].adds[0], after=after)
+            for index, server, after in zip(order.tasks, order.server, order.after, strict=True)
+        ),
+    )
+    found = canonical(found)
+    try:
+        prove(found, *contents(program.layout.kind, places=found.places, slots=slots, scratch=scratch))
+    except ScheduleError as error:
+        raise ScheduleError(
+            f"{path}: read as messages, which are copied or added as they arrive, it does not do its "
+            f"{program.layout.kind}: {error}"
+        ) from None
+    return program.layout.kind, found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Program:
+    layout: Layout
+    gpus: list[dict[int, _Block]]
+
+
+class _Number(Protocol):
+    """The whole number that an attribute is, or a default where there is none."""
+
+    def __call__(self, key: str, default: int | None = None) -> int: ...
+
+
+class _Parser:
+    """Reads the elements algo, gpu, tb and step, each within the one before; no entities and nothing from elsewhere."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: list[str] = []
+        self._expat = expat.ParserCreate()
+        self._expat.StartElementHandler = self._begin
+        self._expat.EndElementHandler = lambda _: self._open.pop()
+        self._expat.StartDoctypeDeclHandler = self._doctype
+        self._steps = self._chunks = 0
+        self.gpus: dict[int, dict[int, _Block]] = {}
+        self._blocks: dict[int, _Block] = {}
+        self._block: _Block | None = None
+        self.kind, self.most_gpus, self.chunks = "", 0, 0
+
+    def parse(self, content: str) -> _Program:
+        """The program; raises ScheduleError."""
+        try:
+            self._expat.Parse(content, True)
+        except expat.ExpatError as error:
+            raise ScheduleError(
+                f"{self._path}, line {error.lineno:,}: it is not XML: {expat.ErrorString(error.code)}"
+            ) from None
+        if sorted(self.gpus) != list(range(self.most_gpus)):
+            raise ScheduleError(
+                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}: allowed are those from 0 "
+                "on, each once"
+            )
+        slots = self.chunks * (2 if self.kind == "alltoall" else 1)
+        check_size(self._path, gpus=self.most_gpus, slots=slots, tasks=1)
+        by_block = self.kind not in ("allreduce", "broadcast", "reduce")
+        if by_block and self.chunks % self.most_gpus:
+            raise ScheduleError(
+                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} by {self.most_gpus} GPUs: allowed is a "
+                "multiple of the GPUs"
+            )
+        layout = Layout(kind=self.kind, gpus=self.most_gpus, slots=slots)
+        return _Program(layout=layout, gpus=[self.gpus[gpu] for gpu in range(self.most_gpus)])
+
+    def error(self, sentence: str) -> ScheduleError:
+        """The error on the line that is being read."""
+        return ScheduleError(f"{self._path}, line {self._expat.CurrentLineNumber:,}: {sentence}")
+
+    def _doctype(self, *_: object) -> None:
+        raise self.error("it has a document type: allowed is XML without one, and so without entities of its own")
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        levels = ("algo", "gpu", "tb", "step")
+        if len(self._open) >= len(levels) or name != levels[len(self._open)]:
+            raise self.error(
+                f"the element {name[:80]!r} is not allowed here: allowed are {', '.join(levels)}, each in the other"
+            )
+        self._open.append(name)
+
+        def number(key: str, default: int | None = None) -> int:
+            value = attributes.get(key, str(default))
+            if not _NUMBER.fullmatch(value):
+                raise self.error(f"{key} of {name} is {value[:80]!r}: allowed is a whole number")
+            return int(value)
+
+        {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[name](attributes, number)
+
+    def _algo(self, attributes: Mapping[str, str], number: "_Number") -> None:
+        collective = attributes.get("coll", "")
+        if collective not in KINDS:
+            raise self.error(f"coll is {collective[:80]!r}: allowed are {', '.join(KINDS)}")
+        self.kind, self.most_gpus, self.chunks = KINDS[collective], number("ngpus"), number("nchunksperloop")
+        if self.chunks < 1:
+            raise self.error(f"nchunksperloop is {self.chunks}: allowed is 1 or more")
+        if self.kind == "alltoall" and number("inplace", 0):
+            raise self.error("alltoall with inplace 1: allowed is 0, as a block would be overwritten before it is sent")
+
+    def _gpu(self, _: Mapping[str, str], number: "_Number") -> None:
+        gpu = number("id")
+        if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
+            raise self.error(f"the gpu {gpu}: allowed are those below ngpus {self.most_gpus}, each once")
+        self._blocks = self.gpus[gpu] = {}
+        self._number_of_gpu = gpu
+
+    def _tb(self, _: Mapping[str, str], number: "_Number") -> None:
+        one, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
+        peers = [peer for peer in (send, recv) if peer != -1]
+        if one in self._blocks or not all(0 <= p < self.most_gpus and p != self._number_of_gpu for p in peers):
+            raise self.error(
+                f"the threadblock {one} with send {send} and recv {recv}: allowed are a number once in its GPU, and "
+                f"other GPUs below {self.most_gpus}, or -1"
+            )
+        if not 0 <= channel < MOST_CHANNELS:
+            raise self.error(f"chan is {channel}: allowed is 0 to {MOST_CHANNELS - 1}")
+        self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
+        self._blocks[one] = self._block
+
+    def _step(self, attributes: Mapping[str, str], number: "_Number") -> None:
+        assert self._block is not None
+        kind, steps = attributes.get("type", ""), self._block.steps
+        if kind not in _TYPES or number("s") != len(steps):
+            raise self.error(
+                f"the step {number('s')} of the type {kind[:80]!r}: allowed are steps in order from 0 of the types "
+                f"{', '.join(_TYPES)}"
+            )
+        if (kind in _SENDS and self._block.send < 0) or (kind in _RECEIVES and self._block.recv < 0):
+            raise self.error(f"a step {kind} in a threadblock without that peer: allowed is one with send or recv")
+        count = number("cnt", 1)
+        src, dst = ((attributes.get(f"{end}buf", ""), number(f"{end}off", -1)) for end in ("src", "dst"))
+        if kind != "nop" and not (count >= 1 and {src[0], dst[0]} <= {*"ios"} and min(src[1], dst[1]) >= 0):
+            raise self.error(
+                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}: allowed are 1 or more of the "
+                "buffers i, o and s"
+            )
+        self._steps += 1
+        self._chunks += count
+        if self._steps > _MOST_STEPS or self._chunks > _MOST_CHUNKS:
+            raise self.error(
+                f"it has more steps or chunks than so far: allowed are {_MOST_STEPS:,} with {_MOST_CHUNKS:,}"
+            )
+        waits = (number("depid", -1), number("deps", -1))
+        step = _Step(
+            line=self._expat.CurrentLineNumber,
+            kind=kind,
+            runs=[] if kind == "nop" else [(src, dst, count)],
+            waits=None if waits[1] < 0 else waits,
+        )
+        if number("continues", 0):
+            before = steps[-1] if steps else None
+            if before is None or before.kind != kind or kind not in ("s", "r", "rrc") or step.waits is not None:
+                raise self.error(
+                    f"a step {kind} continues: allowed is one of s, r and rrc behind another, without deps"
+                )
+            before.runs.extend(step.runs)
+            step = before
+        steps.append(step)
+
+
+class _Listed:
+    """The operations of a program; of each `at` is the GPU and the step that it is (a part of)."""
+
+    def __init__(self, path: Path, program: _Program) -> None:
+        self._path = path
+        self.operations: list[Operation] = []
+        self.at: list[tuple[int, _Step]] = []
+        self._sends: dict[Flow, list[int]] = {}
+        self._receives: dict[Flow, list[int]] = {}
+        self._last_of: dict[tuple[int, int, int], int] = {}  # of a step, by GPU, threadblock and number
+        self._waiting: list[tuple[int, int, tuple[int, int]]] = []  # operation, GPU, and what it waits for
+        for gpu, blocks in enumerate(program.gpus):
+            for number, block in blocks.items():
+                self._block(gpu, number, block)
+        self._wait()
+        self._match()
+
+    def _block(self, gpu: int, number: int, block: _Block) -> None:
+        """List a threadblock's operations: of a step a receive, a send, both, or one that takes no time."""
+        out, into = Flow(gpu, block.send, block.channel), Flow(block.recv, gpu, block.channel)
+        for flows, flow, peer in ((self._sends, out, block.send), (self._receives, into, block.recv)):
+            if peer >= 0 and flow in flows:
+                raise ScheduleError(
+                    f"{self._path}, line {block.line:,}: a second threadblock from GPU {flow.src} to {flow.dst} on "
+                    f"channel {flow.channel}: allowed is one at each end"
+                )
+            flows[flow] = []
+        before: int | None = None
+        pending = list[tuple[int, int]]()
+        for place, step in enumerate(block.steps):
+            if place == 0 or step is not block.steps[place - 1]:
+                first = len(self.operations)
+                pending += [] if step.waits is None else [step.waits]
+                if step.kind in _RECEIVES:
+                    before = self._add(gpu, step, into, before)
+                    self._receives[into].append(before)
+                if step.kind in _SENDS:
+                    received = [] if step.kind == "s" or before is None else [before]
+                    before = self._add(gpu, step, out, before)
+                    self._sends[out].append(before)
+                    self.operations[before].waits_for += received
+                if len(self.operations) == first:
+                    before = self._add(gpu, step, None, before)
+                self._waiting += [(first, gpu, wait) for wait in pending]
+                if step.kind != "nop":  # further dependencies of a step are those of nops before it
+                    pending = []
+            self._last_of[gpu, number, place] = len(self.operations) - 1
+
+    def _add(self, gpu: int, step: _Step, server: Flow | None, before: int | None) -> int:
+        where = f"{self._path}, line {step.line:,}"
+        requires = [] if before is None else [before]
+        self.operations.append(Operation(where=where, what=f"a step {step.kind}", server=server, requires=requires))
+        self.at.append((gpu, step))
+        return len(self.operations) - 1
+
+    def _wait(self) -> None:
+        for index, gpu, (number, place) in self._waiting:
+            one, found = self.operations[index], self._last_of.get((gpu, number, place))
+            if found is None:
+                raise ScheduleError(
+                    f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU: "
+                    "allowed are those that are"
+                )
+            one.requires.append(found)
+            if self.at[found][1].kind in ("r", "rrc"):
+                one.waits_for.append(found)
+
+    def _match(self) -> None:
+        """Give every receive its send: a connection delivers in order."""
+        for flow in {**self._sends, **self._receives}:
+            there, here = self._sends.get(flow, []), self._receives.get(flow, [])
+            for send, receive in zip(there, here, strict=False):
+                sent, taken = (len(self.at[one][1].written) for one in (send, receive))
+                if sent != taken:
+                    raise ScheduleError(
+                        f"{self.operations[receive].where}: {taken} chunks are received of the {sent} that GPU "
+                        f"{flow.src} sends on {self.operations[send].where.rpartition(', ')[2]}: allowed are as many"
+                    )
+                self.operations[receive].message = send
+            if len(there) != len(here):
+                more, other = (there, "received") if len(there) > len(here) else (here, "sent")
+                one = self.operations[more[min(len(there), len(here))]]
+                raise ScheduleError(
+                    f"{one.where}: {one.what} between GPUs {flow.src} and {flow.dst} on channel {flow.channel} is not "
+                    f"{other} at the other end: allowed is one at each end"
+                )
+
+
+@dataclass(kw_only=True)
+class _Message:
+    """The slots of a message: what is known of where each chunk ends up so far."""
+
+    source: list[int] = field(default_factory=list)
+    target: list[int | None] = field(default_factory=list)
+    adds: list[bool] = field(default_factory=list)
+
+    @property
+    def slots(self) -> tuple[tuple[int, int], ...]:
+        """The pairs of slots, once all are known."""
+        return tuple((a, b) for a, b in zip(self.source, self.target, strict=True) if b is not None)
+
+
+@dataclass(kw_only=True)
+class _Sum:
+    """What has been received into scratch, of which it is not known yet where it belongs, or the slot where it is."""
+
+    parts: list[tuple[_Message, int]]
+    slot: int | None = None
+
+    def settle(self, slot: int, *, adds: bool) -> None:
+        """Let the parts arrive at a slot, the first as a copy unless it `adds` to what is there."""
+        for number, (message, place) in enumerate(self.parts):
+            message.target[place], message.adds[place] = slot, adds or number > 0
+        self.slot = slot
+
+
+class _Walk:
+    """Carries steps out on names in place of bytes: a chunk is a slot, or a sum that has none yet."""
+
+    def __init__(self, layout: Layout, listed: _Listed) -> None:
+        self._layout, self._listed = layout, listed
+        self._names: dict[tuple[int, Chunk], int | _Sum] = {}
+        self._messages: dict[int, _Message] = {}  # by the operation that sends
+
+    def walked(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
+        """The messages by the operation that sends them, and how many slots of scratch they use.
+
+        Raises ScheduleError for what messages cannot express.
+        """
+        for index, is_done in events:
+            one, (gpu, step) = self._listed.operations[index], self._listed.at[index]
+            if one.message is not None:
+                if is_done:
+                    self._receive(gpu, step, one)
+            elif is_done or step.kind == "nop":
+                continue
+            elif one.server is not None:
+                source = [self._sent(gpu, chunk, one) for chunk in (step.read if step.kind == "s" else step.written)]
+                count = len(source)
+                self._messages[index] = _Message(source=source, target=[None] * count, adds=[False] * count)
+            else:
+                for src, dst in zip(step.read, step.written, strict=True):
+                    (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, one)
+        used = set[int]()
+        for index, message in self._messages.items():
+            if None in message.target or len(set(message.adds)) > 1:
+                what = "is received into scratch and not used" if None in message.target else "is in part added"
+                raise ScheduleError(
+                    f"{self._listed.operations[index].where}: what it sends {what}: allowed is a message of which all "
+                    "is copied, or all added"
+                )
+            used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
+        # The scratch that is used is numbered without gaps.
+        new = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
+        for message in self._messages.values():
+            message.source = [new.get(slot, slot) for slot in message.source]
+            message.target = [slot if slot is None else new.get(slot, slot) for slot in message.target]
+        return self._messages, len(used)
+
+    def _receive(self, gpu: int, step: _Step, one: Operation) -> None:
+        assert one.message is not None
+        message = self._messages[one.message]
+        for place, chunk in enumerate(step.written):
+            if step.kind in ("r", "rcs"):
+                held = self._names[gpu, chunk] = _Sum(parts=[(message, place)])
+                if chunk[0] != "s":
+                    held.settle(self._slot(gpu, chunk, one), adds=False)
+                continue
+            there = self._held(gpu, chunk, one)
+            if isinstance(there, int):
+                message.target[place], message.adds[place] = there, True
+            else:
+                there.parts.append((message, place))
+
+    def _copy(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
+        held = self._held(gpu, src, one)
+        if isinstance(held, _Sum) and dst[0] != "s":
+            held.settle(self._slot(gpu, dst, one), adds=False)
+        self._names[gpu, dst] = held
+
+    def _add(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
+        """Add one chunk to another: what one of the two has received is added there instead."""
+        there, here = self._held(gpu, dst, one), self._held(gpu, src, one)
+        if isinstance(here, _Sum):
+            if isinstance(there, _Sum):
+                there.parts += here.parts
+            else:
+                here.settle(there, adds=True)
+        elif isinstance(there, _Sum):
+            there.settle(here, adds=True)
+        else:
+            raise ScheduleError(
+                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already: "
+                "allowed are sums of which one part has just been received into scratch"
+            )
+        self._names.pop((gpu, src), None)
+
+    def _held(self, gpu: int, chunk: Chunk, one: Operation) -> int | _Sum:
+        """What a chunk stands for: a slot, or what has none yet."""
+        found = self._names.get((gpu, chunk))
+        if found is None and chunk[0] != "s":
+            found = self._layout.slot(gpu, chunk)
+        if isinstance(found, _Sum) and found.slot is not None:
+            return found.slot
+        if found is None:
+            raise ScheduleError(
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here: allowed are the chunks of its "
+                "input and output, and scratch that has been written"
+            )
+        return found
+
+    def _slot(self, gpu: int, chunk: Chunk, one: Operation) -> int:
+        """The slot that a chunk has."""
+        found = self._layout.slot(gpu, chunk)
+        if found is None:
+            raise ScheduleError(
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer: allowed are the chunks of its "
+                "input and output"
+            )
+        return found
+
+    def _sent(self, gpu: int, chunk: Chunk, one: Operation) -> int:
+        """The slot in which a chunk is that is sent: what is in scratch has one from now on."""
+        found = self._held(gpu, chunk, one)
+        if isinstance(found, _Sum):
+            found.settle(self._slot(gpu, chunk, one), adds=False)
+            assert found.slot is not None
+            return found.slot
+        return found

@@ -1,0 +1,25 @@
+"""The schedule of a configuration as a file that other tools read."""
+
+from dataclasses import replace
+
+from hosts.collectives import goal, msccl
+from hosts.collectives.schedule import ScheduleError
+from scenarios.engines.prediction import planned
+from scenarios.spec.scenario import Scenario
+
+
+def exported(scenario: Scenario, form: str) -> str:
+    """The schedule of the first collective in the first mode, as goal or msccl, ranks where the mode has them.
+
+    Sizes in GOAL are bytes; MSCCL's chunks have none. Raises ScheduleError for a scenario of several configurations,
+    for messages as MSCCL's XML, and for a placement that is not planned.
+    """
+    settings = scenario.settings()
+    if len(settings) > 1:
+        raise ScheduleError(f"the sweep of {scenario.name} has {len(settings)} configurations: allowed is one")
+    setting, mode = settings[0], settings[0].run.modes[0]
+    workload, first = setting.workload, replace(setting, collective=replace(setting.collective, count=1))
+    placement = [int(rank) for rank in planned(first, mode).placement[0]]
+    if form == "msccl":
+        return msccl.text(workload.schedule, kind=workload.kind, placement=placement)
+    return goal.text(workload.schedule, placement=placement, slot_bytes=workload.slot_bytes)

@@ -1,0 +1,266 @@
+"""Figures of any collective: what they say of schedules, of critical paths and of sizes, against what is stored."""
+
+import csv
+import itertools
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.figures.__main__ import draw, main
+from analysis.report import __main__ as report
+from tests.analysis.test_results import OLD
+from tests.fakes.stored import write_run
+
+EQUAL = {  # 10 GB/s everywhere
+    "conditions.intra_rate": "80 Gbit/s",
+    "conditions.wan_rate": "80 Gbit/s",
+    "conditions.intra_delay": "1 us",
+    "conditions.wan_delay": "1 us",
+}
+MODES = {"run.modes": ["base", "joint"]}
+
+
+def data(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "figures" / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def stored(folder: Path, name: str = "collectives") -> pd.DataFrame:
+    return pq.read_table(folder / f"{name}.parquet").to_pandas()
+
+
+def words(folder: Path) -> str:
+    """All words of all figures."""
+    return "\n".join(" ".join(ET.parse(path).getroot().itertext()) for path in (folder / "figures").glob("*.svg"))
+
+
+KINDS = {
+    "a ring": {},
+    "a ring's sums": {"collective.kind": "allreduce", "collective.channels": 2},
+    "halving-doubling": {"collective.kind": "reducescatter", "collective.algorithm": "halving-doubling"},
+    "a chain": {"collective.kind": "broadcast", "collective.algorithm": "chain", "collective.pieces": 5},
+    "a tree": {"collective.kind": "reduce", "collective.algorithm": "double-tree", "collective.pieces": 3},
+    "sites": {"collective.kind": "allreduce", "collective.algorithm": "hierarchical", "fabric.gpus": [3, 5]},
+    "direct": {"collective.kind": "alltoall", "fabric.gpus": 6},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def run(request, tmp_path_factory) -> Path:
+    """A reported run of a collective, measured in base and joint."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    write_run(folder, overrides={"fabric.gpus": 4} | MODES | request.param, modelled=12, emulated=2)
+    report.write(folder)
+    return folder
+
+
+def follows(late: dict[str, str], early: dict[str, str]) -> bool:
+    """Whether a transfer begins where and when another has arrived, or has left the same flow."""
+    begins_s, arrives_s = float(late["leaves_s"]), float(early["end_s"])
+    ends = [(move["src"], move["dst"], move.get("channel")) for move in (late, early)]
+    waited = early["dst"] == late["src"] and abs(begins_s - arrives_s) < 3e-9  # stored in ns
+    return waited or (ends[0] == ends[1] and abs(begins_s - (arrives_s - float(early["delay_s"]))) < 3e-9)
+
+
+def test_a_critical_path_leads_from_the_start_to_the_end_without_a_gap(run):
+    rows = stored(run).query("engine == 'emulation' and collective == 0").set_index("mode")
+    trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
+    for place, mode in enumerate(("base", "joint"), 1):
+        moves = [row for row in data(run, "paper-timeline") if row["mode"] == mode]
+        path = sorted((row for row in moves if row["critical"] == "True"), key=lambda row: float(row["end_s"]))
+        last_s = max(float(row["end_s"]) for row in moves)
+        assert float(path[0]["leaves_s"]) == 0 and float(path[-1]["end_s"]) == last_s
+        assert all(follows(late, early) for early, late in itertools.pairwise(path))
+        events = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == place]
+        assert sum(event["args"]["critical"] for event in events) == len(path)
+        spent = trace["otherData"]["critical_path_s"][mode]
+        assert sum(sum(cost.values()) for cost in spent.values()) == pytest.approx(last_s, rel=1e-12)
+        assert last_s == pytest.approx(rows.predicted_s[mode], abs=2e-9)
+
+
+def test_a_timeline_holds_every_transfer_as_measured(run):
+    table = stored(run, "transfers").query("collective == 0")
+    for mode, here in table.groupby("mode"):
+        moves = [row for row in data(run, "paper-timeline") if row["mode"] == mode]
+        assert len(moves) == len(here)
+        drawn = sorted((int(m["step"]), m["src"], m["dst"], float(m["start_s"]), float(m["end_s"])) for m in moves)
+        measured = zip(*(here[name] for name in ("step", "src", "dst", "start_s", "end_s")), strict=True)
+        assert drawn == sorted((step, f"g{src}", f"g{dst}", *times) for step, src, dst, *times in measured)
+        if "transfer" in moves[0]:  # in program order, of which the table is
+            blocks = {int(m["transfer"]): m["block"] for m in moves}
+            assert [blocks[i] or "-1" for i in range(len(here))] == [str(chunk) for chunk in here.chunk]
+
+
+def test_what_is_not_an_allgather_is_not_called_one_nor_its_messages_chunks(run):
+    kind = json.loads((run / "settings.json").read_text())[0]["values"]["collective.kind"]
+    page = (run / "report.html").read_text()
+    page = re.sub(r"base64,[^\"]*|<pre>.*?</pre>|<style>.*?</style>", "", page, flags=re.DOTALL)
+    for text in (words(run), page):
+        found = {name for name in ("AllGather", "chunk", "ring edge") if re.search(rf"\b{name}s?\b", text)}
+        assert found == ({"AllGather", "chunk", "ring edge"} if kind == "allgather" else set())
+
+
+def test_the_fabrics_data_say_which_flows_take_a_link(run):
+    timeline = data(run, "paper-timeline")
+    for mode in ("base", "joint"):
+        via: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
+        for move in timeline:
+            if move["mode"] == mode:
+                for hop in itertools.pairwise(move["via"].split(">")):
+                    via[hop].add((move["src"], move["dst"], move.get("channel", "")))
+        for link in data(run, "paper-fabric"):
+            if link["mode"] == mode:
+                flows = link["edge" if "edge" in link else "flows"].split()
+                assert len(flows) == len(via[link["src"], link["dst"]])
+
+
+def test_equal_links_give_a_pipelined_chain_its_closed_form(tmp_path):
+    """Hop h of piece p begins after h hops and p pieces, and the last piece crosses all of them."""
+    pieces, size = 4, 40_000_000
+    chain = {"collective.kind": "broadcast", "collective.algorithm": "chain", "collective.pieces": pieces}
+    overrides = EQUAL | {"fabric.gpus": 4, "run.modes": ["base"], "collective.size": f"{size} B"} | chain
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=3, engines=("model",))
+    draw(run)
+    piece_s = size / pieces / 10e9
+    delays_s = [1e-6, 3e-6, 1e-6]  # the second hop crosses the WAN: into it, over it and out of it
+    moves = data(run, "paper-timeline")
+    assert len(moves) == 3 * pieces
+    seen: dict[str, int] = defaultdict(int)
+    for move in sorted(moves, key=lambda move: int(move["transfer"])):
+        hop, piece = int(move["src"][1:]), seen[move["src"]]
+        seen[move["src"]] += 1
+        begins_s = (hop + piece) * piece_s + sum(delays_s[:hop])
+        assert float(move["leaves_s"]) == pytest.approx(begins_s, rel=1e-12)
+        assert float(move["end_s"]) == pytest.approx(begins_s + piece_s + delays_s[hop], rel=1e-12)
+        assert int(move["bytes"]) == size / pieces
+    spent = json.loads((run / "figures" / "paper-timeline.json").read_text())["otherData"]["critical_path_s"]["base"]
+    assert sum(cost["delay_s"] for cost in spent.values()) == pytest.approx(5e-6)
+    assert sum(cost["sending_s"] for cost in spent.values()) == pytest.approx((2 + pieces) * piece_s)
+
+
+def test_of_many_flows_those_of_the_critical_path_are_drawn_and_the_caption_counts_the_others(tmp_path):
+    overrides = {"fabric.gpus": 16, "collective.kind": "alltoall"} | MODES
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=3, engines=("model",))
+    draw(run)
+    svg = (run / "figures" / "paper-timeline.svg").read_text()
+    assert "176 of 240 rows are left out" in svg
+    labels = re.findall(r"(g\d+) → (g\d+)", svg)
+    moves = data(run, "paper-timeline")
+    assert len(moves) == 2 * 240  # the data have all
+    critical = {(move["src"], move["dst"]) for move in moves if move["critical"] == "True"}
+    assert critical <= {*labels} and 64 <= len({*labels}) < 2 * 70
+
+
+def by_hand(tmp_path: Path, schedule: dict[str, object], *, completion_s: float, paths: list[int]) -> Path:
+    """A run over equal links with this schedule in place of its own, and this time of every collective."""
+    overrides = EQUAL | {"fabric.gpus": 4, "run.modes": ["base"]}
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=2, engines=("model",))
+    settings = json.loads((run / "settings.json").read_text())
+    settings[0]["values"]["collective.kind"] = "messages"
+    settings[0]["schedule"] = schedule
+    (run / "settings.json").write_text(json.dumps(settings))
+    table = pq.read_table(run / "collectives.parquet")
+    for name, value in (("completion_s", completion_s), ("predicted_s", completion_s), ("paths", paths)):
+        place = table.schema.get_field_index(name)
+        field = table.schema.field(name)
+        table = table.set_column(place, field, pa.array([value] * len(table), field.type))
+    pq.write_table(table, run / "collectives.parquet")
+    return run
+
+
+SCHEDULE = {
+    "algorithm": "file",
+    "slot_bytes": 10_000_000,
+    "flows": [[0, 1, 0], [1, 0], [1, 2, 0]],
+    "transfers": [[0, 1, [], -1], [1, 0.25, [0], -1], [2, 2, [1], -1]],
+}
+
+
+def test_a_computation_has_a_row_of_its_own_and_its_gpu_what_it_cost(tmp_path):
+    """10 MB to g1 take 1 ms and a delay; g1 computes for 250 ms; 20 MB go over the WAN to g2."""
+    run = by_hand(tmp_path, SCHEDULE, completion_s=0.253004, paths=[-1, -1, 0])
+    draw(run)
+    first, second, third = data(run, "paper-timeline")
+    assert [float(first["end_s"]), float(second["end_s"]), float(third["end_s"])] == pytest.approx(
+        [0.001001, 0.251001, 0.253004]
+    )
+    assert (second["via"], second["rate_bps"], second["bytes"]) == ("g1", "", "")
+    trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
+    spent = trace["otherData"]["critical_path_s"]["base"]
+    assert next(iter(spent)) == "g1" and spent["g1"]["sending_s"] == pytest.approx(0.25)
+    assert "g1 computes" in words(run)
+    assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"] == [
+        "message",
+        "computation",
+        "message",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"transfers": [[3, 1, [], -1]]},
+        {"transfers": [[0, 1, [0], -1]]},
+        {"transfers": [[0, -1, [], -1]]},
+        {"transfers": [[0, 1, [], 4]]},
+        {"transfers": []},
+        {"transfers": 7},
+        {"flows": [[0, 4, 0], [1, 0], [1, 2, 0]]},
+        {"flows": [[0]]},
+        {"algorithm": None},
+    ],
+)
+def test_a_damaged_schedule_is_one_sentence(tmp_path, capsys, change):
+    run = by_hand(tmp_path, SCHEDULE | change, completion_s=0.253004, paths=[-1, -1, 0])
+    assert main([str(run)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "setting 0 of its settings.json" in err and len(err.splitlines()) == 1
+
+
+def test_a_run_without_schedules_is_drawn_as_the_ring_allgathers_that_it_has(tmp_path):
+    run = shutil.copytree(OLD, tmp_path / "old")
+    assert "schedule" not in json.loads((run / "settings.json").read_text())[0]
+    draw(run)
+    here = stored(run, "transfers").query("collective == 0")
+    drawn = [
+        (int(row["step"]), row["src"], row["dst"], int(row["chunk"]), float(row["start_s"]), float(row["end_s"]))
+        for row in data(run, "paper-timeline")
+    ]
+    measured = zip(*(here[name] for name in ("step", "src", "dst", "chunk", "start_s", "end_s")), strict=True)
+    assert sorted(drawn) == sorted((step, f"g{src}", f"g{dst}", *rest) for step, src, dst, *rest in measured)
+    assert "a chunk on its way over a ring edge" in words(run)
+
+
+def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_path):
+    sweep = {"sweep.collective.algorithm": ["ring", "direct"], "sweep.collective.size": ["1 MB", "64 MB"]}
+    overrides = {"fabric.gpus": 4, "collective.kind": "allreduce"} | MODES | sweep
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=70, emulated=3)
+    draw(run)
+    rows = stored(run).query("engine == 'emulation'")
+    found = {
+        (row["algorithm"], row["mode"], int(row["size_bytes"])): float(row["busbw_bytes_per_s"])
+        for row in data(run, "paper-busbw")
+    }
+    means = rows.groupby(["collective.algorithm", "mode", "collective.size"]).completion_s.mean()
+    assert found == pytest.approx({key: 2 * 3 / 4 * key[2] / mean for key, mean in means.items()})
+    text = words(run)
+    assert all(part in text for part in ("AllReduce", "algorithm direct", "size", "64 MB", "3 AllReduces"))
+    times = {(row["collective.algorithm"], row["size_bytes"]) for row in data(run, "paper")}
+    assert times == {(name, size) for name in ("ring", "direct") for size in ("1000000", "64000000")}
+
+
+def test_kinds_are_compared_by_name_and_counted_as_collectives(tmp_path):
+    overrides = {"fabric.gpus": 4, "sweep.collective.kind": ["allgather", "reduce"]} | MODES
+    run = write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",))
+    draw(run)
+    svg = (run / "figures" / "paper.svg").read_text()
+    assert all(part in svg for part in ("AllGather", "Reduce", "10 collectives", "blocks of 8 MB"))
+    assert not list((run / "figures").glob("*busbw*"))

@@ -1,0 +1,148 @@
+"""A scenario's schedule from a file and into one, and a file that changes before a run goes on."""
+
+import pytest
+
+from analysis.statistics.bandwidth import busbw_factor
+from hosts.collectives import files
+from hosts.collectives.kinds import ALGORITHMS
+from hosts.collectives.schedule import Flow
+from scenarios.engines.prediction import planned
+from scenarios.experiment import command
+from scenarios.experiment.place import Place
+from scenarios.experiment.run_directory import RunDirectory, recorded
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import load_scenario
+from tests.conftest import PROJECT
+
+DATA = PROJECT / "tests" / "data"
+
+
+def scenario(tmp_path, text, *, gpus=8):
+    path = tmp_path / "a.toml"
+    run = "" if "[run]" in text else '[run]\nmodes = ["base"]\n'
+    path.write_text(f"[fabric]\ngpus = {gpus}\n{run}[collective]\ncount = 3\n{text}")
+    return load_scenario(str(path))
+
+
+def test_a_file_beside_the_scenario_is_its_schedule(tmp_path):
+    (tmp_path / "it.goal").write_bytes((DATA / "goal/allreduce_ring_calc.goal").read_bytes())
+    found = scenario(tmp_path, 'kind = "messages"\nschedule = "it.goal"', gpus=4).workload
+    assert (found.kind, found.algorithm, found.slot_bytes) == ("messages", "it.goal", 1)
+    assert found.largest_message_bytes == 100_000  # an allreduce of 400,000 bytes in 4 parts
+    assert found.holds == [[]] * 4
+
+
+def test_at_a_rate_scale_every_message_is_smaller_and_a_computation_as_long(tmp_path):
+    found = scenario(
+        tmp_path,
+        f'kind = "messages"\nschedule = "{DATA / "goal/allreduce_ring_calc.goal"}"\n'
+        '[run]\nmodes = ["base"]\nclock = "wall"\nrate_scale = "1/1000"',
+        gpus=4,
+    )
+    for whole, carried in zip(found.workload.schedule.transfers, found.carried.schedule.transfers, strict=True):
+        is_flow = isinstance(found.workload.schedule.flows[whole.flow], Flow)
+        assert carried.size == (100 if is_flow else whole.size)
+    assert {round(whole.size, 9) for whole in found.workload.schedule.transfers} == {100_000, 5e-6, 0}  # and joins
+
+
+def test_a_message_of_less_than_a_byte_at_the_rate_scale_is_a_sentence(tmp_path):
+    file = DATA / "goal/allreduce_ring_calc.goal"
+    with pytest.raises(ScenarioError, match=r"a chunk of 100000 B at the rate scale 1/1000000 is less than a byte"):
+        scenario(
+            tmp_path,
+            f'kind = "messages"\nschedule = "{file}"\n'
+            '[run]\nmodes = ["base"]\nclock = "wall"\nrate_scale = "1/1000000"',
+            gpus=4,
+        )
+
+
+@pytest.mark.parametrize(
+    ("size", "slot_bytes"),
+    # Of an allreduce the whole buffer, here of 4 slots; a block is a fourth of it; rounded up to whole words of sums.
+    [('size = "1 MB"', 250_000), ('chunk = "1 MB"', 1_000_000), ('size = "999999 B"', 250_000)],
+)
+def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_bytes):
+    file = DATA / "msccl/allreduce_hierarchical.xml"
+    found = scenario(tmp_path, f'kind = "allreduce"\nschedule = "{file}"\n{size}', gpus=4).workload
+    assert found.slot_bytes == slot_bytes and found.unit_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "words"),
+    [
+        ('kind = "messages"', 8, "allowed is one as collective.schedule"),
+        ('kind = "messages"\nschedule = "none.goal"', 8, r"none\.goal: it cannot be read: No such file"),
+        ('kind = "messages"\nschedule = "GOAL"', 6, "allowed are the kind messages and 8 GPUs"),
+        ('schedule = "GOAL"', 8, "asked for as allgather between 8: allowed are the kind messages"),
+        ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "beside an algorithm, channels or pieces"),
+        ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "beside an algorithm, channels or pieces"),
+        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed are the sizes that its messages have"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
+    with pytest.raises(ScenarioError, match=words) as refused:
+        scenario(tmp_path, text.replace("GOAL", str(DATA / "goal/allreduce_ring.goal")), gpus=gpus)
+    (sentence,) = refused.value.mistakes
+    assert f"collective.{'schedule' if 'schedule' in text else 'kind'}: " in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize("form", ["goal", "msccl"])
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_what_is_exported_is_read_again(tmp_path, kind, form):
+    for algorithm in ALGORITHMS[kind]:
+        keys = [f"collective.kind={kind}", f"collective.algorithm={algorithm}", "collective.chunk=1 MB"]
+        asked = [word for key in keys for word in ("--set", key)]
+        out = tmp_path / f"{algorithm}.{form}"
+        assert command.run(["paper", "--modes", "base", *asked, "--export", form, str(out)]) == 0
+        found = files.read(out, kind=kind if form == "msccl" else "messages", gpus=8)
+        if form == "msccl":
+            continue
+        # What the busiest rank has to send or receive of a buffer is at least what nccl-tests counts.
+        sent = received = [0.0] * 8
+        for flow, transfer in found.sends():
+            sent = [total + transfer.size * (rank == flow.src) for rank, total in enumerate(sent)]
+            received = [total + transfer.size * (rank == flow.dst) for rank, total in enumerate(received)]
+        size = 1_000_000 * (1 if kind in ("broadcast", "reduce") else 8)
+        assert max(*sent, *received) >= size * busbw_factor(kind, 8)
+
+
+def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
+    out = tmp_path / "a.goal"
+    arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
+    assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
+    (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).settings()
+    ring = [int(rank) for rank in planned(setting, "joint").ring[0]]
+    assert ring != list(range(6))
+    flows = files.read(out, kind="messages", gpus=6).flows
+    assert {(flow.src, flow.dst) for flow in flows if isinstance(flow, Flow)} == {
+        (ring[place], ring[(place + 1) % 6]) for place in range(6)
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--export", "xml", "a"], "is not a format: allowed is goal or msccl"),
+        (["--export", "goal", "a", "--json"], "--json is beside --export"),
+        (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations: allowed is one"),
+        (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
+        (["--export", "goal", "a", "--modes", "ccl", "--set", "collective.kind=broadcast"], "allowed are base and wan"),
+    ],
+)
+def test_an_export_that_cannot_be_is_a_sentence_and_no_file(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert command.run(["paper", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_does_not_go_on_with_a_file_that_has_changed(tmp_path):
+    file = tmp_path / "it.xml"
+    file.write_bytes((DATA / "msccl/allreduce_ring.xml").read_bytes())
+    found = scenario(tmp_path, 'kind = "allreduce"\nschedule = "it.xml"', gpus=4)
+    directory = RunDirectory.begun(Place.new(tmp_path / "run"), found, engines=["model"], command=["run.py"])
+    before = recorded(directory.path)
+    assert list(before.differences(found, None)) == []
+    file.write_bytes((DATA / "msccl/allreduce_hierarchical.xml").read_bytes())
+    (sentence,) = before.differences(found, None)
+    assert f"{file} is not what it was when the run began" in sentence
