@@ -16,6 +16,7 @@ import numpy.typing as npt
 from topologies.fabric.fabric import Fabric
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,46 +42,45 @@ class Ifb:
 def ifbs(fabric: Fabric, delays_s: Floats) -> tuple[Ifb, ...]:
     """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns.
 
-    Their names are numbered, since those of interfaces may be as long as Linux allows.
+    Their names are numbers, since those of interfaces may be as long as Linux allows. Raises ValueError where the links
+    of a site to its border routers, or from them, differ so that the way between two GPUs has no delay of its own.
     """
-    at_wan = _differ(fabric, delays_s)
+    delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
     found: dict[tuple[int | None, str, int], list[str]] = {}
-    if at_wan:
+    ends_ns = _ends_ns(fabric, delays_ns)
+    if ends_ns is None:
+        wan = np.array([link.kind == "wan" for link in fabric.links])
         port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
         for link in fabric.links:
             if link.kind == "wan":
-                found[None, port[link.dst, link.src], _ns(delays_s[link.index])] = []
-    for dst in fabric.gpus:
-        for src in fabric.gpus:
-            if src is not dst:
-                delay_ns = _ns(_end_s(fabric, delays_s, src.rank, dst.rank, at_wan=at_wan))
-                found.setdefault((dst.rank, dst.interface, delay_ns), []).append(src.ip)
+                found[None, port[link.dst, link.src], int(delays_ns[link.index])] = []
+        ends_ns = _ends_ns(fabric, np.where(wan, 0, delays_ns))
+        if ends_ns is None:
+            raise ValueError("delays that differ between border routers: allowed are links of one delay within a site")
+    for dst, column in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
+        for src, delay_ns in zip(fabric.gpus, column, strict=True):
+            found.setdefault((dst.rank, dst.interface, delay_ns), []).append(src.ip)
+    delayed = [(key, sources) for key, sources in found.items() if key[2] > 0]
     return tuple(
         Ifb(name=f"delay{number}", rank=rank, interface=interface, sources=tuple(sources), delay_ns=delay_ns)
-        for number, ((rank, interface, delay_ns), sources) in enumerate(
-            (key, sources) for key, sources in found.items() if key[2] > 0
-        )
+        for number, ((rank, interface, delay_ns), sources) in enumerate(delayed)
     )
 
 
-def _differ(fabric: Fabric, delays_s: Floats) -> bool:
-    """Whether two paths between the same sites have different delays."""
-    return any(
-        len({_ns(delays_s[list(path.links)].sum()) for path in paths}) > 1 for paths in fabric.paths_between.values()
-    )
-
-
-def _end_s(fabric: Fabric, delays_s: Floats, src: int, dst: int, *, at_wan: bool) -> float:
-    """The delay to apply at the end of the way from rank to rank; all paths between two sites have the same."""
-    paths = fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())
-    if fabric.gpus[src].site == fabric.gpus[dst].site:
-        over = fabric.edge_links(src, dst, -1)
-    elif paths:
-        over = fabric.edge_links(src, dst, paths[0].index)
-    else:  # the WAN joins the sites by way of a third one only
-        return 0.0
-    return float(sum(delays_s[link] for link in over if not (at_wan and fabric.links[link].kind == "wan")))
-
-
-def _ns(delay_s: float) -> int:
-    return round(float(delay_s) * 1e9)
+def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
+    """The delay of the way from rank to rank, [n, n] ns, 0 where there is none; None where it depends on the path."""
+    within = fabric.intra_index >= 0
+    found = np.where(within, delays_ns[fabric.intra_index], 0)
+    for (src_site, dst_site), paths in fabric.paths_between.items():
+        src, dst = (np.nonzero(fabric.gpu_sites == site)[0] for site in (src_site, dst_site))
+        over = [
+            delays_ns[fabric.to_br_index[src, path.src_br]][:, None]
+            + delays_ns[list(path.links)].sum()
+            + delays_ns[fabric.from_br_index[path.dst_br, dst]]
+            for path in paths
+        ]
+        if any((one != over[0]).any() for one in over):
+            return None
+        if over:
+            found[np.ix_(src, dst)] = over[0]
+    return found

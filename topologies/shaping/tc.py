@@ -163,10 +163,12 @@ class Delays:
         for one in ifbs:
             by_rank.setdefault(one.rank, []).append(one)
         self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
+        self._begun: list[str] = []
 
     def apply(self) -> None:
         """Make the ifbs; raises TcError where the kernel refuses one or delays by another time afterwards."""
         for pid, ifbs in self._by_pid.items():
+            self._begun.append(pid)
             try:
                 with inside(pid), contextlib.closing(RtNetlink()) as kernel:
                     self._apply(kernel, ifbs)
@@ -191,7 +193,8 @@ class Delays:
 
     def remove(self) -> None:
         """Remove the ifbs, as far as they and their hosts are still there."""
-        for pid, ifbs in self._by_pid.items():
+        for pid in self._begun:
+            ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
                 for interface in dict.fromkeys(one.interface for one in ifbs):
                     with contextlib.suppress(OSError):
@@ -209,15 +212,19 @@ def _index(interface: str) -> int:
 
 
 class DropCounter:
-    """Counts packets dropped since it was made: by a queue of this network namespace, by any interface, or by a
-    datapath that waited for Open vSwitch to decide.
+    """Counts packets dropped since it was made: by a queue, by an interface, or by a datapath that waited for Open
+    vSwitch to decide.
 
     `host_pids` are processes in the network namespaces of the hosts.
     """
 
     def __init__(self, host_pids: Sequence[int]) -> None:
         self._devices = [Path(f"/proc/{pid}/net/dev") for pid in ("self", *host_pids)]
-        self._netlink, self._datapaths = RtNetlink(), Datapaths()
+        self._kernels: dict[str, RtNetlink] = {}
+        for pid in ("self", *map(str, host_pids)):
+            with inside(pid):
+                self._kernels[pid] = RtNetlink()
+        self._datapaths = Datapaths()
         self._seen = self._read()
 
     def drops(self) -> dict[str, int]:
@@ -228,7 +235,8 @@ class DropCounter:
 
     def close(self) -> None:
         """Stop counting."""
-        self._netlink.close()
+        for kernel in self._kernels.values():
+            kernel.close()
         self._datapaths.close()
 
     def _read(self) -> Counter[str]:
@@ -237,15 +245,30 @@ class DropCounter:
             for name, columns in _DEVICE.findall(path.read_text()):
                 counts = columns.split()
                 found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
-        # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
-        roots: Counter[int] = Counter()
-        queues: Counter[int] = Counter()
-        for qdisc in self._netlink.qdiscs():
-            (roots if qdisc.parent is None else queues)[qdisc.interface] += qdisc.drops
-        for index, count in (roots | queues).items():
-            with contextlib.suppress(OSError):  # it has gone since
-                found[if_indextoname(index)] += count
+        for pid, kernel in self._kernels.items():
+            if drops := _queue_drops(kernel):
+                with contextlib.suppress(OSError), inside(pid):  # or the host has gone since
+                    found.update(_by_name(drops))
         return found
+
+
+def _queue_drops(kernel: RtNetlink) -> Counter[int]:
+    """The packets that queues have dropped, by the index of their interface."""
+    # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
+    roots: Counter[int] = Counter()
+    queues: Counter[int] = Counter()
+    for qdisc in kernel.qdiscs():
+        (roots if qdisc.parent is None else queues)[qdisc.interface] += qdisc.drops
+    return roots | queues
+
+
+def _by_name(drops: Mapping[int, int]) -> Counter[str]:
+    """The same by the name of the interface, of this thread's network namespace."""
+    found: Counter[str] = Counter()
+    for index, count in drops.items():
+        with contextlib.suppress(OSError):  # it has gone since
+            found[if_indextoname(index)] += count
+    return found
 
 
 def _tc(batch: str, *options: str) -> None:
