@@ -18,22 +18,13 @@ from topologies.units import format_size
 
 
 class Row(NamedTuple):
-    """A size of an algorithm in a mode: bytes, and bytes a second, measured or predicted.
-
-    `shares_links`: flows can share links, which the model leaves out.
-    """
+    """A size of an algorithm in a mode: bytes, and bytes a second, measured or predicted."""
 
     algorithm: str
     mode: str
     size: int
     busbw: float
     measured: bool
-    shares_links: bool
-
-    @property
-    def compared(self) -> bool:
-        """Whether the algorithm can be compared with others at this size."""
-        return self.measured or not self.shares_links
 
 
 _COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888")
@@ -55,8 +46,7 @@ def rows_of(group: Group, points: Points) -> Iterator[Row]:
             point = next((found for found in both if found is not None), None)
             if point is not None:
                 busbw = busbw_factor(one.kind, gpus) * size / float(point.completion_s.mean())
-                is_shared = bool(one.shared_links.get(mode))
-                yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation", is_shared)
+                yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation")
 
 
 def picture_of(name: str, group: Group, points: Points) -> Picture:
@@ -81,10 +71,9 @@ def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Pi
         figure.suptitle(title, fontsize="medium")
         explain(
             figure,
-            "Dashed: predicted, and flows can share links, which the model leaves out. "
             "Dotted: where the best of the others changes.",
         )
-    columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured", "shares_links")
+    columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
     data = table(dict(zip(columns, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=data)
@@ -100,7 +89,6 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
                 label=algorithm,
                 color=_COLOURS[number % len(_COLOURS)],
                 marker=_MARKERS[number % len(_MARKERS)],
-                linestyle="-" if all(row.compared for row in mine) else "--",
                 markersize=3.5,
             )
     axes.set_xscale("log")
@@ -124,13 +112,9 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def crossovers(rows: Iterable[Row]) -> list[tuple[int, tuple[str, str]]]:
-    """The sizes from which on another algorithm is the best than at the size before, and the two.
-
-    Predictions of algorithms whose flows can share links are left out.
-    """
+    """The sizes from which on another algorithm is the best than at the size before, and the two."""
     best: dict[int, tuple[float, str]] = {}
     for row in rows:
-        if row.compared:
-            best[row.size] = max(best.get(row.size, (0.0, "")), (row.busbw, row.algorithm))
+        best[row.size] = max(best.get(row.size, (0.0, "")), (row.busbw, row.algorithm))
     steps = pairwise(sorted(best))
     return [(b, (best[a][1], best[b][1])) for a, b in steps if best[a][1] != best[b][1]]

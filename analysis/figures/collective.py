@@ -6,7 +6,7 @@ again from its seed, and compared with the stored times. Drawing is left to othe
 """
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from analysis.figures.points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
+from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
@@ -224,7 +225,9 @@ def _collective(
     predicted_s, measured = float(row["predicted_s"]), transfers is not None
     try:
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
-        handed_s, seen = _measured(schedule, flows, transfers) if measured else _predicted(schedule, flows)
+        handed_s, seen = (
+            _measured(schedule, flows, transfers) if measured else _predicted(schedule, flows, conditions[0])
+        )
     except (IndexError, KeyError, ValueError):
         return None
     # If what was drawn again does not give the stored times, nothing is drawn of it.
@@ -395,9 +398,15 @@ def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tupl
     return handed_s, Times(begins_s=begins, leaves_s=ends - delays, arrives_s=ends)
 
 
-def _predicted(schedule: Schedule, flows: Sequence[Flow]) -> tuple[list[float], Times]:
-    """When each transfer begins and its times, by the timing model."""
+def _predicted(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats) -> tuple[list[float], Times]:
+    """When each transfer begins and its times, by the timing model; flows that take a link together share it."""
     alpha_s = np.array([flow.delay_s for flow in flows])
+    if max(Counter(link for flow in flows for link in flow.links).values()) > 1:
+        links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
+        for index, flow in enumerate(flows):
+            links[0, index, : len(flow.links)] = flow.links
+        shared = fluid.times(schedule.transfers, links, rates_bps[None], alpha_s[None], slot_bytes=schedule.slot_bytes)
+        return shared.begins_s[:, 0].tolist(), shared
     beta_s = np.array([8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows])
     found = times(schedule.transfers, alpha_s[:, None], beta_s[:, None])
     return found.begins_s[:, 0].tolist(), found

@@ -50,7 +50,7 @@ def write_run(
         for engine in engines:
             for mode in setting.run.modes:
                 plan = _plan(setting, mode, counts[engine])
-                points[Point(engine, place, mode)] = _rows(engine, place, setting, plan, drops, late, off)
+                points[Point(engine, place, mode)] = _rows(engine, place, setting, mode, plan, drops, late, off)
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
     (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
@@ -100,8 +100,11 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     )
 
 
-def _rows(engine: str, place: int, setting: Scenario, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
-    predicted_s = predicted(setting, plan)
+def _rows(
+    engine: str, place: int, setting: Scenario, mode: str, plan: Decisions, drops: int, late: bool, off: float
+) -> Rows:
+    rates_bps = conditions_of(setting).rates_bps(0, len(plan.path))
+    predicted_s = predicted(setting, mode, plan, rates_bps)
     chosen: dict[str, Any] = {
         "start": 0,
         "ring": plan.placement.astype(np.int16),
