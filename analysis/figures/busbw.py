@@ -66,12 +66,14 @@ def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Pi
         for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             _draw(axes, algorithms, [row for row in rows if row.mode == mode])
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
+            axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
         figure.suptitle(title, fontsize="medium")
         handles = [Line2D([], [], label=algorithm, **_look(number)) for number, algorithm in enumerate(algorithms)]
-        legend(figure, handles, "dotted: where the best algorithm changes")
+        changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
+        legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")
     names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
     data = table(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
@@ -94,7 +96,6 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
                 **_look(number),
             )
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     for size, (before, after) in crossovers(rows):
