@@ -5,12 +5,13 @@ It is that of the mean time, over what was measured where there is that, else ov
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, legend, panels, table
 from analysis.figures.points import Configuration, Group, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
@@ -60,23 +61,29 @@ def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Pi
     """The figure of these rows, a panel for each mode."""
     modes = list(dict.fromkeys(row.mode for row in rows))
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
-    with canvas(max(5.2, 4.2 * len(modes)), 3.6) as figure:
-        for axes, mode in zip(panels(figure, len(modes), columns=2, sharey=True), modes, strict=True):
+    columns = min(2, len(modes))
+    with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
+        for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             _draw(axes, algorithms, [row for row in rows if row.mode == mode])
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
+            axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
-            axes.legend(fontsize="x-small")
         figure.suptitle(title, fontsize="medium")
-        explain(
-            figure,
-            "Dotted: where the best of the others changes.",
-        )
-    columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
-    data = table(dict(zip(columns, row, strict=True)) for row in rows)
+        handles = [Line2D([], [], label=algorithm, **_look(number)) for number, algorithm in enumerate(algorithms)]
+        changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
+        legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")
+    names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
+    data = table(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=data)
+
+
+def _look(number: int) -> dict[str, Any]:
+    """The line and the marker of the algorithm of this number."""
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    return {"color": colour, "marker": marker, "markersize": 3.5}
 
 
 def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
@@ -86,13 +93,9 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
             axes.plot(
                 [row.size for row in mine],
                 [row.busbw / 1e9 for row in mine],
-                label=algorithm,
-                color=_COLOURS[number % len(_COLOURS)],
-                marker=_MARKERS[number % len(_MARKERS)],
-                markersize=3.5,
+                **_look(number),
             )
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     for size, (before, after) in crossovers(rows):

@@ -62,6 +62,17 @@ def completion_s(
     return _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=False)[1]
 
 
+def limits(found: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
+    """The link that set the rate of each transfer of an instance for longest, by name; of times without sharing none.
+
+    `names` are those of all links.
+    """
+    if not isinstance(found, SharedTimes):
+        return {}
+    chosen = found.bottleneck[:, instance].tolist()
+    return {transfer: names[link] for transfer, link in enumerate(chosen) if link >= 0}
+
+
 def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
     """The max-min fair rates of flows that are all served at once, and the link that limits each, [F] bit/s and index.
 

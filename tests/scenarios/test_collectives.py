@@ -37,6 +37,8 @@ def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFi
     (line,) = lines(capsys, *asked)
     assert "s0b0>s1b0" in line["shared_links"]
     assert line["predicted_s"] == pytest.approx(16 * 1e6 / 10e6, rel=1e-3)
+    assert line["bound_s"] < line["predicted_s"]
+    assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 
 
 def test_the_best_of_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
