@@ -85,4 +85,4 @@ def test_a_computation_takes_its_time_and_messages_wait_for_it(report: dict[str,
     assert found["faults"] == []
     assert begun == there and sent_back == computed
     assert computed - begun == pytest.approx(COMPUTED_S * 1e9, abs=1000)  # the VM's clock is exact
-    assert sent_there < there and sent_back < back
+    assert sent_there <= there and sent_back <= back
