@@ -89,11 +89,11 @@ class Communicator:
     """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
 
     Every collective is the `workload`. No agent may wait longer for another than `deadline_s` and all computations, by
-    the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often connections have
-    been made: a communicator that replaces another continues from its epoch, so that no connection can be mistaken for
-    one of the other's. The thread that makes a communicator must outlive it, as the agents die with that thread. Raises
-    ValueError where the workload is not one of these GPUs or too large for Linux's sockets, CollectiveError where an
-    agent cannot start.
+    the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often
+    connections have been made: a communicator that replaces another continues from its epoch, so that no connection can
+    be mistaken for one of the other's. The thread that makes a communicator must outlive it, as the agents die with
+    that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
+    CollectiveError where an agent cannot start.
     """
 
     def __init__(
