@@ -87,10 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.figure is not None:
         from analysis.figures.busbw import Row, picture
 
-        rows = [
-            Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None, bool(line.shared_links))
-            for line in lines
-        ]
+        rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
         for path in picture(kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
     return DONE

@@ -5,12 +5,13 @@ It is that of the mean time, over what was measured where there is that, else ov
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, legend, panels, table
 from analysis.figures.points import Configuration, Group, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
@@ -18,22 +19,13 @@ from topologies.units import format_size
 
 
 class Row(NamedTuple):
-    """A size of an algorithm in a mode: bytes, and bytes a second, measured or predicted.
-
-    `shares_links`: flows can share links, which the model leaves out.
-    """
+    """A size of an algorithm in a mode: bytes, and bytes a second, measured or predicted."""
 
     algorithm: str
     mode: str
     size: int
     busbw: float
     measured: bool
-    shares_links: bool
-
-    @property
-    def compared(self) -> bool:
-        """Whether the algorithm can be compared with others at this size."""
-        return self.measured or not self.shares_links
 
 
 _COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888")
@@ -55,8 +47,7 @@ def rows_of(group: Group, points: Points) -> Iterator[Row]:
             point = next((found for found in both if found is not None), None)
             if point is not None:
                 busbw = busbw_factor(one.kind, gpus) * size / float(point.completion_s.mean())
-                is_shared = bool(one.shared_links.get(mode))
-                yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation", is_shared)
+                yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation")
 
 
 def picture_of(name: str, group: Group, points: Points) -> Picture:
@@ -70,24 +61,29 @@ def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Pi
     """The figure of these rows, a panel for each mode."""
     modes = list(dict.fromkeys(row.mode for row in rows))
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
-    with canvas(max(5.2, 4.2 * len(modes)), 3.6) as figure:
-        for axes, mode in zip(panels(figure, len(modes), columns=2, sharey=True), modes, strict=True):
+    columns = min(2, len(modes))
+    with canvas(max(5.2, 4.2 * columns), 3.0 * -(-len(modes) // columns) + 0.7) as figure:
+        for axes, mode in zip(panels(figure, len(modes), columns=columns, sharey=True), modes, strict=True):
             _draw(axes, algorithms, [row for row in rows if row.mode == mode])
             how = "measured" if any(row.measured for row in rows if row.mode == mode) else "predicted"
+            axes.set_ylim(0, 1.08 * max(row.busbw for row in rows) / 1e9)
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
-            axes.legend(fontsize="x-small")
         figure.suptitle(title, fontsize="medium")
-        explain(
-            figure,
-            "Dashed: predicted, and flows can share links, which the model leaves out. "
-            "Dotted: where the best of the others changes.",
-        )
-    columns = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured", "shares_links")
-    data = table(dict(zip(columns, row, strict=True)) for row in rows)
+        handles = [Line2D([], [], label=algorithm, **_look(number)) for number, algorithm in enumerate(algorithms)]
+        changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
+        legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")
+    names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
+    data = table(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=data)
+
+
+def _look(number: int) -> dict[str, Any]:
+    """The line and the marker of the algorithm of this number."""
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    return {"color": colour, "marker": marker, "markersize": 3.5}
 
 
 def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
@@ -97,14 +93,9 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
             axes.plot(
                 [row.size for row in mine],
                 [row.busbw / 1e9 for row in mine],
-                label=algorithm,
-                color=_COLOURS[number % len(_COLOURS)],
-                marker=_MARKERS[number % len(_MARKERS)],
-                linestyle="-" if all(row.compared for row in mine) else "--",
-                markersize=3.5,
+                **_look(number),
             )
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda size, _: format_size(round(size)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     for size, (before, after) in crossovers(rows):
@@ -124,13 +115,9 @@ def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def crossovers(rows: Iterable[Row]) -> list[tuple[int, tuple[str, str]]]:
-    """The sizes from which on another algorithm is the best than at the size before, and the two.
-
-    Predictions of algorithms whose flows can share links are left out.
-    """
+    """The sizes from which on another algorithm is the best than at the size before, and the two."""
     best: dict[int, tuple[float, str]] = {}
     for row in rows:
-        if row.compared:
-            best[row.size] = max(best.get(row.size, (0.0, "")), (row.busbw, row.algorithm))
+        best[row.size] = max(best.get(row.size, (0.0, "")), (row.busbw, row.algorithm))
     steps = pairwise(sorted(best))
     return [(b, (best[a][1], best[b][1])) for a, b in steps if best[a][1] != best[b][1]]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from analysis.figures.points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
+from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
@@ -224,12 +225,19 @@ def _collective(
     predicted_s, measured = float(row["predicted_s"]), transfers is not None
     try:
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
-        handed_s, seen = _measured(schedule, flows, transfers) if measured else _predicted(schedule, flows)
+        # Times where flows share links, if they can; runs of earlier versions gave each flow links of its own.
+        ways = [True, False] if configuration.shared_links.get(mode) else [False]
+        models = [_predicted(schedule, flows, conditions[0], shares=shares) for shares in ways]
+        handed_s, seen = _measured(schedule, flows, transfers) if measured else ([], models[0])
     except (IndexError, KeyError, ValueError):
         return None
-    # If what was drawn again does not give the stored times, nothing is drawn of it.
-    if not measured and abs(seen.arrives_s.max() / predicted_s - 1) > _SAME:
-        return None
+    fitting = [model for model in models if abs(model.arrives_s.max() / predicted_s - 1) <= _SAME]
+    if not measured:
+        if not fitting:  # what was drawn again does not give the stored times
+            return None
+        seen = fitting[0]
+        handed_s = seen.begins_s[:, 0].tolist()
+    limits = fluid.limits(fitting[0], [link.name for link in configuration.fabric.links]) if fitting else {}
     path = critical_path(schedule.transfers, seen)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
@@ -268,7 +276,7 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         moves=tuple(moves),
-        costs=seconds_by_link(schedule.transfers, path, hops),
+        costs=seconds_by_link(schedule.transfers, path, hops, limits),
         rates_bps=conditions[0],
         delays_s=conditions[1],
     )
@@ -395,12 +403,16 @@ def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tupl
     return handed_s, Times(begins_s=begins, leaves_s=ends - delays, arrives_s=ends)
 
 
-def _predicted(schedule: Schedule, flows: Sequence[Flow]) -> tuple[list[float], Times]:
-    """When each transfer begins and its times, by the timing model."""
-    alpha_s = np.array([flow.delay_s for flow in flows])
-    beta_s = np.array([8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows])
-    found = times(schedule.transfers, alpha_s[:, None], beta_s[:, None])
-    return found.begins_s[:, 0].tolist(), found
+def _predicted(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, *, shares: bool) -> Times:
+    """The times of all transfers by the timing model, in which flows share links fairly or have their own."""
+    alpha_s = np.array([[flow.delay_s for flow in flows]])
+    if shares:
+        links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
+        for row, flow in zip(links[0], flows, strict=True):
+            row[: len(flow.links)] = flow.links
+        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=schedule.slot_bytes)
+    beta_s = np.array([[8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows]])
+    return times(schedule.transfers, alpha_s.T, beta_s.T)
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:

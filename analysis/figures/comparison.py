@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import SHARING, Picture, canvas, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, legend, log_ticks, table
 from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
@@ -38,11 +38,6 @@ class Estimate:
     mode: str
     summary: Summary
     gain: Interval | None
-
-    @property
-    def shares_links(self) -> bool:
-        """Whether it is predicted, and flows can share links, which the model leaves out."""
-        return self.engine == "model" and bool(self.configuration.shared_links.get(self.mode))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +79,6 @@ def picture(name: str, group: Group, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
-        if any(one.shares_links for comparison in found for one in comparison.estimates):
-            note += f"\n{SHARING}"
         legend(figure, _handles(found, lines=_is_axis(group)), note)
         figure.suptitle(group.title, fontsize="medium")
     stem = f"{name}-{group.name}" if group.name else name

@@ -25,9 +25,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from analysis.figures.style import INK, SETTINGS
 from analysis.results.writer import replaced
 
-SHARING = "Flows can share links: what is predicted gives each the whole link, and can be too short."
-"""What figures with such predictions say."""
-
 _PNG_DPI = 200
 
 

@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective import Collective, lanes
-from analysis.figures.output import SHARING, Picture, canvas, explain, table
+from analysis.figures.output import Picture, canvas, explain, table
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
 _WIDE = 0.016  # the share of the longest time above which a bar has room for one digit
@@ -90,7 +90,7 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
             "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: when all is done.",
             critical,
         ]
-    is_shared = any(not one.measured and configuration.shared_links.get(one.mode) for one in collectives)
+    is_shared = any(configuration.shared_links.get(one.mode) for one in collectives)
     numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if _has_blocks(one) else ""
     left_out = len(one.flows) - _MOST_ROWS
     return [
@@ -98,7 +98,7 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
         "Grey rows cross the WAN. Right: the rate of the slowest link on the way; the slowest in bold. "
         "Dashed: when all is done.",
         critical,
-        *([SHARING] if is_shared else []),
+        *(["Messages that meet on a link share its rate."] if is_shared else []),
         *([f"{left_out} of {len(one.flows)} rows are left out."] if left_out > 0 else []),
     ]
 

@@ -1,9 +1,10 @@
 """The timing model for any schedule in which no two flows share a link: when each transfer leaves and arrives."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -317,19 +318,28 @@ class Cost(NamedTuple):
         return self.sending_s + self.delay_s
 
 
+NO_LIMITS: Mapping[int, str] = MappingProxyType({})
+"""Where flows have links of their own."""
+
+
 def seconds_by_link(
-    transfers: Sequence[Transfer], path: Sequence[Step], hops: Sequence[Sequence[Hop]]
+    transfers: Sequence[Transfer],
+    path: Sequence[Step],
+    hops: Sequence[Sequence[Hop]],
+    limits: Mapping[int, str] = NO_LIMITS,
 ) -> dict[str, Cost]:
     """What each link adds to the seconds of a critical path, by its name, the most first; all together are its seconds.
 
-    `hops`, by flow, are the links that it takes, at least one. A message is sent at the rate of the slowest of them,
-    the first of several, so its sending is that one's; every link adds its delay where the arrival was waited for.
+    `hops`, by flow, are the links that it takes, at least one. The sending of a message is the link's that limited it:
+    where flows share links the one that `limits` names by transfer, else the slowest, of several the first. Every link
+    adds its delay where the arrival was waited for.
     """
     spent: dict[str, Cost] = {}
     for step in path:
         over = hops[transfers[step.transfer].flow]
         delays_s = [hop.delay_s if step.arrives else 0.0 for hop in over]
-        slowest = min(over, key=lambda hop: hop.rate_bps)
+        limit = limits.get(step.transfer)
+        slowest = min(over, key=lambda hop: (hop.name != limit, hop.rate_bps))
         for hop, delay_s in zip(over, delays_s, strict=True):
             sending_s = step.seconds - sum(delays_s) if hop is slowest else 0.0
             if sending_s or delay_s:

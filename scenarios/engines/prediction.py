@@ -132,7 +132,8 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     spent: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
         hops = _hops(setting, conditions, decisions, rates_bps, row)
-        for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops).items():
+        limits = fluid.limits(seen, [link.name for link in conditions.fabric.links], row)
+        for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += cost.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from analysis.model import alpha_beta, max_plus
+from analysis.model import alpha_beta, fluid, max_plus
 from analysis.model.max_plus import Hop
 from hosts.collectives.kinds import ALGORITHMS, schedule
 from hosts.collectives.schedule import Schedule, Transfer
@@ -117,6 +117,18 @@ def test_the_seconds_of_a_path_are_those_of_its_links_by_hand() -> None:
     found = max_plus.seconds_by_link(transfers, path, hops)
     assert found == {"g1": (7.0, 0.0), "c": (1.0, 2.0), "b": (2.0, 0.5), "a": (0.0, 0.25)}
     assert list(found) == ["g1", "c", "b", "a"]
+
+
+def test_a_shared_link_that_limits_a_message_has_its_seconds_although_another_is_slower() -> None:
+    """Two messages of 80 bits meet on a link of 10 bit/s: each has 5, although the first one's own link has 8."""
+    transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1)]
+    links, capacity = np.array([[[0, 1], [1, 2]]], np.int32), np.array([[8.0, 10.0, 100.0]])
+    found = fluid.times(transfers, links, capacity, np.zeros((1, 2)), slot_bytes=10)
+    path = max_plus.critical_path(transfers, found)
+    hops = [[Hop("a", 8.0, 0.0), Hop("w", 10.0, 0.0)], [Hop("w", 10.0, 0.0), Hop("b", 100.0, 0.0)]]
+    limits = fluid.limits(found, ["a", "w", "b"])
+    assert max_plus.seconds_by_link(transfers, path, hops, limits) == {"w": (pytest.approx(16.0), 0.0)}
+    assert max_plus.seconds_by_link(transfers, path, hops) == {"a": (pytest.approx(16.0), 0.0)}
 
 
 def test_a_measured_path_is_what_each_transfer_waited_for_last_and_gaps_are_the_later_ones() -> None:

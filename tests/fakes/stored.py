@@ -4,6 +4,8 @@ known share. Written as run.py writes them."""
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
-from scenarios.engines.prediction import predicted
+from scenarios.engines.prediction import predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -49,8 +51,8 @@ def write_run(
     for place, setting in enumerate(chosen.settings()):
         for engine in engines:
             for mode in setting.run.modes:
-                plan = _plan(setting, mode, counts[engine])
-                points[Point(engine, place, mode)] = _rows(engine, place, setting, plan, drops, late, off)
+                rows = _modelled if engine == "model" else partial(_measured, place, drops=drops, late=late, off=off)
+                points[Point(engine, place, mode)] = rows(setting, mode, counts[engine])
     (directory / "settings.json").write_text(json.dumps(settings))
     (directory / "scenario.toml").write_text(resolved(chosen))
     (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
@@ -100,40 +102,47 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     )
 
 
-def _rows(engine: str, place: int, setting: Scenario, plan: Decisions, drops: int, late: bool, off: float) -> Rows:
-    predicted_s = predicted(setting, plan)
-    chosen: dict[str, Any] = {
-        "start": 0,
-        "ring": plan.placement.astype(np.int16),
-        "paths": plan.path.astype(np.int16),
-        "reembedded": plan.reembedded,
-        "rerouted": plan.rerouted,
-    }
-    if engine == "model":
-        return Rows(completion_s=predicted_s, **chosen)
+def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
+    plan, rates_bps = _plan(setting, mode, count), conditions_of(setting).rates_bps(0, count)
     return Rows(
-        completion_s=predicted_s * (1 + off * np.random.default_rng(place).random(len(predicted_s))),
-        predicted_s=predicted_s,
-        drops=np.full(len(predicted_s), drops),
-        late=np.full(len(predicted_s), late),
-        transfers=_transfers(setting, plan),
-        **chosen,
+        start=0,
+        completion_s=predicted(setting, mode, plan, rates_bps),
+        ring=plan.placement.astype(np.int16),
+        paths=plan.path.astype(np.int16),
+        reembedded=plan.reembedded,
+        rerouted=plan.rerouted,
     )
 
 
-def _transfers(setting: Scenario, plan: Decisions) -> np.ndarray:
-    """The transfers of every collective in program order, one after the other as the definition of a schedule has
-    them."""
-    workload, found = setting.workload, []
+def _measured(place: int, setting: Scenario, mode: str, count: int, *, drops: int, late: bool, off: float) -> Rows:
+    rows = _modelled(setting, mode, count)
+    return replace(
+        rows,
+        completion_s=rows.completion_s * (1 + off * np.random.default_rng(place).random(count)),
+        predicted_s=rows.completion_s,
+        drops=np.full(count, drops),
+        late=np.full(count, late),
+        transfers=_transfers(setting, mode, count),
+    )
+
+
+def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
+    """The transfers of every collective in program order: where no flows share links one after the other as the
+    definition of a schedule has them, else as the model has them."""
+    workload, plan, found = setting.workload, _plan(setting, mode, count), []
+    shared = setting.shared_links(mode)
+    seen = predicted_times(setting, mode, plan, conditions_of(setting).rates_bps(0, count)) if shared else None
     for k, placement in enumerate(plan.placement.tolist()):
         free: dict[int, float] = {}
         arrived: list[float] = []
         steps: list[int] = []
-        for transfer in workload.schedule.transfers:
+        for index, transfer in enumerate(workload.schedule.transfers):
             flow = workload.schedule.flows[transfer.flow]
             handed = max((arrived[one] for one in transfer.after), default=0.0)  # to the transport, where it may wait
             leaves = max(free.get(transfer.flow, 0.0), handed)
             free[transfer.flow] = leaves + transfer.amount * plan.beta_s[k, transfer.flow]
+            if seen is not None:
+                free[transfer.flow] = seen.leaves_s[index, k]
             arrived.append(free[transfer.flow] + plan.alpha_s[k, transfer.flow])
             steps.append(1 + max((steps[one] for one in transfer.after), default=0))
             owner = workload.owner(transfer)
