@@ -2,9 +2,10 @@
 
 `python -m tests.guest.sharing CASES WAYS`: CASES is a JSON object of cases by name, each with `rates` by link (bit/s,
 others have FAST_BPS), `flows` of [source, destination, bytes, start in s], the `delays` of links within a site and of
-the WAN in s, and how many links of a way are `shared`; WAYS are the switches between the pairs of all cases, "0-4". A
-case's result is when each flow's message had arrived whole, with the label of 24 bytes behind it, in ns since the first
-start, what was dropped and the bytes sent again. Under "kernel" is what ip and tc show before, during and after it.
+the WAN in s, how many links of a way are `shared`, and whether links are `physical` ports; WAYS are the switches
+between the pairs of all cases, "0-4". A case's result is when each flow's message had arrived whole, with the label of
+24 bytes behind it, in ns since the first start, what was dropped and the bytes sent again. Under "kernel" is what ip
+and tc show before, during and after it.
 """
 
 import ctypes
@@ -26,6 +27,7 @@ from hosts.agent.transport import retransmitted_bytes, set_queued_bytes, windows
 from scenarios.vm import openvswitch
 from tests.guest.network import MSG_EOR, flows, inside, namespace, sh
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.ports import Ports
 from topologies.mininet_network import Network, netlink_of
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
@@ -127,12 +129,14 @@ def transfers(fabric: Fabric, pids: tuple[int, ...], wanted: list[list[Any]]) ->
 def shaping_of(fabric: Fabric, case: Mapping[str, Any]) -> tuple[Shaping, Floats]:
     """A case's shaping and rates."""
     index = {link.name: link.index for link in fabric.links}
-    rates = np.full(len(fabric.links), FAST_BPS)
+    if case.get("physical"):
+        index = {port.name: port.index for port in Ports(fabric).ports}
+    rates = np.full(len(index), FAST_BPS)
     for name, rate_bps in case["rates"].items():
         rates[index[name]] = rate_bps
     inner_s, wan_s = case["delays"]
     delays = np.array([wan_s if link.kind == "wan" else inner_s for link in fabric.links])
-    return Shaping(fabric=fabric, delays_s=delays, fair=True), rates
+    return Shaping(fabric=fabric, delays_s=delays, fair=True, physical=bool(case.get("physical"))), rates
 
 
 def run(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,6 +156,30 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
     assert shaping_of(fabric).ifbs == ()
 
 
+@settings(deadline=None, max_examples=40)
+@given(specs)
+def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), physical=True)
+    rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
+    index = {f"{a}>{b}": 2 * n + turned for n, c in enumerate(fabric.cables) for turned, (a, b) in _both(c.a, c.b)}
+    read = Read(shaping.structure(rates))
+    leaves = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
+    ifbs = {one.interface: one.name for one in shaping.ifbs if one.rank is None and one.delay_ns == 0}
+    for src, dst, switches, _ in ways(fabric):
+        ports = [ifbs[leaves[switches[0], src]], *(leaves[hop] for hop in pairwise((*switches, dst)))]
+        found = [read.rate[port, read.default[port]] for port in ports]
+        names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
+        assert found == [8 * wire_bytes_per_s(int(rates[index[name]])) for name in names], (src, dst, switches)
+    assert len(shaping.classes) == len(rates) and not any(read.filters.values())
+    with pytest.raises(ValueError, match=f"the fabric has {len(rates)} ports, one rate each"):
+        shaping.wanted(rates[1:])
+
+
+def _both(a: str, b: str) -> "list[tuple[int, tuple[str, str]]]":
+    return [(0, (a, b)), (1, (b, a))]
+
+
 def link_indices(fabric: Fabric, names: list[str]) -> list[int]:
     index = {link.name: link.index for link in fabric.links}
     return [index[name] for name in names]

@@ -34,6 +34,7 @@ _three: dict[str, Any] = {
     "shared": 3,
     "flows": [[0, 4, 8 * MB, 0], [0, 5, 16 * MB, 0], [1, 6, 24 * MB, 0], [2, 4, 8 * MB, 0.4e-3]],
 }
+_ports = {"g0>s0l0": 60e9, "s0b0>s1b0": 80e9, "s1l0>g4": 40e9}  # of the same three pairs of flows
 CASES: dict[str, dict[str, Any]] = {
     "alone": _one | {"flows": [[0, 1, 8 * MB, 0]]},
     "equal": _one | {"flows": [[0, 1, 8 * MB, 0]] * 3},
@@ -43,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slow second": _two | {"rates": {_first: 60e9, _second: 40e9}},
     "three links": _three | {"delays": [0.7e-6, 10e-6]},
     "three links, 1 ms": _three | {"delays": [0.7e-6, 1e-3]},
+    "three ports": _three | {"delays": [0.7e-6, 10e-6], "rates": _ports, "physical": True},
 }
 # All 8 MB take 1.6 ms at 40 Gbit/s. When each flow's bytes have been served, in ms:
 SERVED_MS: dict[str, list[float]] = {
@@ -59,6 +61,7 @@ SERVED_MS: dict[str, list[float]] = {
     # 14.5, 19.5 of 21.5 and 6.5 of 8 MB: what is left takes 0.2 ms at 60, 0.2 ms at 80 and 0.3 ms at 40.
     "three links": [3.0, 3.2, 3.2, 3.3],
     "three links, 1 ms": [3.0, 3.2, 3.2, 3.3],
+    "three ports": [3.0, 3.2, 3.2, 3.3],
 }
 
 

@@ -1,11 +1,15 @@
-"""Shaping: logical links and their conditions as HTB classes and netems, in tc's text. Pure.
+"""Shaping: links or ports and their conditions as HTB classes and netems, in tc's text. Pure.
 
-Every logical link is one HTB class on the egress port of a switch that all of the link's traffic leaves by:
+In the logical grain every logical link is one HTB class on the egress port of a switch that all of the link's traffic
+leaves by:
 
     GPU to GPU of its site    the leaf's port to the receiver, by source address
     GPU to border router      every spine's port to that border router, by source address
     border router to GPU      the border router's port to every spine, by destination address
     WAN link                  the port it leaves by, all traffic
+
+In the physical grain every direction of a cable is one class of all its traffic: on the port that sends or, where a
+GPU does, on an ifb of the port that receives.
 
 A flow passes one spine, so a link that is shaped at every spine is shaped exactly once whichever carries it. Traffic
 that matches no class of a port, and ports without classes, are infinitely fast.
@@ -38,7 +42,8 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.shaping.ifb import Ifb, ifbs
+from topologies.fabric.ports import Ports
+from topologies.shaping.ifb import Ifb, delays, nic_name, nics
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
@@ -63,7 +68,7 @@ TELLING = 100  # a delay this many times shorter than the lateness of timers is 
 
 @dataclass(frozen=True, kw_only=True)
 class HtbClass:
-    """An HTB class: the index of the link it shapes, its interface, its minor number and which traffic it takes.
+    """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
 
     `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port.
     """
@@ -92,18 +97,20 @@ class Shaping:
     """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
-    flows that share a link get equal shares of it.
+    flows that share a link get equal shares of it. With `physical` the rates are those of `Ports.ports`, and delays
+    those of ways.
     """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     late_s: float = VIRTUAL_LATE_S
     fair: bool = False
+    physical: bool = False
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """Every class, port by port."""
-        return htb_classes(self.fabric)
+        return port_classes(self.fabric) if self.physical else htb_classes(self.fabric)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
@@ -112,11 +119,11 @@ class Shaping:
 
     @cached_property
     def delays_ns(self) -> Mapping[ClassKey, int]:
-        """The delay of the netem beneath each class that has one; none has where sharing is fair.
+        """The delay of the netem beneath each class that has one; none has where ifbs delay.
 
         A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
         """
-        if self.fair:
+        if self.fair or self.physical:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
@@ -124,8 +131,9 @@ class Shaping:
 
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
-        """Where sharing is fair, the ifbs that delay packets."""
-        return ifbs(self.fabric, self.delays_s) if self.fair else ()
+        """The ifbs: of GPUs' ports in the physical grain, and those that delay, there and where sharing is fair."""
+        found = nics(self.fabric) if self.physical else ()
+        return found + delays(self.fabric, self.delays_s) if self.fair or self.physical else ()
 
     @property
     def queue(self) -> str:
@@ -135,8 +143,8 @@ class Shaping:
     def structure(self, rates_bps: Floats) -> str:
         """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
 
-        The ports must have no queueing discipline of their own, as interfaces begin. Bursts and delays are not what
-        they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
+        The ifbs must be there, and the ports must have no queueing discipline of their own, as interfaces begin. Bursts
+        and delays are not what they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
         """
         wanted = self.wanted(rates_bps)
         lines: list[str] = []
@@ -158,8 +166,11 @@ class Shaping:
 
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
-        if rates_bps.shape != (len(self.fabric.links),):
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {len(self.fabric.links)} links, one rate each")
+        count, what = len(self.fabric.links), "links"
+        if self.physical:
+            count, what = 2 * len(self.fabric.cables), "ports"
+        if rates_bps.shape != (count,):
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} {what}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         return {one.key: wire[one.link] for one in self.classes}
 
@@ -200,6 +211,16 @@ def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
             minor = len(on_port[name]) + 1
             on_port[name].append(HtbClass(link=link.index, interface=name, minor=minor, match=match))
     return tuple(one for classes in on_port.values() for one in classes)
+
+
+def port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The class of each port of `Ports`, in their order."""
+    interface = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
+    return tuple(
+        HtbClass(link=port.index, interface=interface[port.src, port.dst], minor=1, match=None)
+        for port in Ports(fabric).ports
+    )
 
 
 def wire_bytes_per_s(rate_bps: int) -> int:

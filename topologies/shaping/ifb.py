@@ -1,10 +1,15 @@
-"""Where propagation delay is applied while links are shared: behind all the shared links of a way. Pure.
+"""Ifbs: interfaces that what arrives at another one passes first. Pure.
+
+*Delays.* Where links are shared, propagation delay is applied behind all the shared links of a way.
 
 A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
 has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
 it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address; only where the delay of
 the WAN depends on the path is it applied behind the cable of each WAN link. An interface delays what arrives by an ifb:
 a filter of its ingress redirects the packets to it, its root is a netem, and they go on from there.
+
+*NICs.* What a GPU sends is shaped where its leaf receives it, in the switches' network namespace: the ifb of that port
+has the class.
 """
 
 from collections.abc import Iterator
@@ -23,7 +28,8 @@ Integers = npt.NDArray[np.int64]
 class Ifb:
     """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
 
-    `rank` is the GPU in whose network namespace both are, None for that of the switches.
+    `rank` is the GPU in whose network namespace both are, None for that of the switches. With `delay_ns` 0 it has no
+    netem, and may have classes.
     """
 
     name: str
@@ -39,7 +45,20 @@ class Ifb:
             yield f"filter add dev {self.interface} parent ffff: protocol ip prio 1 {match} {redirect}"
 
 
-def ifbs(fabric: Fabric, delays_s: Floats) -> tuple[Ifb, ...]:
+def nic_name(rank: int) -> str:
+    """The ifb that shapes what a GPU sends."""
+    return f"nic{rank}"
+
+
+def nics(fabric: Fabric) -> tuple[Ifb, ...]:
+    """The ifbs that what GPUs send passes, by rank."""
+    port = {port.peer: port.interface for s in fabric.switches if s.kind == "leaf" for port in s.ports}
+    return tuple(
+        Ifb(name=nic_name(gpu.rank), rank=None, interface=port[gpu.name], sources=(), delay_ns=0) for gpu in fabric.gpus
+    )
+
+
+def delays(fabric: Fabric, delays_s: Floats) -> tuple[Ifb, ...]:
     """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns.
 
     Their names are numbers, since those of interfaces may be as long as Linux allows. Raises ValueError where the links

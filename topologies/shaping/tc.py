@@ -50,9 +50,9 @@ class Shaper:
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
-        self._delays = Delays(shaping.ifbs, host_pids)
-        self._ports = {_index(name): name for name in shaping.interfaces}
-        self._index = {name: index for index, name in self._ports.items()}
+        self._ifbs = Ifbs(shaping.ifbs, host_pids)
+        made = {one.name for one in shaping.ifbs}
+        self._index = {name: _index(name) for name in shaping.interfaces if name not in made}
         self._netlink = RtNetlink()
         try:
             self._check_unshaped()
@@ -60,10 +60,12 @@ class Shaper:
             self._netlink.close()
             raise
         try:
+            self._ifbs.make()
+            self._index = {name: _index(name) for name in shaping.interfaces}
+            self._ports = {index: name for name, index in self._index.items()}
             _tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
-            self._delays.apply()
             self.change(rates_bps)
             self.check(rates_bps)
         except BaseException:
@@ -123,7 +125,7 @@ class Shaper:
         """Remove the shaping, as far as its ports are still there."""
         with contextlib.suppress(TcError):
             _tc(self.shaping.removal(), "-force")  # some may be gone
-        self._delays.remove()
+        self._ifbs.remove()
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -134,9 +136,10 @@ class Shaper:
 
     def _check_unshaped(self) -> None:
         """Raise TcError where a port is shaped already: that shaping is not ours to remove."""
+        ports = {index: name for name, index in self._index.items()}
         for qdisc in self._netlink.qdiscs():
-            if qdisc.interface in self._ports and qdisc.kind != "noqueue":
-                raise TcError(f"port {self._ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
+            if qdisc.interface in ports and qdisc.kind != "noqueue":
+                raise TcError(f"port {ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
         """Over netlink, as tc cuts delays to whole microseconds."""
@@ -155,8 +158,8 @@ class Shaper:
                 raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
 
 
-class Delays:
-    """The delays that ifbs apply, in the network namespaces of this process and of GPUs' hosts, by rank."""
+class Ifbs:
+    """Ifbs in the network namespaces of this process and of GPUs' hosts, given by rank."""
 
     def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
         by_rank: dict[int | None, list[Ifb]] = {}
@@ -165,34 +168,35 @@ class Delays:
         self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
         self._begun: list[str] = []
 
-    def apply(self) -> None:
-        """Make the ifbs; raises TcError where the kernel refuses one or delays by another time afterwards."""
+    def make(self) -> None:
+        """Make them; raises TcError where the kernel refuses one or delays by another time afterwards."""
         for pid, ifbs in self._by_pid.items():
             self._begun.append(pid)
             try:
                 with inside(pid), contextlib.closing(RtNetlink()) as kernel:
-                    self._apply(kernel, ifbs)
+                    self._make(kernel, ifbs)
             except OSError as error:
-                raise TcError(f"packets cannot be delayed: {error.strerror}") from None
+                raise TcError(error.strerror) from None
 
-    def _apply(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
+    def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
         for one in ifbs:
             kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
         lines = [f"qdisc add dev {name} handle ffff: ingress" for name in dict.fromkeys(one.interface for one in ifbs)]
-        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in ifbs]
+        netems = [one for one in ifbs if one.delay_ns]
+        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
         lines += [line for one in ifbs for line in one.filters()]
         _tc("".join(line + "\n" for line in lines))
-        index = {one.name: if_nametoindex(one.name) for one in ifbs}
-        netems = {(index[one.name], 0): Netem(one.delay_ns) for one in ifbs}
-        kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
+        index = {one.name: if_nametoindex(one.name) for one in netems}
+        wanted = {(index[one.name], 0): Netem(one.delay_ns) for one in netems}
+        kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
-        for one in ifbs:
+        for one in netems:
             if (found_ns := held.get(index[one.name])) != one.delay_ns:
                 where = f"{one.name}, behind {one.interface},"
                 raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
 
     def remove(self) -> None:
-        """Remove the ifbs, as far as they and their hosts are still there."""
+        """Remove them, as far as they and their hosts are still there."""
         for pid in self._begun:
             ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
