@@ -99,8 +99,8 @@ def memory_bytes(setting: Scenario) -> int:
     pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
     workload = setting.carried
     of_ranks = programs(workload, range(setting.gpus))
-    kept, in_flight = zip(*(peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)), strict=True)
-    buffers, queued = max(map(sum, kept)), max(in_flight)
+    most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
+    buffers, queued = max(sum(kept) for kept, _ in most), max(in_flight for _, in_flight in most)
     data = round(_KEPT * workload.slot_bytes * buffers + _QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
