@@ -25,6 +25,7 @@ from hosts.agent.clock import now_ns
 from hosts.agent.transport import Transport, limits
 from hosts.collectives.kinds import Workload
 from hosts.collectives.program import Move, flow_bytes, makes_sums, message_bytes, moves, programs, windows
+from hosts.collectives.schedule import Stream
 from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
@@ -87,12 +88,12 @@ class Completed:
 class Communicator:
     """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
 
-    Every collective is the `workload`. No agent may wait longer than `deadline_s` for another, by the VM's clock.
-    `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often connections have
-    been made: a communicator that replaces another continues from its epoch, so that no connection can be mistaken for
-    one of the other's. The thread that makes a communicator must outlive it, as the agents die with that thread. Raises
-    ValueError where the workload is not one of these GPUs or too large for Linux's sockets, CollectiveError where an
-    agent cannot start.
+    Every collective is the `workload`. No agent may wait longer for another than `deadline_s` and all computations, by
+    the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often
+    connections have been made: a communicator that replaces another continues from its epoch, so that no connection can
+    be mistaken for one of the other's. The thread that makes a communicator must outlive it, as the agents die with
+    that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
+    CollectiveError where an agent cannot start.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class Communicator:
             raise ValueError(
                 f"a schedule of {workload.schedule.places} places: allowed is {len(self._gpus)}, as many as GPUs"
             )
+        schedule = workload.schedule
+        deadline_s += sum(one.size for one in schedule.transfers if isinstance(schedule.flows[one.flow], Stream))
         self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
         count, window_bytes = windows(workload)
@@ -204,7 +207,7 @@ class Communicator:
             start_ns=tuple(answer["start_ns"] for answer in answers),
             sent_ns=_by_task(answers, "sent_ns"),
             arrived_ns=arrived_ns,
-            faults=tuple(sorted(faults, key=lambda fault: arrived_ns[fault.task])),
+            faults=tuple(sorted(faults, key=lambda fault: (arrived_ns[fault.task], fault.task))),
         )
 
     def retransmitted_bytes(self) -> int:

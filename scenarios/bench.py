@@ -1,7 +1,8 @@
 """How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation; workers.
 
 Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] [--jobs N]`. For the model a process
-of its own measures each mode at each size, on one core. For the emulation one VM, which has one CPU, runs each setting
+of its own measures each mode at each size, on one core; then the timing model is measured by itself, over the schedules
+of several collectives. For the emulation one VM, which has one CPU, runs each setting
 in mode joint, where everything that is done between two collectives is done; its times stand beside the time that
 copying the same bytes takes. With `--jobs N` one sweep is run by one worker and by N, in turns, from its first point to
 its last: without the tables, the figures and the report that a run ends with. Only ratios within one run say something
@@ -31,6 +32,17 @@ SEEDS = [1, 2]
 TURNS = 3
 DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
 """Collectives at a point, by the engine and by whether it is a sweep that is measured."""
+SCHEDULES = (
+    ("allgather", "ring", 1),
+    ("allreduce", "ring", 1),
+    ("allreduce", "hierarchical", 1),
+    ("allreduce", "halving-doubling", 1),
+    ("allreduce", "double-tree", 16),
+    ("alltoall", "direct", 1),
+)
+"""Kind, algorithm and pieces of the collectives that the timing model is measured with, at these sizes."""
+SCHEDULE_SIZES = (8, 16, 64)
+_AT_ONCE = 2000  # collectives that the timing model is given
 _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 
 
@@ -73,6 +85,36 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     while (took := seconds(collectives)) < _LEAST_SECONDS:
         collectives = min(int(collectives * max(2.0, 1.2 * _LEAST_SECONDS / took)), MAX_COLLECTIVES)
     return collectives / took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, float]:
+    """The transfers of a schedule over two sites, and the times of it that the model gives in a second on this core.
+
+    Delays and rates are random. Runs until a second of processor time has passed.
+    """
+    import numpy as np
+
+    from analysis.model.max_plus import Compiled
+    from hosts.collectives.kinds import schedule
+
+    found = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
+    alpha_s, beta_s = np.random.default_rng(1).random((2, _AT_ONCE, len(found.flows)))
+    compiled, done = Compiled(found.transfers), 0
+    compiled.completion_s(alpha_s.T, beta_s.T)
+    began = time.process_time()
+    while (took := time.process_time() - began) < _LEAST_SECONDS:
+        compiled.completion_s(alpha_s.T, beta_s.T)
+        done += _AT_ONCE
+    return len(found.transfers), done / took
+
+
+def _bench_schedules() -> None:
+    print(f"\n{'timing model alone':<36}{'GPUs':>5}{'transfers':>11}{'collectives/s/core':>20}")
+    for kind, algorithm, pieces in SCHEDULES:
+        name = f"{kind}, {algorithm}" + (f", {pieces} pieces" if pieces > 1 else "")
+        for gpus in SCHEDULE_SIZES:
+            transfers, rate = evaluated(kind, algorithm, pieces, gpus)
+            print(f"{name:<36}{gpus:>5}{transfers:>11,}{rate:>20,.0f}", flush=True)
 
 
 def _bench_model(collectives: int) -> None:
@@ -156,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*measured(int(options.one[0]), options.one[1], count))
         else:
             _bench_model(count)
+            _bench_schedules()
     except (VMError, RuntimeError) as error:
         print(f"bench.py: {error}", file=sys.stderr)
         return error.status if isinstance(error, VMError) else 1

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,7 +38,7 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> lis
 
     The timeline and the fabric are those of one collective of one setting. Drawing that takes longer than two seconds
     says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
-    FigureError where there is nothing to draw in it, OSError where a file cannot be written.
+    FigureError where there is nothing to draw in it or it is not drawn, OSError where a file cannot be written.
     """
     run = open_run(directory)
     configurations = configurations_of(run)
@@ -75,36 +76,41 @@ def jobs_of(
 def drawn(jobs: Sequence[Job], run: Run, what: str) -> Iterator[tuple[Picture, list[Path]]]:
     """The pictures of these jobs and the files of each, written into the run's folder; a process for each core draws.
 
-    Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
+    They draw from the call on. Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
     """
     folder = run.path / "figures"
     folder.mkdir(exist_ok=True)
-    printed_s, quiet = time.monotonic(), True
-    for done, found in enumerate(_in_processes(jobs, folder)):
-        if found is not None:
-            yield found
-        if time.monotonic() - printed_s > _QUIET_S:
-            printed_s, quiet = time.monotonic(), False
-            print(f"{what}: {done + 1} of {len(jobs)} drawn", file=sys.stderr, flush=True)
-    if not quiet:
-        print(f"{what}: {len(jobs)} of {len(jobs)} drawn", file=sys.stderr, flush=True)
+    return _told(_in_processes(jobs, folder), len(jobs), what)
 
 
 _Drawn = tuple[Picture, list[Path]] | None
+
+
+def _told(pictures: Iterator[_Drawn], count: int, what: str) -> Iterator[tuple[Picture, list[Path]]]:
+    printed_s, quiet = time.monotonic(), True
+    try:
+        for done, found in enumerate(pictures, start=1):
+            if found is not None:
+                yield found
+            if time.monotonic() - printed_s > _QUIET_S:
+                printed_s, quiet = time.monotonic(), False
+                print(f"{what}: {done} of {count} drawn", file=sys.stderr, flush=True)
+    except BrokenProcessPool:
+        raise FigureError("a process ended before it had drawn (killed, or the machine is out of memory)") from None
+    if not quiet:
+        print(f"{what}: {count} of {count} drawn", file=sys.stderr, flush=True)
 
 
 def _in_processes(jobs: Sequence[Job], folder: Path) -> Iterator[_Drawn]:
     """What each job draws and the files of it, in their order."""
     processes = min(len(os.sched_getaffinity(0)), len(jobs))
     if processes < 2:
-        yield from (_drawn(job, folder) for job in jobs)
-        return
+        return (_drawn(job, folder) for job in jobs)
     # Forked processes have the jobs, with the run's rows, from the beginning; only their numbers are sent.
     pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_begin, initargs=(jobs, folder, os.getpid()))
-    try:
-        yield from pool.map(_numbered, range(len(jobs)))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    pictures = pool.map(_numbered, range(len(jobs)))
+    pool.shutdown(wait=False)  # once all are drawn
+    return pictures
 
 
 _work: tuple[Sequence[Job], Path]  # of a process that draws

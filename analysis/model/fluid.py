@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from analysis.model import fluid_kernel
 
 Links = npt.NDArray[np.int32]
+
+_PLAIN: tuple[Literal["C"], Literal["W"]] = ("C", "W")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
     `links` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an
     infinite rate and the bottleneck -1.
     """
-    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
+    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
     if (links.ndim, capacity_bps.ndim) != (2, 1):
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
     _check(links, capacity_bps)
@@ -98,8 +100,9 @@ def _run(
     keeps_rows: bool,
 ) -> "tuple[fluid_kernel.Rows, Floats]":
     """The rows, [K, T], or that of the last instance alone, [1, T]; and the completion times, [K]."""
-    links, capacity_bps = np.ascontiguousarray(links, np.int32), np.ascontiguousarray(capacity_bps, np.float64)
-    delay_s = np.ascontiguousarray(delay_s, np.float64)
+    # Compiled once for writable arrays; others would be a type of their own.
+    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
+    delay_s = np.require(delay_s, np.float64, _PLAIN)
     shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
         [len(shape) for shape in shapes] != [3, 2, 2]
@@ -170,3 +173,8 @@ def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program
         waiting_at=np.cumsum([0, *map(len, waiting)], dtype=np.int32),
         waiting=np.array([index for those in waiting for index in those], np.int32),
     )
+
+
+if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
+    completion_s([], np.zeros((1, 0, 0), np.int32), np.zeros((1, 0)), np.zeros((1, 0)), slot_bytes=1.0)
+    fair_rates(np.zeros((0, 0), np.int32), np.zeros(0))

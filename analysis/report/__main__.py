@@ -15,7 +15,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,21 @@ def write(directory: str | Path, run: Run | None = None) -> Path:
     run = run or open_run(directory)
     configurations = configurations_of(run)
     points = points_of(run, configurations)
-    pictures = [picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report")]
+    pictures = (picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report"))
     return written(run.path / REPORT, report(run, configurations, points, pictures).encode())
 
 
-def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Sequence[Picture]) -> str:
+def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Iterable[Picture]) -> str:
     """The page of a run with these points and figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(Path(__file__).parent)
     page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
     every = list(points.values())
-    shown, left_out = _figures(pictures)
     orders, paper = _orders(every)
+    summary = [_line(point, points) for point in every]
+    rows = [_download(point, rows_a_point(every)) for point in every]
+    shown, left_out = _figures(pictures)  # which are being drawn meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
         answer=answer(_contests(every)),
@@ -81,13 +83,13 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         pictures=shown,
         left_out=left_out,
         most_figures=MOST_FIGURES,
-        summary=[_line(point, points) for point in every],
+        summary=summary,
         most_lines=_MOST_LINES,
         orders=orders,
         paper=paper,
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
         rule=rule(every),
-        rows=[_download(point, rows_a_point(every)) for point in every],
+        rows=rows,
         scenario=run.scenario_text,
     )
 
@@ -121,7 +123,7 @@ def _contests(points: Sequence[Point]) -> list[Contest]:
     return list(found.values())
 
 
-def _figures(pictures: Sequence[Picture]) -> tuple[list[dict[str, Any]], list[str]]:
+def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[str]]:
     """The figures that the page holds, and the names of those for which it has no room."""
     from markupsafe import Markup
 

@@ -20,6 +20,9 @@ _HEADERS_BYTES = 52  # IP 20, TCP 20 and its timestamps 12
 _SIOCGIFMTU = 0x8921
 _PLENTY_PAGES = 1 << 30
 _SPARE = 5, 4  # memory that a buffer is charged for bytes queued, at most, as a fraction
+_SEGMENTS, _SEGMENT_S = 768, 0.7e-6  # of a message, and the least time of one
+_SEGMENT_MEMORY_BYTES = 700  # that a queued segment takes beside its payload
+_ROOM_BYTES = 500  # the headers that TCP leaves room for in a segment, and less than a packet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +30,15 @@ class Transport:
     """The `[transport]` settings. With `line_rate` flows start at line rate; without, as TCP does by default.
 
     `congestion_control` is the name of an algorithm that the kernel has; `slow_start_after_idle` lets TCP forget its
-    window between collectives; `mtu_bytes` is what the GPUs' interfaces must have.
+    window between collectives; `mtu_bytes` is what the GPUs' interfaces must have. `queue` is what flows wait in where
+    they share a link: "fair", each gets an equal share, or "fifo", in the order of arrival.
     """
 
     line_rate: bool = True
     congestion_control: str = "cubic"
     slow_start_after_idle: bool = False
     mtu_bytes: int = 9000
+    queue: str = "fair"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,35 @@ def limits(transport: Transport, *, flow_bytes: int) -> Limits:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """What lets flows that share links have fair shares of all of them: each has little queued on its way.
+
+    `segment_bytes` is the largest packet that TCP makes, with headers, the interface's `gso_ipv4_max_size`;
+    `queued_bytes` is what a flow may have queued at the links that it shares, as memory, `tcp_limit_output_bytes`.
+    """
+
+    segment_bytes: int
+    queued_bytes: int
+
+
+def windows_of(*, message_bytes: int, shared_links: int, fastest_bps: float, mtu_bytes: int = 9000) -> Windows:
+    """The windows for messages of this size, over at most `shared_links` links of a way that others use, too.
+
+    A segment is 1/768 of a message and takes about 0.7 us or more at the fastest link, and is 1 to 7 full packets: the
+    fewer bytes of a message wait on the way, the fairer the shares, but HTB cuts a segment's time to whole ns. Two
+    segments are queued on a way, or three where four or more links are shared: any could be the bottleneck, and must
+    not run empty.
+    """
+    full_bytes = mtu_bytes - _HEADERS_BYTES
+    wanted = message_bytes / _SEGMENTS / full_bytes, fastest_bps / 8 * _SEGMENT_S / mtu_bytes
+    packets = min(7, max(1, *(round(count) for count in wanted)))
+    segments = 2 if shared_links <= 3 else 3
+    # One segment more is sent while less than the limit is queued, so it is between the two numbers of segments.
+    queued = (segments - 0.6) * (packets * full_bytes + _SEGMENT_MEMORY_BYTES)
+    return Windows(segment_bytes=packets * full_bytes + _ROOM_BYTES, queued_bytes=round(queued))
+
+
 # --- effects, each in the network namespace of the calling process --------------------------------------------------
 
 
@@ -83,6 +117,11 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
     }
     for name, value in values.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def set_queued_bytes(queued_bytes: int) -> None:
+    """Set what a flow may have queued on its way (TCP small queues); raises OSError."""
+    Path("/proc/sys/net/ipv4/tcp_limit_output_bytes").write_text(str(queued_bytes))
 
 
 def windows(connection: socket.socket) -> tuple[int, int]:

@@ -44,10 +44,10 @@ MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
 WRONG_DATA = "delivered wrong data"
 """In a testbed's last line on stderr where it ended because a chunk had wrong bytes."""
 
-# What a VM takes, as measured with 8 to 256 GPUs: 120 MB for the system, Open vSwitch and the controller, 2.3 MB a GPU
+# What a VM takes, as measured with 8 to 256 GPUs: 120 MB for the system, Open vSwitch and the controller, 3.3 MB a GPU
 # (its host and its agent), 20 kB for each pair of GPUs of a site (its link's class and its share of every table).
 _SYSTEM_BYTES = 512 * 2**20  # with room for the kernel's cache of files and for the choice of rings
-_GPU_BYTES, _PAIR_BYTES = 2_500_000, 20_000
+_GPU_BYTES, _PAIR_BYTES = 3_500_000, 20_000
 _KEPT, _QUEUED = 1.1, 1.4  # of what agents keep and of what TCP holds, if messages arrive in the order they were sent
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and the data that an agent has multiplied
 _TRACE_SHARE = 6  # of a trace's size, for its rows while they are read

@@ -23,6 +23,7 @@ from topologies.shaping.rate_scale import EVERYTHING
 BATCH = 5000
 """Collectives of a batch: enough to make numpy's overhead small, few enough to show progress."""
 
+_AHEAD = 4  # batches that a process is given, as the results of a point take some time to be written
 _CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, which bounds the memory
 
 Floats = npt.NDArray[np.float64]
@@ -64,7 +65,7 @@ class Model:
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
         failed: set[tuple[int, str]] = set()
         with self.executors(jobs) as executors:
-            for batch, result in results(rows_of, self._batches(settings, is_stored), executors):
+            for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
                     if not isinstance(result, Lost):
                         yield Slice(setting=batch.place, mode=mode, rows=result[mode])

@@ -7,6 +7,7 @@ pipes are private, so what they unpickle comes from this process alone. A Dask c
 import ctypes
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -38,35 +39,42 @@ class Lost:
 
 
 def results(
-    function: Callable[[T], R], tasks: Iterable[T], executors: Sequence[Executor]
+    function: Callable[[T], R], tasks: Iterable[T], executors: Sequence[Executor], *, ahead: int = 1
 ) -> Generator[tuple[T, R | Lost], None, None]:
     """Every task with `function` of it, in order of completion; without executors this process computes them in turn.
 
-    Tasks are taken from the iterable as executors become free. A task that raises, or whose worker is killed, is tried
-    once more and is then Lost.
+    Tasks are taken from the iterable as executors become free; each has up to `ahead` of them, so that it need not wait
+    while a result is read. A task that raises, or whose worker is killed, is tried once more and is then Lost; a worker
+    that is killed takes all that it was given with it, so from then on each is given one at a time.
     """
     if not executors:
         for task in tasks:
             result = _attempt(function, task)
             yield task, _attempt(function, task) if isinstance(result, Lost) else result
         return
-    untried, running = iter(tasks), dict[Future[R | Lost], tuple[T, int, Executor]]()
+    untried, again = iter(tasks), deque[T]()
+    running = dict[Future[R | Lost], tuple[T, int, Executor]]()
 
-    def start(executor: Executor, task: T, tries: int = 1) -> None:
-        running[executor.submit(_attempt, function, task)] = task, tries, executor
+    def fill() -> None:
+        for depth in range(1, ahead + 1):
+            for executor in executors:
+                if sum(where is executor for *_, where in running.values()) < depth:
+                    following = [(again.popleft(), TRIES)] if again else [(task, 1) for task in islice(untried, 1)]
+                    for task, tries in following:
+                        running[executor.submit(_attempt, function, task)] = task, tries, executor
 
-    for executor, task in zip(executors, untried, strict=False):
-        start(executor, task)
+    fill()
     while running:
         for future in wait_for(running, return_when=FIRST_COMPLETED).done:
-            task, tries, executor = running.pop(future)
+            task, tries, _ = running.pop(future)
             result = _outcome(future)
-            if isinstance(result, Lost) and tries < TRIES:
-                start(executor, task, tries + 1)
-                continue
-            for following in islice(untried, 1):  # before the result is handed on, which may take its reader a while
-                start(executor, following)
-            yield task, result
+            is_over = not isinstance(result, Lost) or tries == TRIES
+            if not is_over:
+                again.append(task)
+                ahead = 1
+            fill()  # before the result is handed on, which may take its reader a while
+            if is_over:
+                yield task, result
 
 
 def _attempt(function: Callable[[T], R], task: T) -> R | Lost:

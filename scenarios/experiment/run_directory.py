@@ -210,8 +210,6 @@ class RunDirectory:
 
     def open(self) -> reader.Run:
         """What is stored, for a report; raises ResultsError."""
-        import analysis.report.__main__  # noqa: F401 - takes its time, and is needed next
-
         return reader.open_run(self.path)
 
     def report(self, stored: Callable[[], reader.Run] | None = None) -> str | None:

@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
@@ -86,22 +87,16 @@ def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Fi
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    failed: dict[Point, str] = {}
-    for engine, settings in run.parts:
-        if isinstance(engine, Emulation):
-            if run.unmeasured is not None:
-                continue
-            directory.write_conditions(settings)
-        failed |= _engine(engine, settings, directory, writer)
-    failed = {point: failed[point] for point in writer.points if point in failed}  # in the order of the run
-    wrong = [f"failed: {why}" for why in failed.values()]
-    if run.unmeasured is not None:
-        directory.log(f"nothing was measured: {run.unmeasured}")
-        failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-    writer.flush()
-    beside = ThreadPoolExecutor(1)  # reads the parts while they are put together
+    beside = ThreadPoolExecutor(1)  # for what needs not wait, in its order
     try:
+        failed = _engines(directory, run, writer, beside)
+        wrong = [f"failed: {why}" for why in failed.values()]
+        if run.unmeasured is not None:
+            directory.log(f"nothing was measured: {run.unmeasured}")
+            failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: the results, tables and figures are being made"):
+            writer.flush()
+            # The parts are read while they are put together.
             finding, opening = beside.submit(_results, directory, run), beside.submit(directory.open)
             writer.write_tables()
             results, found = finding.result()
@@ -118,10 +113,23 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     return FAILED if wrong else DONE if run.unmeasured is None else CANNOT
 
 
+def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
+    """Run the engines over the points that are not finished; returns those that failed, in order, and why."""
+    failed: dict[Point, str] = {}
+    for engine, settings in run.parts:
+        if isinstance(engine, Emulation):
+            if run.unmeasured is not None:
+                continue
+            directory.write_conditions(settings)
+        failed |= _engine(engine, settings, directory, writer, beside)
+    return {point: failed[point] for point in writer.points if point in failed}
+
+
 def _engine(
-    engine: Engine, settings: Sequence[Scenario], directory: RunDirectory, writer: Writer
+    engine: Engine, settings: Sequence[Scenario], directory: RunDirectory, writer: Writer, beside: Executor
 ) -> Mapping[Point, str]:
     """Run an engine over the points that are not finished; returns those that failed, and why."""
+    is_first = engine.name == "model"  # an emulation on the wall clock is left alone
 
     def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, setting, mode), stop)
@@ -138,6 +146,9 @@ def _engine(
         closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
+            if is_first:  # by now there are the workers, which are forks
+                beside.submit(import_module, "analysis.report.__main__")  # a second, in which this process often waits
+                is_first = False
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
                 failed[point] = item.why

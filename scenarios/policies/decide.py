@@ -6,6 +6,7 @@ same `Router`.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise, permutations
@@ -190,6 +191,22 @@ def shared_links(fabric: Fabric, workload: Workload, mode: Mode, *, detours: boo
         alike = {_without_gpu(fabric, fabric.links[link]) for link in shared}
         shared = {link.index for link in fabric.links if _without_gpu(fabric, link) in alike}
     return tuple(link.name for link in fabric.links if link.index in shared)
+
+
+def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
+    """How many of these links, by name, a flow between any two GPUs passes at most."""
+    links = [link for link in fabric.links if link.name in shared]
+    up = {link.dst for link in links if link.kind == "to_br"}
+    over = {link.index for link in links if link.kind == "wan"}
+    down = {link.src for link in links if link.kind == "from_br"}
+    router = fabric.border_routers
+    return max(
+        any(link.kind == "intra" for link in links),
+        *(
+            (router[path.src_br] in up) + len(over.intersection(path.links)) + (router[path.dst_br] in down)
+            for path in fabric.paths
+        ),
+    )
 
 
 def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:

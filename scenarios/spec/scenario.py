@@ -174,6 +174,13 @@ class Scenario:
         detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
         return shared_links(build_fabric(self.fabric), self.workload, MODES[mode], detours=detours)
 
+    def fair_links(self, mode: str) -> tuple[str, ...]:
+        """The links that the emulation's flows share fairly in a mode; none on the wall clock, nor in fifo queues.
+
+        In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
+        """
+        return () if self.run.is_real or self.transport.queue == "fifo" else self.shared_links(mode)
+
 
 class Wrong(ValueError):
     """A value that its key does not allow: a sentence with the value and what is allowed."""
@@ -328,7 +335,7 @@ _SWITCHES = Kind(
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
 )
-_CONTROL = _one_of("cubic", "reno", "bbr", "dctcp")
+_CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
 KEYS: Mapping[str, Key] = {
@@ -367,6 +374,7 @@ KEYS: Mapping[str, Key] = {
         Key("transport.line_rate", "line_rate", _TRUTH, "Whether flows start at line rate, not in slow start."),
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
         Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
+        Key("transport.queue", "queue", _QUEUE, "How flows wait where they share a link; on the wall clock in fifo."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }

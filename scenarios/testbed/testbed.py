@@ -7,7 +7,7 @@ real machines, the hosts' side chooses the ring and the controller the WAN paths
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,11 +17,12 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
+from hosts.agent.transport import set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Mode, choose_placements
+from scenarios.policies.decide import Mode, choose_placements, most_shared
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -31,9 +32,10 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
-from topologies.mininet_network import Network
+from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Shaping
+from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
@@ -113,17 +115,24 @@ class WrongDataError(CollectiveError):
 class Testbed:
     """Everything that a configuration needs, up and ready; a context manager that takes it down again.
 
-    `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long. Raises
-    the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
+    `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long.
+    `fair_links` are the links, by name, that flows may share: if there are any, flows get fair shares of every link.
+    Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
     `delays_s`, [links], are the links' delays; `placement` is the rank at each place in the next collective. After
     setting it, call `join` before the next collective, and `route` if it needs other paths.
     """
 
     def __init__(
-        self, setting: Scenario, *, platform: Platform = VIRTUAL, tell: Callable[[str], object] = lambda _: None
+        self,
+        setting: Scenario,
+        *,
+        platform: Platform = VIRTUAL,
+        tell: Callable[[str], object] = lambda _: None,
+        fair_links: Collection[str] = (),
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
+        self._fair_links = fair_links
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.delays_s
@@ -165,8 +174,10 @@ class Testbed:
 
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
-        shaping = Shaping(fabric=self.fabric, delays_s=self.delays_s, late_s=self.platform.late_s)
-        return Shaper(shaping, self.platform.scale.rates_bps(rates_bps))
+        shaping = Shaping(
+            fabric=self.fabric, delays_s=self.delays_s, late_s=self.platform.late_s, fair=bool(self._fair_links)
+        )
+        return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
 
     def _unshape(self) -> None:
         self._shaper.close()
@@ -176,6 +187,8 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
+        if self._fair_links:
+            self._set_windows()
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
@@ -184,6 +197,18 @@ class Testbed:
             lead_s=self.platform.lead_s,
             epoch=epoch,
         )
+
+    def _set_windows(self) -> None:
+        """Have the connections that are made from now on queue so little that flows get fair shares."""
+        windows = windows_of(
+            message_bytes=self.setting.carried.largest_message_bytes,
+            shared_links=most_shared(self.fabric, self._fair_links),
+            fastest_bps=self._conditions.shaped_bps(0, ()).max(),
+        )
+        for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
+            with inside(pid), closing(RtNetlink()) as netlink:
+                netlink.set_segment_bytes(gpu.interface, windows.segment_bytes)
+                set_queued_bytes(windows.queued_bytes)
 
     def seen(self) -> dict[str, object]:
         """A snapshot of the VM (`snapshot.seen`)."""

@@ -4,7 +4,9 @@ import csv
 import itertools
 import json
 import math
+import os
 import shutil
+import signal
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
@@ -207,6 +209,13 @@ def test_what_cannot_be_drawn_or_written_is_one_sentence(tmp_path, capsys, name,
     assert main([str(tmp_path / name)]) == status
     out, err = capsys.readouterr()
     assert out == "" and words in err and len(err.splitlines()) == 1
+
+
+def test_a_process_that_is_killed_while_it_draws_is_one_sentence(both, monkeypatch, capsys):
+    monkeypatch.setattr(figures.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(figures.cdf, "picture", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    assert main([str(both)]) == 1
+    assert "a process ended before it had drawn" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):

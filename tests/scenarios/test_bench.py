@@ -14,6 +14,8 @@ def test_a_sweep_the_models_rate_and_its_memory_are_measured() -> None:
     assert len(ends) == len(bench.MODES) * len(bench.SEEDS) and 0 < ends[0] <= ends[-1]
     rate, peak = bench.measured(8, "base", 100)
     assert 1e3 < rate < 1e9 and 2**24 < peak < 2**34
+    transfers, rate = bench.evaluated("allreduce", "ring", 1, 4)
+    assert transfers == 2 * 3 * 4 and 1e3 < rate < 1e9
 
 
 @pytest.mark.parametrize("arguments", [["--jobs", "2"], []])

@@ -30,9 +30,13 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
         assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 
 
-def test_flows_that_share_a_link_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = lines(capsys, "--kind", "alltoall", "--modes", "base", "--from", "1 MB", "--to", "1 MB")
-    assert line["shared_links"]
+def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates of the WAN so low that the crossings of an alltoall are all that counts: 16 messages over one link."""
+    slow = ["--set", "conditions.wan_rate=80 Mbit/s", "--set", "conditions.intra_rate=80 Gbit/s"]
+    asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *slow]
+    (line,) = lines(capsys, *asked)
+    assert "s0b0>s1b0" in line["shared_links"]
+    assert line["predicted_s"] == pytest.approx(16 * 1e6 / 10e6, rel=1e-3)
     assert line["bound_s"] < line["predicted_s"]
     assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 

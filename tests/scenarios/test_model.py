@@ -88,22 +88,30 @@ def always_dying_on_two(task):
     return task
 
 
-def over(function, tasks, jobs):
+def over(function, tasks, jobs, ahead=1):
     with processes(jobs) as executors:
-        return dict(results(function, tasks, executors))
+        return dict(results(function, tasks, executors, ahead=ahead))
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs):
-    assert over(doubled, range(20), jobs) == {task: task * 2 for task in range(20)}
-    assert over(doubled, [], jobs) == {}
-    assert over(failing_on_three, range(6), jobs) == {0: 0, 1: 1, 2: 2, 3: Lost("ValueError: no threes"), 4: 4, 5: 5}
+@pytest.mark.parametrize(("jobs", "ahead"), [(1, 1), (3, 1), (2, 3)])
+def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs, ahead):
+    assert over(doubled, range(20), jobs, ahead) == {task: task * 2 for task in range(20)}
+    assert over(doubled, [], jobs, ahead) == {}
+    assert over(failing_on_three, range(6), jobs, ahead) == {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: Lost("ValueError: no threes"),
+        4: 4,
+        5: 5,
+    }
 
 
-def test_the_task_of_a_worker_that_is_killed_is_done_again_and_given_up_the_second_time(tmp_path):
-    paths = [tmp_path / str(number) for number in range(5)]
-    assert over(dying_once, paths, jobs=2) == dict.fromkeys(paths, "done")
-    found = over(always_dying_on_two, range(8), jobs=2)
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_the_task_of_a_worker_that_is_killed_is_done_again_and_given_up_the_second_time(tmp_path, ahead):
+    paths = [tmp_path / str(number) for number in range(5 if ahead == 1 else 2)]  # no two tasks that die for a worker
+    assert over(dying_once, paths, 2, ahead) == dict.fromkeys(paths, "done")
+    found = over(always_dying_on_two, range(8), 2, ahead)
     assert "ended before its task was done" in found.pop(2).why
     assert found == {task: task for task in range(8) if task != 2}
 

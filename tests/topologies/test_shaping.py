@@ -28,8 +28,8 @@ specs = st.builds(
 )
 
 
-def shaping_of(fabric: Fabric, late_s: float = VIRTUAL_LATE_S) -> Shaping:
-    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s)
+def shaping_of(fabric: Fabric, late_s: float = VIRTUAL_LATE_S, *, fair: bool = False) -> Shaping:
+    return Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), late_s=late_s, fair=fair)
 
 
 def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
@@ -44,9 +44,15 @@ class Read:
         self.delay_us: dict[tuple[str, int], int] = defaultdict(int)
         self.filters: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
         self.default: dict[str, int] = {}
+        self.queues: dict[tuple[str, int], str] = {}
+        self.first_filter: dict[str, str] = {}
         for line in text.splitlines():
             words = line.split()
             port = words[words.index("dev") + 1]
+            if words[0] == "filter":
+                self.first_filter.setdefault(port, line)
+                if "u16" in words:
+                    continue
             if found := re.search(r"^qdisc add .* root .* htb default (\w+) ", line):
                 assert port not in self.default, f"{port} has two roots"
                 self.default[port] = int(found[1], 16)
@@ -56,10 +62,13 @@ class Read:
                 self.rate[key] = int(found[2])
             elif found := re.search(r"parent 1:(\w+) handle \w+: netem delay (\d+)us ", line):
                 self.delay_us[port, int(found[1], 16)] = int(found[2])
+                self.queues[port, int(found[1], 16)] = "netem"
             elif found := re.search(r" u32 match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
                 self.filters[port].append((found[1], found[2], int(found[3], 16)))
             else:
-                assert re.search(r"^qdisc add .* pfifo limit \d+$", line), line
+                other = re.search(r"^qdisc add dev \S+ parent 1:(\w+) (pfifo|fq .*) limit \d{7,}$", line)
+                assert other, line
+                self.queues[port, int(other[1], 16)] = other[2]
 
     def class_of(self, port: str, src: str, dst: str) -> int | None:
         """The class a packet from src to dst goes into on a port, or None."""
@@ -120,6 +129,58 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
             ("to_br", 0),
             ("from_br", 0),
         }
+
+
+@settings(deadline=None, max_examples=40)
+@given(specs)
+def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_class(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping = shaping_of(fabric, fair=True)
+    arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
+    arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
+    gpu = {one.name: one for one in fabric.gpus}
+    for src, dst, switches, links in ways(fabric):
+        wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
+        passed = {arrives[there, here] for here, there in pairwise((*switches, dst))}
+        delays = [
+            (one.rank, one.delay_ns)
+            for one in shaping.ifbs
+            if one.interface in passed and (not one.sources or gpu[src].ip in one.sources)
+        ]
+        assert sum(delay_ns for _, delay_ns in delays) == wanted_ns, (src, dst, switches)
+        assert {rank for rank, _ in delays} <= {None, gpu[dst].rank}
+        if len(switches) == 1 or (spec.wan.preset == "mesh" and len(links) == 3):
+            assert [rank for rank, _ in delays] == [gpu[dst].rank]
+    assert len({one.name for one in shaping.ifbs}) == len(shaping.ifbs)
+    assert len({(one.rank, one.interface, one.delay_ns) for one in shaping.ifbs}) == len(shaping.ifbs)
+    assert shaping_of(fabric).ifbs == ()
+
+
+def link_indices(fabric: Fabric, names: list[str]) -> list[int]:
+    index = {link.name: link.index for link in fabric.links}
+    return [index[name] for name in names]
+
+
+def test_where_sharing_is_fair_every_class_has_a_fair_queue_and_acknowledgements_have_none() -> None:
+    fabric = build_fabric(FabricSpec())
+    fair, fifo = (Read(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
+    assert fair.rate == fifo.rate and fair.filters == fifo.filters and fair.default == fifo.default
+    assert fair.queues.keys() == fifo.queues.keys() == fair.rate.keys()
+    assert {queue.split()[0] for queue in fifo.queues.values()} == {"netem"}
+    (queue,) = set(fair.queues.values())
+    assert queue.startswith("fq nopacing maxrate 30gbit ") and " quantum 9014 initial_quantum 9014 " in queue
+    assert not fair.delay_us and fair.first_filter.keys() == fair.default.keys()
+    for line in fair.first_filter.values():  # the length of IP 20 and TCP 20 with timestamps 12, in IP's second word
+        assert line.endswith(f" u32 match u16 {52:#06x} 0xffff at 2 flowid 1:0")
+
+
+def test_delays_that_no_way_has_for_itself_are_refused() -> None:
+    fabric = build_fabric(FabricSpec())
+    delays = delays_s(fabric, ConditionsSpec())
+    index = {link.name: link.index for link in fabric.links}
+    delays[index["g0>s0b0"]] = 5e-6  # over s0b1 it is less
+    with pytest.raises(ValueError, match="differ between border routers: allowed are"):
+        _ = Shaping(fabric=fabric, delays_s=delays, fair=True).ifbs
 
 
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])

@@ -21,6 +21,12 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's times that
 2. The agents make S small: the last packet of a chunk is a short one of its own.
 3. B = R x the timer's lateness. With less, the time by which a timer is late is lost for good; with more, chunks arrive
    early. In virtual time it is below a microsecond on any machine.
+
+*Fair.* Flows that share a link get equal shares by a fair queue under its class, which tells them apart by their
+sockets (each packet knows its own, in one kernel). What else that takes:
+1. fq sends up to 8 packets in the order of their arrival when it has run empty, unless it has a `maxrate`.
+2. Acknowledgements pass the shaper, or those of a flow the other way would take a share: IP packets of 52 bytes.
+3. Delays are applied behind the shared links (`ifb`), and flows have little queued (`hosts.agent.transport.Windows`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
+from topologies.shaping.ifb import Ifb, ifbs
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
@@ -45,6 +52,12 @@ VIRTUAL_LATE_S = 64e-9
 """How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
 QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
 QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+FQ = (
+    f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {MTU_BYTES + _ETHERNET_BYTES} "
+    f"initial_quantum {MTU_BYTES + _ETHERNET_BYTES} orphan_mask 4194303"
+)
+"""A fair queue as tc names it, without its limit: segments in turn, whatever their size, byte for byte alike."""
+_PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
 
 
@@ -66,7 +79,7 @@ class HtbClass:
         return self.interface, self.minor
 
     def queue(self, kind: str) -> str:
-        """The "netem" or "pfifo" beneath the class, as tc's batch text names it.
+        """The "netem", "pfifo" or FQ beneath the class, as tc's batch text names it.
 
         Only a netem has a handle that is known: the kernel does not change the kind of a queue that keeps its handle.
         """
@@ -78,12 +91,14 @@ class HtbClass:
 class Shaping:
     """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
 
-    A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early.
+    A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
+    flows that share a link get equal shares of it.
     """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     late_s: float = VIRTUAL_LATE_S
+    fair: bool = False
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -97,13 +112,25 @@ class Shaping:
 
     @cached_property
     def delays_ns(self) -> Mapping[ClassKey, int]:
-        """The delay of the netem beneath each class that has one.
+        """The delay of the netem beneath each class that has one; none has where sharing is fair.
 
         A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
         """
+        if self.fair:
+            return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
+
+    @cached_property
+    def ifbs(self) -> tuple[Ifb, ...]:
+        """Where sharing is fair, the ifbs that delay packets."""
+        return ifbs(self.fabric, self.delays_s) if self.fair else ()
+
+    @property
+    def queue(self) -> str:
+        """The queue beneath a class without a netem, as tc names it."""
+        return FQ if self.fair else "pfifo"
 
     def structure(self, rates_bps: Floats) -> str:
         """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
@@ -119,6 +146,8 @@ class Shaping:
             lines.append(
                 f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
             )
+            if self.fair:
+                lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for one in classes:
                 lines += self._class_lines(one, wanted[one.key])
         return "".join(line + "\n" for line in lines)
@@ -140,7 +169,7 @@ class Shaping:
         limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
         yield f"class add dev {one.interface} parent 1: classid 1:{one.minor:x} htb {limits}"
         ns = self.delays_ns.get(one.key, 0)
-        queue = one.queue("netem") + f" delay {ns // 1000}us" if ns else one.queue("pfifo")
+        queue = one.queue("netem") + f" delay {ns // 1000}us" if ns else one.queue(self.queue)
         yield f"qdisc add {queue} limit {QUEUE_PACKETS}"  # HTB's own would hold no more than the port's txqueuelen
         if one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"

@@ -1,4 +1,4 @@
-"""Netlink: HTB rates, netem delays, routes, neighbours and segment sizes (rtnetlink), Open vSwitch's drops (generic).
+"""Netlink: HTB rates, netem delays, ifbs, routes, neighbours and segments (rtnetlink), Open vSwitch's drops (generic).
 
 It is exact where `tc` is not: tc rounds the rates it prints to about five digits, cuts delays to whole microseconds
 and, before iproute2 6.3, has no JSON for classes. Many changes go out in one message, and the kernel answers each with
@@ -18,13 +18,16 @@ HEADER = struct.Struct("=IHHII")
 ERROR, DONE = 2, 3
 REQUEST, REQUEST_ACK, REQUEST_ECHO, REQUEST_DUMP = 0x1, 0x5, 0x9, 0x301
 REQUEST_REPLACE = 0x505  # or create, and acknowledge
+REQUEST_CREATE = 0x605  # if there is none, and acknowledge
 _ATTRIBUTE = struct.Struct("=HH")
 
-_RTM_NEWLINK, _RTM_NEWQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 16, 36, 38, 40, 42
+_RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_INFO_KIND = 16, 17, 3, 4, 18, 1
+_RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 36, 37, 38, 40, 42
 _RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 28, 1, 2, 0x80
 _RTM_NEWROUTE, _RTM_DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_INITCWND = 24, 25, 1, 4, 8, 11
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
+_IFF_UP = 1
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
@@ -32,7 +35,7 @@ _NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, lim
 _HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB also wants a table of times
 _TICK_NS = 64  # the unit of bursts in tc and the kernel: the time that they take at the class's rate
-_ROOT = 0xFFFFFFFF
+_ROOT, _INGRESS, _INGRESS_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000
 _FIRST_HANDLE = 0x10000  # of the qdisc 1:, and how far apart such handles are
 
 _NETLINK_GENERIC, _SO_RCVBUFFORCE = 16, 33  # mypy and Python have no names for these
@@ -47,7 +50,7 @@ MOST_SENT_BYTES = 1 << 17
 """The most that a batch sends at once: the kernel takes no more than its net.core.wmem_default, 208 KiB by default."""
 
 ClassId = tuple[int, int]
-"""An HTB class: the index of its interface and its minor number."""
+"""An HTB class: the index of its interface and its minor number; number 0 stands for the interface itself."""
 
 
 class Netem(NamedTuple):
@@ -134,6 +137,28 @@ class RtNetlink(_Socket):
         if code:
             raise OSError(code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(code)}")
 
+    def add_ifb(self, name: str, *, mtu_bytes: int) -> None:
+        """Make an ifb and bring it up; raises OSError where there is such an interface or the kernel has no ifb."""
+        body = _IFINFOMSG.pack(0, 0, 0, _IFF_UP, _IFF_UP)
+        body += attribute(_IFLA_IFNAME, name.encode() + b"\0") + attribute(_IFLA_MTU, struct.pack("=I", mtu_bytes))
+        body += attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, b"ifb"))
+        ((code, _),) = self._send(_RTM_NEWLINK, REQUEST_CREATE, [body])
+        if code:
+            raise OSError(code, f"the ifb {name} cannot be made: {os.strerror(code)}")
+
+    def delete_link(self, name: str) -> None:
+        """Delete an interface; raises OSError where there is none of that name."""
+        ((code, _),) = self._send(_RTM_DELLINK, REQUEST_ACK, [_IFINFOMSG.pack(0, 0, socket.if_nametoindex(name), 0, 0)])
+        if code:
+            raise OSError(code, f"{name} cannot be deleted: {os.strerror(code)}")
+
+    def delete_ingress(self, interface: str) -> None:
+        """Delete the ingress qdisc of an interface, with its filters; raises OSError where it has none."""
+        body = _TCMSG.pack(0, socket.if_nametoindex(interface), _INGRESS_HANDLE, _INGRESS, 0)
+        ((code, _),) = self._send(_RTM_DELQDISC, REQUEST_ACK, [body])
+        if code:
+            raise OSError(code, f"the ingress qdisc of {interface} cannot be deleted: {os.strerror(code)}")
+
     def set_neighbours(self, interface: str, neighbours: Sequence[tuple[str, str]]) -> None:
         """Enter permanent neighbours of an interface: (IPv4 address, MAC address) each.
 
@@ -189,7 +214,7 @@ class RtNetlink(_Socket):
         return dict(_held_rates(_tc_object(body)) for _, body in answers)
 
     def change_netems(self, netems: Mapping[ClassId, Netem], *, limit_packets: int) -> None:
-        """Set the netem MINOR+1: under each class 1:MINOR, all of which must exist.
+        """Set the netem MINOR+1: under each class 1:MINOR, or the root 1: where MINOR is 0; all must exist.
 
         Raises OSError for the first that the kernel refuses.
         """
@@ -327,7 +352,8 @@ def _htb_body(one: ClassId, rate: int, burst_ns: int, quantum_bytes: int) -> byt
 def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
     options = _NETEM_QOPT.pack(0, limit_packets, round(netem.loss * 0xFFFFFFFF), 0, 0, 0)
     options += attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", netem.delay_ns))
-    head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, _FIRST_HANDLE + one[1], 0)
+    parent = _FIRST_HANDLE + one[1] if one[1] else _ROOT
+    head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, parent, 0)
     return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)
 
 

@@ -14,8 +14,10 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
+from topologies.mininet_network import inside
 from topologies.shaping import netlink
 from topologies.shaping.classes import (
+    MTU_BYTES,
     QUANTUM_BYTES,
     QUEUE_PACKETS,
     ClassKey,
@@ -24,6 +26,7 @@ from topologies.shaping.classes import (
     class_name,
     mismatch,
 )
+from topologies.shaping.ifb import Ifb
 from topologies.shaping.netlink import Datapaths, Netem, RtNetlink
 
 Floats = npt.NDArray[np.float64]
@@ -41,11 +44,13 @@ class TcError(Exception):
 class Shaper:
     """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
 
-    Raises TcError where the kernel refuses the shaping or holds another one afterwards.
+    `host_pids` are processes in the network namespaces of the GPUs, by rank; only fair sharing needs them. Raises
+    TcError where the kernel refuses the shaping or holds another one afterwards.
     """
 
-    def __init__(self, shaping: Shaping, rates_bps: Floats) -> None:
+    def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
+        self._delays = Delays(shaping.ifbs, host_pids)
         self._ports = {_index(name): name for name in shaping.interfaces}
         self._index = {name: index for index, name in self._ports.items()}
         self._netlink = RtNetlink()
@@ -58,6 +63,7 @@ class Shaper:
             _tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
+            self._delays.apply()
             self.change(rates_bps)
             self.check(rates_bps)
         except BaseException:
@@ -108,7 +114,7 @@ class Shaper:
         """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
         delays_ns = self.shaping.delays_ns
         undelayed = [one for one in classes if one.key not in delays_ns]
-        kind = "netem" if share else "pfifo"
+        kind = "netem" if share else self.shaping.queue
         _tc("".join(f"qdisc replace {one.queue(kind)} limit {QUEUE_PACKETS}\n" for one in undelayed))
         netems = classes if share else [one for one in classes if one.key in delays_ns]
         self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
@@ -117,6 +123,7 @@ class Shaper:
         """Remove the shaping, as far as its ports are still there."""
         with contextlib.suppress(TcError):
             _tc(self.shaping.removal(), "-force")  # some may be gone
+        self._delays.remove()
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -148,6 +155,55 @@ class Shaper:
                 raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
 
 
+class Delays:
+    """The delays that ifbs apply, in the network namespaces of this process and of GPUs' hosts, by rank."""
+
+    def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
+        by_rank: dict[int | None, list[Ifb]] = {}
+        for one in ifbs:
+            by_rank.setdefault(one.rank, []).append(one)
+        self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
+        self._begun: list[str] = []
+
+    def apply(self) -> None:
+        """Make the ifbs; raises TcError where the kernel refuses one or delays by another time afterwards."""
+        for pid, ifbs in self._by_pid.items():
+            self._begun.append(pid)
+            try:
+                with inside(pid), contextlib.closing(RtNetlink()) as kernel:
+                    self._apply(kernel, ifbs)
+            except OSError as error:
+                raise TcError(f"packets cannot be delayed: {error.strerror}") from None
+
+    def _apply(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
+        for one in ifbs:
+            kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
+        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in dict.fromkeys(one.interface for one in ifbs)]
+        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in ifbs]
+        lines += [line for one in ifbs for line in one.filters()]
+        _tc("".join(line + "\n" for line in lines))
+        index = {one.name: if_nametoindex(one.name) for one in ifbs}
+        netems = {(index[one.name], 0): Netem(one.delay_ns) for one in ifbs}
+        kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
+        held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
+        for one in ifbs:
+            if (found_ns := held.get(index[one.name])) != one.delay_ns:
+                where = f"{one.name}, behind {one.interface},"
+                raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
+
+    def remove(self) -> None:
+        """Remove the ifbs, as far as they and their hosts are still there."""
+        for pid in self._begun:
+            ifbs = self._by_pid[pid]
+            with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
+                for interface in dict.fromkeys(one.interface for one in ifbs):
+                    with contextlib.suppress(OSError):
+                        kernel.delete_ingress(interface)
+                for one in ifbs:
+                    with contextlib.suppress(OSError):
+                        kernel.delete_link(one.name)
+
+
 def _index(interface: str) -> int:
     try:
         return if_nametoindex(interface)
@@ -156,15 +212,19 @@ def _index(interface: str) -> int:
 
 
 class DropCounter:
-    """Counts packets dropped since it was made: by a queue of this network namespace, by any interface, or by a
-    datapath that waited for Open vSwitch to decide.
+    """Counts packets dropped since it was made: by a queue, by an interface, or by a datapath that waited for Open
+    vSwitch to decide.
 
     `host_pids` are processes in the network namespaces of the hosts.
     """
 
     def __init__(self, host_pids: Sequence[int]) -> None:
         self._devices = [Path(f"/proc/{pid}/net/dev") for pid in ("self", *host_pids)]
-        self._netlink, self._datapaths = RtNetlink(), Datapaths()
+        self._kernels: dict[str, RtNetlink] = {}
+        for pid in ("self", *map(str, host_pids)):
+            with inside(pid):
+                self._kernels[pid] = RtNetlink()
+        self._datapaths = Datapaths()
         self._seen = self._read()
 
     def drops(self) -> dict[str, int]:
@@ -175,7 +235,8 @@ class DropCounter:
 
     def close(self) -> None:
         """Stop counting."""
-        self._netlink.close()
+        for kernel in self._kernels.values():
+            kernel.close()
         self._datapaths.close()
 
     def _read(self) -> Counter[str]:
@@ -184,15 +245,30 @@ class DropCounter:
             for name, columns in _DEVICE.findall(path.read_text()):
                 counts = columns.split()
                 found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
-        # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
-        roots: Counter[int] = Counter()
-        queues: Counter[int] = Counter()
-        for qdisc in self._netlink.qdiscs():
-            (roots if qdisc.parent is None else queues)[qdisc.interface] += qdisc.drops
-        for index, count in (roots | queues).items():
-            with contextlib.suppress(OSError):  # it has gone since
-                found[if_indextoname(index)] += count
+        for pid, kernel in self._kernels.items():
+            if drops := _queue_drops(kernel):
+                with contextlib.suppress(OSError), inside(pid):  # or the host has gone since
+                    found.update(_by_name(drops))
         return found
+
+
+def _queue_drops(kernel: RtNetlink) -> Counter[int]:
+    """The packets that queues have dropped, by the index of their interface."""
+    # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
+    roots: Counter[int] = Counter()
+    queues: Counter[int] = Counter()
+    for qdisc in kernel.qdiscs():
+        (roots if qdisc.parent is None else queues)[qdisc.interface] += qdisc.drops
+    return roots | queues
+
+
+def _by_name(drops: Mapping[int, int]) -> Counter[str]:
+    """The same by the name of the interface, of this thread's network namespace."""
+    found: Counter[str] = Counter()
+    for index, count in drops.items():
+        with contextlib.suppress(OSError):  # it has gone since
+            found[if_indextoname(index)] += count
+    return found
 
 
 def _tc(batch: str, *options: str) -> None:

@@ -1,0 +1,86 @@
+"""Where propagation delay is applied while links are shared: behind all the shared links of a way. Pure.
+
+A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
+has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
+it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address; only where the delay of
+the WAN depends on the path is it applied behind the cable of each WAN link. An interface delays what arrives by an ifb:
+a filter of its ingress redirects the packets to it, its root is a netem, and they go on from there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ifb:
+    """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
+
+    `rank` is the GPU in whose network namespace both are, None for that of the switches.
+    """
+
+    name: str
+    rank: int | None
+    interface: str
+    sources: tuple[str, ...]
+    delay_ns: int
+
+    def filters(self) -> Iterator[str]:
+        """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
+        redirect = f"action mirred egress redirect dev {self.name}"
+        for match in [f"u32 match ip src {source}/32" for source in self.sources] or ["matchall"]:
+            yield f"filter add dev {self.interface} parent ffff: protocol ip prio 1 {match} {redirect}"
+
+
+def ifbs(fabric: Fabric, delays_s: Floats) -> tuple[Ifb, ...]:
+    """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns.
+
+    Their names are numbers, since those of interfaces may be as long as Linux allows. Raises ValueError where the links
+    of a site to its border routers, or from them, differ so that the way between two GPUs has no delay of its own.
+    """
+    delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
+    found: dict[tuple[int | None, str, int], list[str]] = {}
+    ends_ns = _ends_ns(fabric, delays_ns)
+    if ends_ns is None:
+        wan = np.array([link.kind == "wan" for link in fabric.links])
+        port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+        for link in fabric.links:
+            if link.kind == "wan":
+                found[None, port[link.dst, link.src], int(delays_ns[link.index])] = []
+        ends_ns = _ends_ns(fabric, np.where(wan, 0, delays_ns))
+        if ends_ns is None:
+            raise ValueError("delays that differ between border routers: allowed are links of one delay within a site")
+    for dst, column in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
+        for src, delay_ns in zip(fabric.gpus, column, strict=True):
+            found.setdefault((dst.rank, dst.interface, delay_ns), []).append(src.ip)
+    delayed = [(key, sources) for key, sources in found.items() if key[2] > 0]
+    return tuple(
+        Ifb(name=f"delay{number}", rank=rank, interface=interface, sources=tuple(sources), delay_ns=delay_ns)
+        for number, ((rank, interface, delay_ns), sources) in enumerate(delayed)
+    )
+
+
+def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
+    """The delay of the way from rank to rank, [n, n] ns, 0 where there is none; None where it depends on the path."""
+    within = fabric.intra_index >= 0
+    found = np.where(within, delays_ns[fabric.intra_index], 0)
+    for (src_site, dst_site), paths in fabric.paths_between.items():
+        src, dst = (np.nonzero(fabric.gpu_sites == site)[0] for site in (src_site, dst_site))
+        over = [
+            delays_ns[fabric.to_br_index[src, path.src_br]][:, None]
+            + delays_ns[list(path.links)].sum()
+            + delays_ns[fabric.from_br_index[path.dst_br, dst]]
+            for path in paths
+        ]
+        if any((one != over[0]).any() for one in over):
+            return None
+        if over:
+            found[np.ix_(src, dst)] = over[0]
+    return found
