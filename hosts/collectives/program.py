@@ -276,10 +276,7 @@ def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
         steps.append(before + isinstance(flow, Flow))
         if not isinstance(flow, Flow):
             continue
-        chunk = -1
-        if workload.kind != MESSAGES and transfer.slots:
-            buffers = 2 if workload.kind == "alltoall" else 1  # of which the first is that of what is sent
-            block = transfer.slots[0][0] * buffers * schedule.places // schedule.slots
-            chunk = placement[block % schedule.places]
+        owner = workload.owner(transfer)
+        chunk = -1 if owner < 0 else placement[owner]
         found.append(Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk))
     return found
