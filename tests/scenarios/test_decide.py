@@ -1,7 +1,8 @@
 """Decisions: each mode chooses what it says, from conditions alone, however the work is cut up."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, permutations
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosts.collectives.kinds import Workload, workload
-from scenarios.policies.decide import MODES, Decisions, decide, shared_links
+from scenarios.policies.decide import MODES, Decisions, decide, most_shared, shared_links
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -164,3 +165,19 @@ def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> No
 )
 def test_which_links_can_be_shared(name: str, mode: str, detours: bool, links: set[str]) -> None:
     assert shared(name, mode, detours=detours) == links
+
+
+@given(st.sampled_from(sorted(FABRICS)), st.randoms(use_true_random=False), st.floats(0, 0.5))
+def test_the_most_shared_links_that_a_flow_passes(name: str, draw: Random, share: float) -> None:
+    fabric = FABRICS[name]
+    alike = {"to_br": lambda link: link.dst, "from_br": lambda link: link.src, "wan": lambda link: link.name}
+    groups = {link: (link.kind, alike.get(link.kind, lambda _: "")(link)) for link in fabric.links}
+    drawn = {group for group in sorted(set(groups.values())) if draw.random() < share}  # for all GPUs alike
+    links = {link.name for link, group in groups.items() if group in drawn}
+    most = 0
+    for src, dst in permutations(fabric.gpus, 2):
+        paths = [path.index for path in fabric.paths_between.get((src.site, dst.site), ())]
+        for path in paths if src.site != dst.site else [-1]:
+            way = fabric.edge_links(src.rank, dst.rank, path)
+            most = max(most, sum(fabric.links[link].name in links for link in way))
+    assert most_shared(fabric, links) == most
