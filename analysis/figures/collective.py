@@ -53,10 +53,11 @@ class Schedule:
 
     @cached_property
     def steps(self) -> list[int]:
-        """The step of each transfer: 1, or one more than the latest step of those that it waits for."""
+        """The step of each transfer: how many messages the longest chain of what it waits for has, with itself."""
         found: list[int] = []
         for transfer in self.transfers:
-            found.append(1 + max((found[one] for one in transfer.after), default=0))
+            src, dst = self.ends[transfer.flow]
+            found.append((src != dst) + max((found[one] for one in transfer.after), default=0))
         return found
 
     @property

@@ -187,10 +187,11 @@ def flow_bytes(workload: Workload) -> int:
     return max(found.values())
 
 
-def peaks(workload: Workload, of_ranks: Sequence[Program]) -> tuple[list[int], int]:
+def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:
     """The most buffers that each rank needs at once, and the most bytes that all have sent and that have not arrived.
 
-    Both are of the case that messages arrive in the order in which they were sent; computations take no time.
+    Both are of the case that messages arrive in the order in which they were sent, but those to the rank `slow` only
+    when there is nothing else; computations take no time.
     """
     transfers = workload.schedule.transfers
     queues = [[deque(tasks) for _, _, tasks in program.sends] for program in of_ranks]
@@ -205,7 +206,7 @@ def peaks(workload: Workload, of_ranks: Sequence[Program]) -> tuple[list[int], i
     holding: list[dict[int, int]] = [{} for _ in of_ranks]  # the use that each slot is in
     kept, most_kept = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
     done: set[int] = set()
-    flying: deque[int] = deque()
+    flying, delayed = deque[int](), deque[int]()
     in_flight = most_in_flight = 0
 
     def finish(rank: int, use: int) -> None:
@@ -225,7 +226,7 @@ def peaks(workload: Workload, of_ranks: Sequence[Program]) -> tuple[list[int], i
         for queue in queues[rank]:
             while queue and done.issuperset(queue[0].after):
                 send = queue.popleft()
-                flying.append(send.task)
+                (delayed if inbound[send.task][0] == slow else flying).append(send.task)
                 in_flight += message_bytes(workload, transfers[send.task]) + LABEL_BYTES
                 for slot in send.slots:
                     if slot in holding[rank]:
@@ -234,8 +235,8 @@ def peaks(workload: Workload, of_ranks: Sequence[Program]) -> tuple[list[int], i
 
     for rank in range(len(of_ranks)):
         go_on(rank)
-    while flying:
-        task = flying.popleft()
+    while flying or delayed:
+        task = (flying or delayed).popleft()
         rank, receive = inbound[task]
         for slot, use in zip(receive.slots, receive.uses, strict=True):
             holding[rank][slot] = use
@@ -275,10 +276,7 @@ def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
         steps.append(before + isinstance(flow, Flow))
         if not isinstance(flow, Flow):
             continue
-        chunk = -1
-        if workload.kind != MESSAGES and transfer.slots:
-            buffers = 2 if workload.kind == "alltoall" else 1  # of which the first is that of what is sent
-            block = transfer.slots[0][0] * buffers * schedule.places // schedule.slots
-            chunk = placement[block % schedule.places]
+        owner = workload.owner(transfer)
+        chunk = -1 if owner < 0 else placement[owner]
         found.append(Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk))
     return found

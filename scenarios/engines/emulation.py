@@ -48,7 +48,7 @@ WRONG_DATA = "delivered wrong data"
 # (its host and its agent), 20 kB for each pair of GPUs of a site (its link's class and its share of every table).
 _SYSTEM_BYTES = 512 * 2**20  # with room for the kernel's cache of files and for the choice of rings
 _GPU_BYTES, _PAIR_BYTES = 3_500_000, 20_000
-_KEPT, _QUEUED = 1.1, 1.4  # of what agents keep and of what TCP holds, if messages arrive in the order they were sent
+_KEPT, _QUEUED = 1.45, 1.25  # of what agents keep and of what is under way, as `peaks` counts both
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and the data that an agent has multiplied
 _TRACE_SHARE = 6  # of a trace's size, for its rows while they are read
 _KEPT_BYTES = 65536  # of what a VM prints on stderr
@@ -99,12 +99,13 @@ def memory_bytes(setting: Scenario) -> int:
     pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
     workload = setting.carried
     of_ranks = programs(workload, range(setting.gpus))
-    _, in_flight = peaks(workload, of_ranks)
-    data = _KEPT * workload.slot_bytes * sum(program.buffers for program in of_ranks) + _QUEUED * in_flight
+    most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
+    buffers, queued = max(sum(kept) for kept, _ in most), max(in_flight for _, in_flight in most)
+    data = round(_KEPT * workload.slot_bytes * buffers + _QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
     rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + round(data) + sums + rows
+    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + data + sums + rows
 
 
 @cache

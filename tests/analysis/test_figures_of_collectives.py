@@ -16,6 +16,7 @@ import pytest
 
 from analysis.figures.__main__ import draw, main
 from analysis.report import __main__ as report
+from analysis.results.schema import TRANSFERS
 from tests.analysis.test_results import OLD
 from tests.fakes.stored import write_run
 
@@ -184,15 +185,28 @@ SCHEDULE = {
 }
 
 
-def test_a_computation_has_a_row_of_its_own_and_its_gpu_what_it_cost(tmp_path):
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_computation_has_a_row_of_its_own_and_its_gpu_what_it_cost(tmp_path, measured):
     """10 MB to g1 take 1 ms and a delay; g1 computes for 250 ms; 20 MB go over the WAN to g2."""
     run = by_hand(tmp_path, SCHEDULE, completion_s=0.253004, paths=[-1, -1, 0])
+    if measured:  # computations are not among the transfers
+        table = pq.read_table(run / "collectives.parquet")
+        field = table.schema.field("engine")
+        table = table.set_column(0, field, pa.array(["emulation"] * len(table), field.type))
+        pq.write_table(table, run / "collectives.parquet")
+        rows = [(1, 0, 1, -1, 0.0, 0.001001), (2, 1, 2, -1, 0.251001, 0.253004)]
+        point = {"engine": "emulation", "setting": 0, "mode": "base", "collective": 0}
+        names = ("step", "src", "dst", "chunk", "start_s", "end_s")
+        found = [point | dict(zip(names, row, strict=True)) for row in rows]
+        pq.write_table(pa.Table.from_pylist(found, schema=TRANSFERS), run / "transfers.parquet")
     draw(run)
     first, second, third = data(run, "paper-timeline")
     assert [float(first["end_s"]), float(second["end_s"]), float(third["end_s"])] == pytest.approx(
         [0.001001, 0.251001, 0.253004]
     )
     assert (second["via"], second["rate_bps"], second["bytes"]) == ("g1", "", "")
+    assert [row["step"] for row in (first, second, third)] == ["1", "1", "2"]
+    assert {row["measured"] for row in (first, second, third)} == {str(measured)}
     trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
     spent = trace["otherData"]["critical_path_s"]["base"]
     assert next(iter(spent)) == "g1" and spent["g1"]["sending_s"] == pytest.approx(0.25)

@@ -294,6 +294,28 @@ def test_the_largest_chunk_that_is_allowed_is_allowed_and_no_larger(gpus):
         check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])
 
 
+MEASURED_MB = [  # in the VM: from before the agents to the least that was free, with one link slower than the others
+    (8, "allgather", "ring", 8, 187),
+    (8, "allgather", "ring", 48, 867),
+    (8, "allreduce", "ring", 8, 280),
+    (8, "allreduce", "ring", 48, 1164),
+    (8, "allreduce", "hierarchical", 32, 1474),
+    (8, "alltoall", "direct", 8, 516),
+    (16, "alltoall", "direct", 4, 1091),
+    (16, "allgather", "halving-doubling", 4, 1022),
+    (16, "allreduce", "halving-doubling", 4, 1222),
+    (16, "allreduce", "double-tree", 4, 1183),
+    (16, "allreduce", "hierarchical", 32, 3260),
+]
+
+
+@pytest.mark.parametrize(("gpus", "kind", "algorithm", "chunk_mb", "measured_mb"), MEASURED_MB)
+def test_a_vm_has_the_memory_that_its_collective_takes(gpus, kind, algorithm, chunk_mb, measured_mb):
+    asked = {"collective__kind": kind, "collective__algorithm": algorithm, "collective__chunk": f"{chunk_mb} MB"}
+    room_mb = (memory_bytes(scenario(fabric__gpus=gpus, **asked)) - 512 * 2**20) / 10**6  # the system's own
+    assert measured_mb <= room_mb < 1.6 * measured_mb
+
+
 def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_after_them(testbeds, capsys):
     assert emulated(scenario(collective__count=100_000)).collective.count == 20
     assert emulated(scenario(collective__count=5)).collective.count == 5
