@@ -364,7 +364,8 @@ class Words:
 
 def patience_s(setting: Scenario) -> float:
     """How long a VM that runs this configuration may be silent: no step of it takes a tenth of that."""
-    carried = setting.gpus * (setting.gpus - 1) * setting.collective.chunk_bytes
+    workload = setting.workload
+    carried = sum(task.amount for _, task in workload.schedule.sends()) * workload.slot_bytes
     return _PATIENCE_S + _PATIENCE_PAIR_S * setting.gpus**2 + carried / _PATIENCE_BYTES_PER_S
 
 

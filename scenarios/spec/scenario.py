@@ -460,10 +460,18 @@ def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterato
         yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
 
 
+def _is_ring(setting: Scenario) -> bool:
+    """Whether a configuration's collective is a ring; not where it makes no sense, which is said elsewhere."""
+    try:
+        return setting.workload.is_ring
+    except ScheduleError:
+        return False
+
+
 def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
     embedding = [mode for mode in setting.run.modes if MODES[mode].reembeds]
     largest = max(setting.fabric.gpus_per_site)
-    if embedding and largest > MAX_EXACT_GPUS and setting.collective.algorithm in (None, "ring"):
+    if embedding and largest > MAX_EXACT_GPUS and _is_ring(setting):
         text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
         yield Mistake("fabric.gpus", f"{text} {MAX_EXACT_GPUS} at most")
 

@@ -156,9 +156,9 @@ def test_an_experiment_goes_on_after_a_process_or_a_switch_has_died(by_hand, vic
 # One point, with what a VM prints made up
 
 
-@pytest.mark.parametrize("name", ["ring", "path"])
+@pytest.mark.parametrize("name", ["placement", "path"])
 @pytest.mark.parametrize("faults", [(), (0,)], ids=["whole", "with a link down"])
-def test_a_ring_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults):
+def test_a_placement_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults):
     down = {"fault": [{"at": "collective 0", "what": "link s0b0-s1b0 down"}]} if faults else {}
     task = Task(0, scenario(collective__count=3, **down), "wan")
     planned, took = row(Expectations(task.setting, task.mode).of(0, faults), 0, faults), []
@@ -167,7 +167,7 @@ def test_a_ring_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults
     paths, between = planned["path"], build_fabric(FabricSpec()).paths_between[0, 1]
     crossing = next(edge for edge, path in enumerate(paths) if path >= 0)
     another = between[(paths[crossing] + 1) % 4].index
-    changed = {"ring": planned["ring"][::-1], "path": [*paths[:crossing], another, *paths[crossing + 1 :]]}
+    changed = {"placement": planned["placement"][::-1], "path": [*paths[:crossing], another, *paths[crossing + 1 :]]}
     with pytest.raises(WrongError, match=rf"wan, collective 0: the {name} "):
         Reader(task, took.append).write(json.dumps(planned | {name: changed[name]}).encode() + b"\n")
     assert len(took) == 1

@@ -41,7 +41,7 @@ class Scripted:
         if error is not None:
             raise error
         return CollectiveRecord(
-            collective=number, ring=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
+            collective=number, placement=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
             reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False, attempts=attempt,
             faults=in_force, undisturbed=undisturbed(),
         )  # fmt: skip
