@@ -51,7 +51,7 @@ def test_what_reconfiguring_costs_is_recorded_where_something_was(
 
 def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
     up: Any = bed()
-    up.setting = SimpleNamespace(faults=(SLOW,) * 3, collective=up.setting.collective)
+    up.setting = SimpleNamespace(faults=(SLOW,) * 3, collective=up.setting.collective, workload=up.setting.workload)
     up.controller = SimpleNamespace(alive=lambda: False)
     record = up.collective(MODES["joint"], 0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)

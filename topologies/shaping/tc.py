@@ -44,8 +44,8 @@ class TcError(Exception):
 class Shaper:
     """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
 
-    `host_pids` are processes in the network namespaces of the GPUs, by rank; only fair sharing needs them. Raises
-    TcError where the kernel refuses the shaping or holds another one afterwards.
+    `host_pids` are processes in the network namespaces of the GPUs, by rank; fair sharing and the physical grain need
+    them. Raises TcError where the kernel refuses the shaping or holds another one afterwards.
     """
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
