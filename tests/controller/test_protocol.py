@@ -44,7 +44,7 @@ def test_a_route_request_arrives_as_it_was_asked() -> None:
         ("crossings", [[-1, 4]], "[-1, 4]"),
         ("crossings", [[0, 1]], "rank 0 to rank 1"),
         ("crossings", [[True, 4]], "[True, 4]"),
-        ("crossings", [[3, 4]] * 9, "at most 8 pairs"),
+        ("crossings", [[3, 4]] * 33, "at most 32 pairs"),
         ("rates_bps", [1e9], f"a list of {LINKS}"),
         ("rates_bps", [0] * LINKS, '"rates_bps[0]" is 0'),
         ("rates_bps", ["fast"] * LINKS, "'fast'"),

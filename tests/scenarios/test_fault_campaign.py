@@ -63,7 +63,7 @@ UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
         (rows(), 0, "Traceback (most recent call last)", [("wrong data", None, 0)]),
         (rows(outcomes=[WELL, UNDECLARED]), 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
         ([], vm.VMError("the VM died"), "", [("VM lost", "the VM died", 0)]),
-        (rows(2, change=lambda one: one | {"ring": one["ring"][::-1]}), 0, "", [("wrong data", None, 0)]),
+        (rows(2, change=lambda one: one | {"placement": one["placement"][::-1]}), 0, "", [("wrong data", None, 0)]),
         (rows(2, change=lambda one: one | {"path": one["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
     ],
 )

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.model.max_plus import completion_s
 from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, tag
 from controller.routing.path_choice import Router
+from scenarios.engines.prediction import predicted
 from scenarios.policies.decide import MODES, decide
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
 from scenarios.prompt.state import State, edges, pairs
 from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.load import assignment, load_scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
@@ -138,7 +139,9 @@ def test_the_prediction_is_the_engines(mode: str, kind: str) -> None:
     assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
     assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
     predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)
-    assert predicted_s == pytest.approx(completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)[0])
+    setting = load_scenario("paper", [assignment(f"collective.kind={kind}"), assignment("collective.count=1")])
+    (engines_s,) = predicted(setting, mode, plan, rates_bps[None])
+    assert predicted_s == pytest.approx(engines_s)
     src, dst = next(ends for ends, path in zip(flows, used, strict=True) if path >= 0)
     size = repeated.largest_message_bytes
     chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=size)

@@ -63,7 +63,7 @@ def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path, m
     monkeypatch.chdir(tmp_path)
     run(*WALL, "--out", "run", status=3)
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert "at the rate scale 1 a ring of this scenario sends up to" in sentence
+    assert "at the rate scale 1 a collective of this scenario sends up to" in sentence
     assert re.search(r"carries [\d.]+ Gbit/s, of which half is allowed: take --rate-scale 1/\d+", sentence)
     assert not Path("run").exists()
 
