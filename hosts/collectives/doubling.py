@@ -1,4 +1,4 @@
-"""Recursive doubling; backwards in time it is recursive halving."""
+"""Algorithms in which what a place has doubles in every round; backwards in time it halves."""
 
 from hosts.collectives.schedule import Builder, Schedule
 
@@ -24,4 +24,21 @@ def allgather(places: int) -> Schedule:
         away *= 2
     for extra in range(cube, places):
         builder.send(extra - cube, extra, [block for block in range(places) if block != extra])
+    return builder.done()
+
+
+def bruck(places: int) -> Schedule:
+    """In round r every place sends the blocks that it has, its own first, to the place 2^r before it.
+
+    That are as many rounds as doubling takes, for any number of places without folding: before round r a place has its
+    own block and the 2^r - 1 after it, and in the last round it sends only those that are still wanted (Bruck et al.,
+    "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems", TPDS 1997, section 3).
+    """
+    builder = Builder(places=places, slots=places)
+    away = 1
+    while away < places:
+        for place in range(places):
+            has = [(place + block) % places for block in range(min(away, places - away))]
+            builder.send(place, (place - away) % places, has)
+        away *= 2
     return builder.done()

@@ -24,6 +24,7 @@ Sites = tuple[int, ...]
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "ring": lambda sites, channels: ring.allgather(sum(sites), channels=channels),
     "halving-doubling": lambda sites, _: doubling.allgather(sum(sites)),
+    "bruck": lambda sites, _: doubling.bruck(sum(sites)),
     "direct": lambda sites, _: direct.allgather(sum(sites)),
     "hierarchical": lambda sites, _: hierarchical.allgather(sites),
 }

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.model.alpha_beta import completion_s
+from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import workload
+from hosts.collectives.ring import allgather
 from hosts.communicator import Communicator
 from tests.conftest import PROJECT, VM
 from tests.guest.ring import allgather
@@ -74,8 +75,8 @@ def report(module_vm: VM) -> dict[str, Any]:
 def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) -> float:
     """The timing model's prediction for a ring all of whose other edges are infinitely fast."""
     slow = [edges.get(str(rank), [np.inf, 0.0]) for rank in [*ring[1:], ring[0]]]  # the edge into each successor
-    alpha, beta = np.array([[[delay for _, delay in slow]], [[8 * chunk_bytes / rate for rate, _ in slow]]])
-    return float(completion_s(alpha, beta)[0])
+    alpha, beta = np.array([[[delay] for _, delay in slow], [[8 * chunk_bytes / rate] for rate, _ in slow]])
+    return float(completion_s(allgather(len(ring)).transfers, alpha, beta)[0])
 
 
 def completion(collective: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""The timing model against a simulation by events that knows nothing of it, and against closed forms."""
+"""The timing model of a ring AllGather against a simulation by events that knows nothing of it, and closed forms."""
 
 import heapq
 
@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.alpha_beta import completion_s, transfer_times_s
+from analysis.model import max_plus
+from hosts.collectives.ring import allgather
 
 times = st.floats(1e-9, 10.0)
+
+
+def completion_s(alpha_s: np.ndarray, beta_s: np.ndarray) -> np.ndarray:
+    """The model's times of rings whose edges have these delays and times for a chunk, [K, n]: [K]."""
+    return max_plus.completion_s(allgather(alpha_s.shape[1]).transfers, alpha_s.T, beta_s.T)
 
 
 def simulate(alpha_s: list[float], beta_s: list[float]) -> list[list[tuple[float, float]]]:
@@ -64,9 +70,11 @@ def test_the_model_is_what_a_simulation_by_events_gives(edges: list[tuple[float,
     alpha, beta = zip(*edges, strict=True)
     moves = simulate([*alpha], [*beta])
     assert completion_s(np.array([alpha]), np.array([beta]))[0] == pytest.approx(end_s(moves), rel=1e-9)
-    leaves, arrives = transfer_times_s(np.array(alpha), np.array(beta))
-    assert pytest.approx(np.array([[move[0] for move in edge] for edge in moves]), rel=1e-9) == leaves.T
-    assert pytest.approx(np.array([[move[1] for move in edge] for edge in moves]), rel=1e-9) == arrives.T
+    n = len(edges)
+    found = max_plus.times(allgather(n).transfers, np.array(alpha)[:, None], np.array(beta)[:, None])
+    leaves, arrives = (part.reshape(n - 1, n).T for part in (found.begins_s, found.arrives_s))
+    assert pytest.approx(np.array([[move[0] for move in edge] for edge in moves]), rel=1e-9) == leaves
+    assert pytest.approx(np.array([[move[1] for move in edge] for edge in moves]), rel=1e-9) == arrives
 
 
 def test_the_model_is_what_a_simulation_gives_at_the_delays_and_rates_of_the_paper() -> None:
@@ -91,9 +99,3 @@ def test_batches_do_not_show() -> None:
     alpha, beta = np.random.default_rng(1).random((2, 9000, 4))
     alone = np.concatenate([completion_s(alpha[k : k + 7], beta[k : k + 7]) for k in range(0, 9000, 7)])
     assert (completion_s(alpha, beta) == alone).all()
-
-
-@pytest.mark.parametrize(("alpha", "beta"), [((3, 4), (3, 5)), ((4,), (4,)), ((3, 1), (3, 1))])
-def test_arrays_that_are_no_ring_are_refused(alpha: tuple[int, ...], beta: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="both must be"):
-        completion_s(np.ones(alpha), np.ones(beta))
