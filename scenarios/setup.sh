@@ -78,8 +78,8 @@ if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
 fi
 # Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
 .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
-compiled=$(compgen -G 'analysis/model/__pycache__/fluid_kernel.run*.nbi' | head -n 1)
-[ "$compiled" -nt analysis/model/fluid_kernel.py ] || say "compiling the model of flows that share links"
+compiled=(analysis/model/__pycache__/fluid_kernel.run*.nbi)
+[ "${compiled[0]}" -nt analysis/model/fluid_kernel.py ] || say "compiling the model of flows that share links"
 .venv/bin/python -m analysis.model.fluid || die "the model of flows that share links does not compile"
 
 # --- the VM's kernel -----------------------------------------------------------------------------------------------
