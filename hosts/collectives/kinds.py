@@ -17,7 +17,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from hosts.collectives import direct, doubling, hierarchical, ring, tree
-from hosts.collectives.schedule import Contents, Schedule, ScheduleError, Transfer, dual, prove, sliced, then
+from hosts.collectives.schedule import (
+    MOST_PROVEN,
+    Contents,
+    Schedule,
+    ScheduleError,
+    Transfer,
+    dual,
+    prove,
+    sliced,
+    then,
+)
 
 Sites = tuple[int, ...]
 
@@ -57,8 +67,8 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     """The schedule of a collective over the places of these sites, site by site; the root is place 0.
 
     `channels` are rings, every other one in the opposite direction; `pieces` are the messages that each slot is sent
-    as. Proven before it is returned. Raises ScheduleError where there is no such collective or algorithm, for channels
-    of anything but rings, and for fewer than two places.
+    as. Proven before it is returned, unless it is too large (MOST_PROVEN). Raises ScheduleError where there is no such
+    collective or algorithm, for channels of anything but rings, and for fewer than two places.
     """
     if kind not in ALGORITHMS:
         raise ScheduleError(f"there is no collective {kind!r}: allowed are {', '.join(ALGORITHMS)}")
@@ -72,7 +82,8 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     if sum(sites) < 2:
         raise ScheduleError(f"a collective among {sum(sites)} GPUs: allowed are 2 or more")
     found = sliced(_whole(kind, algorithm, sites, channels), pieces)
-    prove(found, *contents(kind, places=found.places, slots=found.slots))
+    if len(found.transfers) <= MOST_PROVEN:
+        prove(found, *contents(kind, places=found.places, slots=found.slots))
     return found
 
 
