@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.model.max_plus import completion_s
-from hosts.collectives.kinds import workload
-from hosts.collectives.ring import allgather
+from hosts.collectives.kinds import schedule, workload
 from hosts.communicator import Communicator
 from tests.conftest import PROJECT, VM
 from tests.guest.ring import allgather
@@ -76,7 +75,7 @@ def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) ->
     """The timing model's prediction for a ring all of whose other edges are infinitely fast."""
     slow = [edges.get(str(rank), [np.inf, 0.0]) for rank in [*ring[1:], ring[0]]]  # the edge into each successor
     alpha, beta = np.array([[[delay] for _, delay in slow], [[8 * chunk_bytes / rate] for rate, _ in slow]])
-    return float(completion_s(allgather(len(ring)).transfers, alpha, beta)[0])
+    return float(completion_s(schedule("allgather", "ring", sites=(len(ring) - 1, 1)).transfers, alpha, beta)[0])
 
 
 def completion(collective: dict[str, Any]) -> float:
