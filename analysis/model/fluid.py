@@ -48,8 +48,8 @@ def times(
 
     A link of capacity 0 has failed: transfers over it, and those that wait for them, never leave, at infinity. Empty
     transfers leave as they begin. Events within 1e-12 of the time since the start happen together. Raises ValueError
-    for shapes that do not fit, a link that does not exist or that a flow passes twice, a capacity or a delay that is
-    negative or not finite, and slots of no bytes.
+    for shapes that do not fit, a link that does not exist or that a flow passes twice, a capacity, a delay or an
+    amount that is negative or not finite, and slots of no bytes.
     """
     rows, _ = _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=True)
     return SharedTimes(rows.begins.T, rows.leaves.T, rows.arrives.T, rows.bottleneck.T, rows.bottleneck_s.T)
@@ -79,10 +79,10 @@ def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
     `links` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an
     infinite rate and the bottleneck -1.
     """
-    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
     if (links.ndim, capacity_bps.ndim) != (2, 1):
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
     _check(links, capacity_bps)
+    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
     from analysis.model import fluid_kernel
 
     rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
@@ -100,9 +100,6 @@ def _run(
     keeps_rows: bool,
 ) -> "tuple[fluid_kernel.Rows, Floats]":
     """The rows, [K, T], or that of the last instance alone, [1, T]; and the completion times, [K]."""
-    # Compiled once for writable arrays; others would be a type of their own.
-    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
-    delay_s = np.require(delay_s, np.float64, _PLAIN)
     shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
         [len(shape) for shape in shapes] != [3, 2, 2]
@@ -119,6 +116,9 @@ def _run(
         raise ValueError(f"a delay of {delay_s[~right][0]:g} s: allowed is 0 or more")
     if not 0 < slot_bytes < np.inf:
         raise ValueError(f"slots of {slot_bytes:g} bytes: allowed is more than 0")
+    # Compiled once for writable arrays; others would be a type of their own.
+    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
+    delay_s = np.require(delay_s, np.float64, _PLAIN)
     from analysis.model import fluid_kernel
 
     count, flows = delay_s.shape
@@ -146,7 +146,7 @@ def _check_once(wrong: int, *, flows: int) -> None:
 
 
 def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
-    """The schedule as arrays; raises ValueError for a flow or a transfer that does not exist."""
+    """The schedule as arrays; raises ValueError for a flow or a transfer that does not exist, and a negative amount."""
     from analysis.model import fluid_kernel
 
     size = len(transfers)
@@ -156,6 +156,8 @@ def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program
     for index, transfer in enumerate(transfers):
         if not 0 <= transfer.flow < flows:
             raise ValueError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {flows - 1}")
+        if not 0 <= transfer.amount < np.inf:
+            raise ValueError(f"transfer {index} is of {transfer.amount:g} slots or seconds: allowed is 0 or more")
         for one in transfer.after:
             if not 0 <= one < index:
                 raise ValueError(f"transfer {index} waits for transfer {one}: allowed are those before it")

@@ -154,6 +154,8 @@ def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
         ({"delay_s": [[np.nan]]}, "a delay of nan s"),
         ({"slot_bytes": 0}, "slots of 0 bytes"),
         ({"transfers": [Transfer(flow=1, size=1)]}, "transfer 0 is on flow 1: allowed is 0 to 0"),
+        ({"transfers": [Transfer(flow=0, size=-1)]}, "transfer 0 is of -1 slots"),
+        ({"links": [[[2**32, 1]]]}, "link 4294967296: allowed is 0 to 1"),
         ({"transfers": [Transfer(flow=0, size=1, after=(0,))]}, "transfer 0 waits for transfer 0"),
     ],
 )
@@ -272,7 +274,7 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
     rng = random.Random(seed)
     for _ in range(100):
         flows, links = rng.randint(1, 6), rng.randint(1, 5)
-        case = random_case(rng, flows=flows, links=links, delays=(0, 0, 0.25, 1.5))
+        case = random_case(rng, flows=flows, links=links, delays=(0, 0, 1e-7, 0.25, 1.5))
         found = case.times()
         np.testing.assert_allclose(found.leaves_s[:, 0], np.array(lock_step_leaves(case), float), rtol=1e-9)
         for index, transfer in enumerate(case.transfers):
