@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
-        from scenarios.api import RunError
         from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
         print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
@@ -68,14 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.figure is not None and not asked.figure.parent.is_dir():
             raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
         scenario = _scenario(asked)
+        failed: list[str] = []
         found = {
-            name: _rows(scenario, name, asked.jobs)
+            name: _rows(scenario, name, asked.jobs, failed)
             for name in (("model", "emulation") if asked.engine == "both" else (asked.engine,))
         }
         lines = list(_lines(scenario, found))
-    except RunError as error:
-        print(f"collectives.py: {error}", file=sys.stderr)
-        return FAILED
     except VMError as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return CANNOT
@@ -90,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
         for path in picture(kind, rows, name=asked.figure.name).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
-    return DONE
+    for why in failed:
+        print(f"collectives.py: {why}", file=sys.stderr)
+    return FAILED if failed else DONE
 
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":
@@ -130,19 +129,21 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     return found
 
 
-def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, str], Rows]":
-    """All collectives of an engine, by configuration and mode; raises RunError where a point fails."""
+def _rows(scenario: "Scenario", engine: str, jobs: int, failed: list[str]) -> "Mapping[tuple[int, str], Rows]":
+    """The collectives of all points of an engine that were completed, by configuration and mode; why others were not is
+    added to `failed`."""
     from analysis.results.rows import joined
-    from scenarios.api import RunError, engine_for
+    from scenarios.api import engine_for
     from scenarios.engines.base import Failed, Slice
 
     runner, settings = engine_for(scenario, engine, jobs=jobs)
     slices: dict[tuple[int, str], list[Rows]] = {}
     points, done = len(settings) * len(scenario.run.modes), set()
+    print(f"collectives.py: {engine}: {points} points", end="", file=sys.stderr, flush=True)
     with closing(runner.run(settings)) as news:
         for item in news:
             if isinstance(item, Failed):
-                raise RunError(item.why)
+                failed.append(item.why)
             if isinstance(item, Slice):
                 here = slices.setdefault((item.setting, item.mode), [])
                 here.append(item.rows)
@@ -150,7 +151,7 @@ def _rows(scenario: "Scenario", engine: str, jobs: int) -> "Mapping[tuple[int, s
                     done.add((item.setting, item.mode))
                     print(f"\rcollectives.py: {engine}: {len(done)} of {points} points", end="", file=sys.stderr)
     print(file=sys.stderr)
-    return {point: joined(sorted(parts, key=lambda part: part.start)) for point, parts in slices.items()}
+    return {point: joined(sorted(slices[point], key=lambda part: part.start)) for point in sorted(done)}
 
 
 def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:

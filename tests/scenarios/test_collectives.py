@@ -1,11 +1,15 @@
 """The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
 
 import json
+from typing import Any
 
 import pytest
 
 from analysis.figures.busbw import Row, crossovers
+from scenarios import api
 from scenarios.collectives import main
+from scenarios.engines.base import Failed
+from scenarios.engines.model import Model
 
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
@@ -77,3 +81,21 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
     assert main(arguments) == 2
     assert word in capsys.readouterr().err
+
+
+def test_what_was_found_is_printed_where_another_point_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailsOnce(Model):
+        def run(self, *arguments: Any) -> Any:
+            for item in super().run(*arguments):
+                lost = item.setting == 0 and item.mode == "base"
+                yield Failed(setting=0, mode="base", why="the first point: lost") if lost else item
+
+    monkeypatch.setattr(api, "Model", FailsOnce)
+    asked = ["--algorithms", "ring", "--from", "8 MB", "--to", "32 MB", "--json"]
+    assert main(asked) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == "collectives.py: the first point: lost"
+    found = [(line["size"], line["mode"]) for line in json.loads(said.out)]
+    assert found == [(8_000_000, "wan"), (32_000_000, "base"), (32_000_000, "wan")]
