@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from scenarios.vm import kernel
+from tests.fakes.processes import Process
 
 PROJECT = Path(__file__).parent.parent
 NOBODY = 65534
@@ -54,7 +55,7 @@ class VM:
         become = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
         environment = self.environment | popen.pop("env", {})  # type: ignore[operator]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen(
+        return Process(
             [sys.executable, "-m", "scenarios.vm", *arguments],
             **({"cwd": self.folder, "env": environment} | streams | become | popen),  # type: ignore[call-overload]
         )

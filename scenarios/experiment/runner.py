@@ -1,6 +1,8 @@
 """One run: the engines over the points that are missing, every row to the disk, results and report at the end."""
 
+import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -147,7 +149,7 @@ def _engine(
     ):
         for item in shown:
             if is_first:  # by now there are the workers, which are forks
-                beside.submit(import_module, "analysis.report.__main__")  # a second, in which this process often waits
+                beside.submit(_load_report)  # a second, in which this process often waits
                 is_first = False
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
@@ -162,6 +164,16 @@ def _engine(
             elif not isinstance(item, Activity) and writer.finished(point):
                 directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
+
+
+_loading = threading.RLock()
+# A process forked while a thread imports a module would wait for that module forever.
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
+def _load_report() -> None:
+    with _loading:
+        import_module("analysis.report.__main__")
 
 
 def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:

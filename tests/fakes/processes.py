@@ -1,6 +1,17 @@
-"""The processes of this machine."""
+"""The processes of this machine, and one that a failing test does not wait for."""
+
+import subprocess
 
 import psutil
+
+
+class Process(subprocess.Popen):
+    """A process that is killed where its context is left by an exception, as waiting for it may have no end."""
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, value, trace)
 
 
 def living() -> dict[int, int]:

@@ -5,13 +5,14 @@ import sys
 
 from analysis.results import load
 from tests.conftest import PROJECT
+from tests.fakes.processes import Process
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
 KEY = ["engine", "setting", "mode", "collective"]
 
 
 def started(*arguments, cwd, **popen):
-    return subprocess.Popen(
+    return Process(
         [*RUN, *map(str, arguments)],
         cwd=cwd,
         stdout=subprocess.PIPE,

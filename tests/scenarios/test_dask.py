@@ -69,7 +69,8 @@ def wait_for_workers(address):
 def wait_until(there, process):
     until = time.monotonic() + 120
     while not there():
-        assert time.monotonic() < until and process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
         time.sleep(0.02)
 
 

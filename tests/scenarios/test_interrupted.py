@@ -16,7 +16,7 @@ import pytest
 from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
 from tests.fakes import runs
-from tests.fakes.processes import descendants, living
+from tests.fakes.processes import Process, descendants, living
 
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
@@ -82,7 +82,7 @@ signal.signal(signal.SIGHUP, signal.{hangup})
 sys.exit(supervised(command))
 """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", command], cwd=PROJECT, **pipes)  # type: ignore[call-overload]
+    return Process([sys.executable, "-c", command], cwd=PROJECT, **pipes)  # type: ignore[call-overload]
 
 
 def ended(program: str, hangup: str = "SIG_DFL") -> tuple[int, str, str]:

@@ -14,14 +14,14 @@ from tests.fakes.runs import RUN, ended, started
 
 def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path):
     options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "2"]
-    process = started(*options, cwd=tmp_path)
-    until = time.monotonic() + 60
-    while not list(tmp_path.glob("results/*/parts/[!.]*")) and time.monotonic() < until:
-        time.sleep(0.05)
-    below = descendants(process.pid)
-    assert len(below) >= 2
-    process.terminate()
-    _, said = process.communicate(timeout=60)
+    with started(*options, cwd=tmp_path) as process:
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("results/*/parts/[!.]*")) and time.monotonic() < until:
+            time.sleep(0.05)
+        below = descendants(process.pid)
+        assert len(below) >= 2
+        process.terminate()
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 143
     (folder,) = tmp_path.glob("results/*")
     goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
@@ -33,18 +33,20 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
 
 
 def watched(*arguments, cwd, then):
-    """Run at a terminal; returns the exit status and what was shown. `then` is called with the process at first."""
+    """Run at a terminal; returns the exit status and what was shown. Once there is a table, `then` has the process."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen([*RUN, *arguments], cwd=cwd, stderr=theirs, stdout=subprocess.PIPE, env=environment)
     os.close(theirs)
-    then(process)
-    shown = b""
+    shown, has_table = b"", False
     while True:
         try:
             shown += os.read(ours, 4096)
         except OSError:
             break
+        if not has_table and b"\x1b[?25l" in shown:
+            has_table = True
+            then(process)
     process.communicate()
     os.close(ours)
     return process.returncode, shown.decode()
@@ -56,8 +58,6 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
     assert "model: 4 of 4 points" in shown and "50 of 50" in shown
 
     def kill(process):
-        while not list(tmp_path.glob("killed/provenance.json")):
-            time.sleep(0.05)
         (command, *_) = descendants(process.pid)
         os.kill(command, signal.SIGSTOP)  # so that the signal does not reach it
         process.send_signal(signal.SIGINT)
@@ -71,7 +71,8 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
 def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
     with started("--engine", "model", "--json", cwd=tmp_path) as process:
         process.stdout.close()
-        said = process.stderr.read()
+        process.stdout = None
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "Traceback" not in said and "Exception" not in said
 
