@@ -11,9 +11,9 @@ import numpy as np
 
 from analysis.model import fluid
 from hosts.collectives.kinds import schedule
-from topologies.conditions.sampler import ConditionsSpec
-from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.ports import Ports, delays_of, links_of
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.fabric.fabric import GRAINS, FabricSpec, build_fabric
+from topologies.fabric.ports import delays_of, shared_by
 
 SIZES = (8, 16)
 ALGORITHMS = (
@@ -22,14 +22,13 @@ ALGORITHMS = (
     ("allreduce", "double-tree"),
     ("alltoall", "direct"),
 )
-GRAINS = ("logical", "physical")
 _LEAST_SECONDS = 1.0
 _BATCH = 500
 
 
 def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, batch: int = _BATCH) -> float:
     """Collectives a second of processor time, over at least a second of it; what is compiled is compiled before."""
-    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2), grain=grain))
     found, rng = schedule(kind, algorithm, sites=fabric.gpus_per_site), np.random.default_rng(1)
     place = np.tile(np.arange(gpus), (batch, 1))
     if algorithm != "hierarchical":
@@ -40,15 +39,9 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
         crosses = (fabric.gpu_sites[src] == a) & (fabric.gpu_sites[dst] == b)
         path[crosses] = rng.choice([one.index for one in paths], crosses.sum())
     conditions = ConditionsSpec()
-    links = links_of(fabric, src, dst, path)
-    delay_s = delays_of(
-        links,
-        np.array([conditions.wan_delay_s if link.kind == "wan" else conditions.intra_delay_s for link in fabric.links]),
-    )
-    kinds = [link.kind for link in fabric.links]
-    if grain == "physical":
-        ports = Ports(fabric)
-        links, kinds = ports.ports_of(src, dst, path), [port.kind for port in ports.ports]
+    shared = shared_by(fabric)
+    links, kinds = shared.of(src, dst, path), [link.kind for link in shared.all]
+    delay_s = delays_of(links, delays_s(fabric, conditions))
     low, high = np.array([conditions.wan_rate_bps if k == "wan" else conditions.intra_rate_bps for k in kinds]).T
 
     def seconds(count: int) -> float:

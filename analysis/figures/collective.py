@@ -23,6 +23,7 @@ from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,7 +80,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow from one rank to another: the logical links it takes, the least of their rates, all their delay.
+    """A flow from one rank to another: the logical links or ports it passes, the least of their rates, all their delay.
 
     A stream has the same rank at both ends, no links, an infinite rate and no delay.
     """
@@ -115,7 +116,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collective:
-    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by logical link.
+    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by link or port.
 
     `measured` is whether `completion_s`, the moves and the critical path were measured or predicted; `costs` are the
     seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown.
@@ -164,7 +165,7 @@ class Collective:
 
     def via(self, flow: Flow) -> str:
         """The nodes of a flow in order: "g3>s0b1>s1b0>g4"; of a stream its GPU."""
-        links = self.configuration.fabric.links
+        links = shared_by(self.configuration.fabric).all
         return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
 
@@ -202,11 +203,11 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
 
 
 def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Floats, Floats]:
-    """The rate and the delay of every logical link for a collective, [links] each."""
+    """The rate and the delay of every logical link or port for a collective, [links or ports] each."""
     table, fabric = run.conditions, configuration.fabric
     if len(table):
         here = table[(table["setting"] == configuration.index) & (table["collective"] == number)].sort_values("link")
-        if len(here) == len(fabric.links):
+        if len(here) == len(shared_by(fabric).all):
             return here["rate_bps"].to_numpy(dtype=np.float64), here["delay_s"].to_numpy(dtype=np.float64)
     draws = sampler(fabric, configuration.conditions, seed=configuration.seed)
     return draws.rates_bps(number, 1)[0], delays_s(fabric, configuration.conditions)
@@ -238,7 +239,7 @@ def _collective(
             return None
         seen = fitting[0]
         handed_s = seen.begins_s[:, 0].tolist()
-    limits = fluid.limits(fitting[0], [link.name for link in configuration.fabric.links]) if fitting else {}
+    limits = fluid.limits(fitting[0], [link.name for link in shared_by(configuration.fabric).all]) if fitting else {}
     path = critical_path(schedule.transfers, seen)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
@@ -344,10 +345,10 @@ def _flows(
     conditions: tuple[Floats, Floats],
 ) -> tuple[Flow, ...]:
     """The flows between the ranks of a placement, each over the WAN path of that index, or within a site (-1)."""
-    (rates_bps, delays_s), flows = conditions, []
+    (rates_bps, delays_s), flows, shared = conditions, [], shared_by(fabric)
     for (begin, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
         src, dst = placement[begin], placement[end]
-        links = fabric.edge_links(src, dst, path) if src != dst else ()
+        links = shared.edge(src, dst, path) if src != dst else ()
         rate_bps = float(rates_bps[[*links]].min(initial=math.inf))
         about: dict[str, Any] = {"src": src, "dst": dst, "channel": channel, "links": links, "crosses": path >= 0}
         flows.append(Flow(**about, rate_bps=rate_bps, delay_s=float(delays_s[[*links]].sum())))
@@ -356,7 +357,8 @@ def _flows(
 
 def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
     """What a flow goes over: its links, or of a stream its GPU."""
-    hops = [Hop(fabric.links[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
+    names = shared_by(fabric).all
+    hops = [Hop(names[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
     return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
 
 

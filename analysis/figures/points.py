@@ -20,7 +20,7 @@ from analysis.figures.style import MODE_STYLES
 from analysis.results.reader import Run
 from analysis.statistics.intervals import Numbers, Series, block_length
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.units import format_delay, format_rate_range, format_size
 
@@ -148,7 +148,8 @@ class Configuration:
         wan, gpus = self.values["fabric.wan"], tuple(self.values["fabric.gpus"])
         own = {"preset": wan} if isinstance(wan, str) else {"preset": None} | {k: _tuples(wan[k]) for k in wan}
         counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
-        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), **counts))
+        grain = str(self.values.get("fabric.grain", GRAINS[0]))
+        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), grain=grain, **counts))
 
     @property
     def conditions(self) -> ConditionsSpec:

@@ -102,7 +102,7 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
         decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         found[mode] = Rows(
             start=batch.start,
-            completion_s=predicted(setting, mode, decisions, conditions.rates_bps(batch.start, count)),
+            completion_s=predicted(setting, mode, decisions, conditions, start=batch.start),
             ring=decisions.placement,
             paths=decisions.path,
             reembedded=decisions.reembedded,

@@ -21,8 +21,6 @@ from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from topologies.fabric.fabric import Fabric, build_fabric
-from topologies.fabric.ports import links_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,70 +54,64 @@ class Expectations:
         if decisions is None:
             self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
             decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
-        (predicted_s,) = predicted(
-            self._setting, self._mode, decisions.row(row), self._conditions.rates_bps(collective, 1)
-        )
+        (predicted_s,) = predicted(self._setting, self._mode, decisions.row(row), self._conditions, start=collective)
         return Expected(placement=decisions.placement[row], path=decisions.path[row], predicted_s=float(predicted_s))
 
 
-def predicted(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Floats:
-    """The model's completion times of collectives that were decided so under these rates, [K, links]: [K] seconds.
+def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Floats:
+    """The model's completion times of collectives from `start` on that were decided so, [K] seconds.
 
-    Where two flows can share a link, all of them have their max-min fair shares; elsewhere each has its own links.
+    Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its own.
     """
     if not setting.shared_links(mode):
         return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.completion_s(
         setting.workload.schedule.transfers,
-        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
-        rates_bps,
+        links_by_flow(setting.workload, decisions, conditions, start=start),
+        conditions.shared_bps(start, len(decisions.path)),
         decisions.alpha_s,
         slot_bytes=setting.workload.slot_bytes,
     )
 
 
-def predicted_times(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Times:
+def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
     transfers = setting.workload.schedule.transfers
     if not setting.shared_links(mode):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.times(
         transfers,
-        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
-        rates_bps,
+        links_by_flow(setting.workload, decisions, conditions, start=start),
+        conditions.shared_bps(start, len(decisions.path)),
         decisions.alpha_s,
         slot_bytes=setting.workload.slot_bytes,
     )
 
 
 def links_by_flow(
-    workload: Workload, fabric: Fabric, placement: npt.NDArray[np.int16], path: npt.NDArray[np.int16]
+    workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
 ) -> npt.NDArray[np.int32]:
-    """The logical links of every flow in order, [K, F, H], -1 for none; `placement` is [K, n] and `path` [K, F]."""
+    """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
     begins, ends = (np.array(places) for places in workload.schedule.ends)
-    flows = begins != ends
-    found = np.full((*path.shape, max(len(one.links) for one in fabric.paths) + 2), -1, dtype=np.int32)
-    found[:, flows] = links_of(fabric, placement[:, begins[flows]], placement[:, ends[flows]], path[:, flows])
+    flows, placement = begins != ends, decisions.placement
+    passed = conditions.passed(start, placement[:, begins[flows]], placement[:, ends[flows]], decisions.path[:, flows])
+    found = np.full((*decisions.path.shape, passed.shape[-1]), -1, dtype=np.int32)
+    found[:, flows] = passed
     return found
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
-    """A function of rates [K, links] that gives times which no schedule of a configuration can beat, [K] seconds.
+    """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
 
     They are NaN where messages mean nothing, as the same could be done without any.
     """
     if setting.collective.kind == MESSAGES:
         return lambda rates_bps: np.full(len(rates_bps), np.nan)
     spec = setting.collective
-    bound = LowerBound(conditions.fabric, delays_s=conditions.delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
+    bound = LowerBound(
+        conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
+    )
     return bound.seconds
-
-
-def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[int, ...]]:
-    """The logical links that each flow of one of these collectives takes, in order; of a stream none."""
-    placement, fabric = decisions.placement[row], build_fabric(setting.fabric)
-    ends = zip(*setting.workload.schedule.ends, decisions.path[row].tolist(), strict=True)
-    return [fabric.edge_links(placement[a], placement[b], path) if a != b else () for a, b, path in ends]
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
@@ -127,27 +119,35 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     "g0>g4", or by the GPU that computes, the most first."""
     conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
     decisions = decided(setting, mode, conditions, start=0, count=count)
-    rates_bps = conditions.drawn.rates_bps(0, count)
-    seen = predicted_times(setting, mode, decisions, rates_bps)
+    seen = predicted_times(setting, mode, decisions, conditions, start=0)
+    links = links_by_flow(setting.workload, decisions, conditions, start=0)
     spent: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops = _hops(setting, conditions, decisions, rates_bps, row)
-        limits = fluid.limits(seen, [link.name for link in conditions.fabric.links], row)
+        hops = _hops(setting, conditions, decisions.placement[row], links[row], row)
+        limits = fluid.limits(seen, [link.name for link in conditions.shared.all], row)
         for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += cost.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _hops(
-    setting: Scenario, conditions: Conditions, decisions: Decisions, rates_bps: Floats, row: int
+    setting: Scenario,
+    conditions: Conditions,
+    placement: npt.NDArray[np.int16],
+    links: npt.NDArray[np.int32],
+    collective: int,
 ) -> list[list[Hop]]:
-    """What each flow of one of these collectives goes over: its links, or of a stream its GPU."""
-    fabric, placement = conditions.fabric, decisions.placement[row]
+    """What each flow of a collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
+    (rates_bps,), delays_s, all_ = (
+        conditions.shared_bps(collective, 1),
+        conditions.shared_delays_s,
+        conditions.shared.all,
+    )
     places, _ = setting.workload.schedule.ends
     return [
-        [Hop(fabric.links[link].name, float(rates_bps[row, link]), float(conditions.delays_s[link])) for link in links]
-        or [Hop(fabric.gpus[placement[place]].name, math.inf, 0.0)]
-        for place, links in zip(places, flow_links(setting, decisions, row), strict=True)
+        [Hop(all_[link].name, float(rates_bps[link]), float(delays_s[link])) for link in row[row >= 0].tolist()]
+        or [Hop(conditions.fabric.gpus[placement[place]].name, math.inf, 0.0)]
+        for place, row in zip(places, links, strict=True)
     ]
 
 

@@ -261,7 +261,7 @@ def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
         conditions, count = conditions_of(setting), setting.collective.count
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
             rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
-            yield schema.conditions_table(index, start, rates, conditions.delays_s)
+            yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)
 
 
 # --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------

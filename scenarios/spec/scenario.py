@@ -30,6 +30,7 @@ from topologies.conditions import sampler
 from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 from topologies.fabric.fabric import (
+    GRAINS,
     MAX_GPUS_PER_SITE,
     MAX_SWITCHES_PER_TIER,
     Fabric,
@@ -144,6 +145,8 @@ class Scenario:
                 written = KEYS[key].kind.write(value)
                 name = key.partition(".")[2].replace("_", " ")
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
+        if self.fabric.grain != DEFAULTS.fabric.grain:
+            words.append(f"{self.fabric.grain} grain")
         if self.run.is_real:
             carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
             scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
@@ -170,16 +173,23 @@ class Scenario:
         }
 
     def shared_links(self, mode: str) -> tuple[str, ...]:
-        """The logical links, by name, that two flows of a configuration's collective can use at once in a mode."""
-        detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
-        return shared_links(build_fabric(self.fabric), self.workload, MODES[mode], detours=detours)
+        """The logical links or ports, by name, that two flows of a configuration's collective can use at once."""
+        fabric, every = build_fabric(self.fabric), [[fault] for fault in self.faults]
+        dead = dict.fromkeys(faults.dead_cables(struck, fabric) for struck in (*every, self.faults))
+        detours = tuple(cables for cables in dead if cables)
+        return shared_links(fabric, self.workload, MODES[mode], detours=detours)
 
-    def fair_links(self, mode: str) -> tuple[str, ...]:
-        """The links that the emulation's flows share fairly in a mode; none on the wall clock, nor in fifo queues.
+    def fair_links(self, mode: str) -> tuple[str, ...] | None:
+        """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
 
         In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
+        So they are for logical links of which none is shared. A way of many ports needs the short segments of fair
+        queues in any case: long ones wait at each port that is slower than the last.
         """
-        return () if self.run.is_real or self.transport.queue == "fifo" else self.shared_links(mode)
+        if self.run.is_real or self.transport.queue == "fifo":
+            return None
+        shared = self.shared_links(mode)
+        return shared if shared or self.fabric.grain == "physical" else None
 
 
 class Wrong(ValueError):
@@ -347,6 +357,7 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.spines", "spines", _SWITCHES, "Spine switches of a site."),
         Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
         Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
+        Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
         Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
         Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
@@ -382,8 +393,14 @@ KEYS: Mapping[str, Key] = {
 
 DEFAULTS = Scenario()
 _OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
-SWEPT = (*_OUTERMOST, *(key for key in KEYS if key not in (*_OUTERMOST, "name", "run.modes", "run.clock")))
-"""The keys that a sweep may vary, the outermost axis first: every configuration has all modes anyway."""
+SWEPT = (
+    *_OUTERMOST,
+    *(key for key in KEYS if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock")),
+)
+"""The keys that a sweep may vary, the outermost axis first.
+
+Every configuration has all modes anyway, and a rate is another thing in another grain, so no table has both.
+"""
 
 
 def values_of(scenario: Scenario) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Shaping
@@ -116,10 +117,10 @@ class Testbed:
     """Everything that a configuration needs, up and ready; a context manager that takes it down again.
 
     `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long.
-    `fair_links` are the links, by name, that flows may share: if there are any, flows get fair shares of every link.
+    `fair_links` are the links or ports, by name, that flows may share: unless it is None, flows get fair shares.
     Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
-    `delays_s`, [links], are the links' delays; `placement` is the rank at each place in the next collective. After
+    `delays_s`, [links or ports], are their delays; `placement` is the rank at each place in the next collective. After
     setting it, call `join` before the next collective, and `route` if it needs other paths.
     """
 
@@ -129,14 +130,13 @@ class Testbed:
         *,
         platform: Platform = VIRTUAL,
         tell: Callable[[str], object] = lambda _: None,
-        fair_links: Collection[str] = (),
+        fair_links: Collection[str] | None = None,
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self._fair_links = fair_links
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
-        self.delays_s = self._conditions.delays_s
-        self._router = Router(self.fabric, self.delays_s)
+        self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
@@ -175,7 +175,10 @@ class Testbed:
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
         shaping = Shaping(
-            fabric=self.fabric, delays_s=self.delays_s, late_s=self.platform.late_s, fair=bool(self._fair_links)
+            fabric=self.fabric,
+            delays_s=self._router.delays_s,
+            late_s=self.platform.late_s,
+            fair=self._fair_links is not None,
         )
         return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
 
@@ -187,8 +190,8 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        if self._fair_links:
-            self._set_windows()
+        if self._fair_links is not None:
+            self._set_windows(self._fair_links)
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
@@ -198,17 +201,21 @@ class Testbed:
             epoch=epoch,
         )
 
-    def _set_windows(self) -> None:
+    def _set_windows(self, shared: Collection[str]) -> None:
         """Have the connections that are made from now on queue so little that flows get fair shares."""
         windows = windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
-            shared_links=most_shared(self.fabric, self._fair_links),
+            shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._conditions.shaped_bps(0, ()).max(),
         )
         for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
             with inside(pid), closing(RtNetlink()) as netlink:
                 netlink.set_segment_bytes(gpu.interface, windows.segment_bytes)
                 set_queued_bytes(windows.queued_bytes)
+
+    @property
+    def _router(self) -> Router:
+        return Router(self.fabric, shared_by(self.fabric).delays_s(self.delays_s))
 
     def seen(self) -> dict[str, object]:
         """A snapshot of the VM (`snapshot.seen`)."""
@@ -383,14 +390,14 @@ class Testbed:
         self.change(self._conditions.shaped_bps(number, self._faults(in_force)))
 
     def change(self, rates_bps: Floats) -> None:
-        """Give the links other rates, [links] bit/s, of which the rate scale's part is carried."""
+        """Give the links or ports other rates, [links or ports] bit/s, of which the rate scale's part is carried."""
         self._shaper.change(self.platform.scale.rates_bps(rates_bps))
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
         """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
         self._unshape()
         if delays_s is not None:
-            self.delays_s, self._router = delays_s, Router(self.fabric, delays_s)
+            self.delays_s = delays_s
         self._shaper = self._shape(rates_bps)
 
     def allow_late(self, late_s: float) -> None:
@@ -414,17 +421,20 @@ class Testbed:
         return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
-        """The placement of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError for none."""
+        """The placement of a mode under these rates of logical links, 0 for a failed one; ValueError for none."""
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload)
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats) -> int:
-        """Have the controller choose and install the paths of the flows that cross; the OpenFlow messages it sent."""
+        """Have the controller choose and install the paths of the flows that cross, under these rates of logical links.
+
+        Returns how many OpenFlow messages it sent.
+        """
         crossings = self._crossings()
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
-            delays_s=self.delays_s.tolist(),
+            delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=mode.reroutes,
         )

@@ -304,8 +304,8 @@ def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algor
     ]
     case = Case(
         transfers=found.transfers,
-        links=tuple(tuple(int(port) for port in own if port >= 0) for own in ports.ports_of(src, dst, np.array(path))),
-        capacities=tuple(rng.integers(1, 10, len(ports.ports)).tolist()),
+        links=tuple(tuple(int(port) for port in own if port >= 0) for own in ports.of(src, dst, np.array(path))),
+        capacities=tuple(rng.integers(1, 10, len(ports.all)).tolist()),
         delays=tuple(rng.choice([0.25, 0.5], len(found.flows)).tolist()),
     )
     leaves = np.array(lock_step_leaves(case), float)

@@ -103,10 +103,10 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
 
 
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
-    plan, rates_bps = _plan(setting, mode, count), conditions_of(setting).rates_bps(0, count)
+    plan = _plan(setting, mode, count)
     return Rows(
         start=0,
-        completion_s=predicted(setting, mode, plan, rates_bps),
+        completion_s=predicted(setting, mode, plan, conditions_of(setting), start=0),
         ring=plan.placement.astype(np.int16),
         paths=plan.path.astype(np.int16),
         reembedded=plan.reembedded,
@@ -131,7 +131,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
     definition of a schedule has them, else as the model has them."""
     workload, plan, found = setting.workload, _plan(setting, mode, count), []
     shared = setting.shared_links(mode)
-    seen = predicted_times(setting, mode, plan, conditions_of(setting).rates_bps(0, count)) if shared else None
+    seen = predicted_times(setting, mode, plan, conditions_of(setting), start=0) if shared else None
     for k, placement in enumerate(plan.placement.tolist()):
         free: dict[int, float] = {}
         arrived: list[float] = []

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import VIRTUAL_LATE_S, Shaping, htb_classes, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import VIRTUAL_LATE_S, Shaping, classes_of, mismatch, wire_bytes_per_s
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
 counts = st.integers(1, 3)
@@ -159,8 +160,8 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
 @settings(deadline=None, max_examples=40)
 @given(specs)
 def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec: FabricSpec) -> None:
-    fabric = build_fabric(spec)
-    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), physical=True)
+    fabric = build_fabric(replace(spec, grain="physical"))
+    shaping = Shaping(fabric=fabric, delays_s=delays_s(build_fabric(spec), ConditionsSpec()))
     rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
     index = {f"{a}>{b}": 2 * n + turned for n, c in enumerate(fabric.cables) for turned, (a, b) in _both(c.a, c.b)}
     read = Read(shaping.structure(rates))
@@ -172,7 +173,7 @@ def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec
         names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
         assert found == [8 * wire_bytes_per_s(int(rates[index[name]])) for name in names], (src, dst, switches)
     assert len(shaping.classes) == len(rates) and not any(read.filters.values())
-    with pytest.raises(ValueError, match=f"the fabric has {len(rates)} ports, one rate each"):
+    with pytest.raises(ValueError, match=f"the fabric has {len(rates)} links or ports, one rate each"):
         shaping.wanted(rates[1:])
 
 
@@ -231,7 +232,7 @@ def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late(
     delays = np.array([given[link.kind] for link in fabric.links])
     wanted_ns = {"wan": 12_345_679, "intra": 700, "to_br": 1}
     found = Shaping(fabric=fabric, delays_s=delays).delays_ns
-    for one in htb_classes(fabric):
+    for one in classes_of(fabric):
         assert found.get(one.key) == wanted_ns.get(fabric.links[one.link].kind)
     late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # less than 10 us says nothing there
     assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
@@ -250,7 +251,7 @@ def test_a_mismatch_tells_port_wanted_and_found() -> None:
 @pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])
 def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: int) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
-    bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(htb_classes(fabric))]
+    bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(classes_of(fabric))]
     parts = list(netlink.portions(bodies))
     assert [body for part in parts for body in part] == bodies
     assert 1 <= len(parts) <= most

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import Ports
+from topologies.fabric.ports import shared_by
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
 
 Floats = npt.NDArray[np.float64]
@@ -94,23 +94,21 @@ class HtbClass:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shaping:
-    """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
+    """How a fabric whose logical links have these propagation delays, [links] seconds, is shaped in its grain.
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
-    flows that share a link get equal shares of it. With `physical` the rates are those of `Ports.ports`, and delays
-    those of ways.
+    flows that share a link or a port get equal shares of it.
     """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     late_s: float = VIRTUAL_LATE_S
     fair: bool = False
-    physical: bool = False
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """Every class, port by port."""
-        return port_classes(self.fabric) if self.physical else htb_classes(self.fabric)
+        return classes_of(self.fabric)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
@@ -123,7 +121,7 @@ class Shaping:
 
         A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
         """
-        if self.fair or self.physical:
+        if self._delays_at_ends:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
@@ -132,8 +130,16 @@ class Shaping:
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
         """The ifbs: of GPUs' ports in the physical grain, and those that delay, there and where sharing is fair."""
-        found = nics(self.fabric) if self.physical else ()
-        return found + delays(self.fabric, self.delays_s) if self.fair or self.physical else ()
+        found = nics(self.fabric) if self._is_physical else ()
+        return found + delays(self.fabric, self.delays_s) if self._delays_at_ends else ()
+
+    @property
+    def _is_physical(self) -> bool:
+        return self.fabric.spec.grain == "physical"
+
+    @property
+    def _delays_at_ends(self) -> bool:
+        return self.fair or self._is_physical  # no port has a delay of its own that all ways over it have
 
     @property
     def queue(self) -> str:
@@ -166,11 +172,9 @@ class Shaping:
 
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
-        count, what = len(self.fabric.links), "links"
-        if self.physical:
-            count, what = 2 * len(self.fabric.cables), "ports"
+        count = len(shared_by(self.fabric).all)
         if rates_bps.shape != (count,):
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} {what}, one rate each")
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         return {one.key: wire[one.link] for one in self.classes}
 
@@ -187,8 +191,13 @@ class Shaping:
             yield f"filter add dev {one.interface} parent 1: {match}"
 
 
-def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The classes of a fabric, port by port; on each port they are numbered from 1."""
+def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The classes of a fabric in its grain, port by port."""
+    return _port_classes(fabric) if fabric.spec.grain == "physical" else _link_classes(fabric)
+
+
+def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The classes of logical links; on each port they are numbered from 1."""
     address = {gpu.name: gpu.ip for gpu in fabric.gpus}
     leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
     ports = [(switch, port) for switch in fabric.switches for port in switch.ports]
@@ -213,13 +222,13 @@ def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
     return tuple(one for classes in on_port.values() for one in classes)
 
 
-def port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The class of each port of `Ports`, in their order."""
+def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The class of each port, in their order."""
     interface = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
     return tuple(
         HtbClass(link=port.index, interface=interface[port.src, port.dst], minor=1, match=None)
-        for port in Ports(fabric).ports
+        for port in shared_by(fabric).all
     )
 
 
