@@ -125,7 +125,7 @@ def capacities(asked: Experiment, ports: "Ports") -> "Floats":
     import numpy as np
 
     rates = {"gpu_leaf": asked.rate_bps, "leaf_gpu": asked.rate_bps, "wan": asked.wan_rate_bps}
-    return np.array([rates.get(port.kind, asked.fabric_rate_bps) for port in ports.ports], np.float64)
+    return np.array([rates.get(port.kind, asked.fabric_rate_bps) for port in ports.all], np.float64)
 
 
 # --- routings ---------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def times_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", ways: Ways, siz
     from analysis.model import fluid
     from hosts.collectives.schedule import Transfer
 
-    links = ports.ports_of(ways.message, dst[ways.message], ways.path, ways.spine)
+    links = ports.of(ways.message, dst[ways.message], ways.path, ways.spine)
     pieces = [Transfer(flow=flow, size=share) for flow, share in enumerate(ways.share.tolist())]
     found = fluid.times(pieces, links[None], capacity_bps[None], np.zeros((1, len(pieces))), slot_bytes=size)
     whole = np.zeros(len(dst))
@@ -224,7 +224,7 @@ def optimum_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", sprayed: Ways
     """
     import numpy as np
 
-    links = ports.ports_of(sprayed.message, dst[sprayed.message], sprayed.path, sprayed.spine)
+    links = ports.of(sprayed.message, dst[sprayed.message], sprayed.path, sprayed.spine)
     rows, hops = np.nonzero(links >= 0)
     bits = np.bincount(links[rows, hops], 8 * size * sprayed.share[rows], minlength=len(capacity_bps))
     return float((bits / capacity_bps).max())

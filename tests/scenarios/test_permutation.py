@@ -90,7 +90,7 @@ def linear_programme_s(one: Experiment, ports: Ports, dst: np.ndarray) -> float:
         if sites[0] != sites[1]:
             ways = [(path.index, pair) for path in fabric.paths_between[sites] for pair in spines]
         for path, pair in ways:
-            columns.append(ports.edge_ports(src, int(dst[src]), path, pair))
+            columns.append(ports.edge(src, int(dst[src]), path, pair))
             ends.append(src)
     load = np.zeros((len(capacity_bps), len(columns) + 1))  # the last variable is the time
     for column, crossed in enumerate(columns):
@@ -156,12 +156,12 @@ def test_a_site_alone_is_wired_as_a_site_of_several() -> None:
     alone, beside = Ports(network(asked())), Ports(network(asked(hosts=8, sites=2)))
 
     def names(ports: Ports, src: int, dst: int, spine: int) -> list[str]:
-        return [ports.ports[port].name for port in ports.edge_ports(src, dst, -1, (spine, spine))]
+        return [ports.all[port].name for port in ports.edge(src, dst, -1, (spine, spine))]
 
     for src, dst, spine in ((0, 3, 1), (2, 1, 0), (0, 1, 0)):
         assert names(alone, src, dst, spine) == names(beside, src, dst, spine)
     with pytest.raises(ValueError, match="no path 0 leads from rank 0 to rank 1"):
-        alone.edge_ports(0, 1, 0)
+        alone.edge(0, 1, 0)
 
 
 def test_ecmp_takes_several_times_the_optimum_among_1024_hosts_and_spraying_takes_none(
