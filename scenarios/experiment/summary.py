@@ -23,6 +23,7 @@ from scenarios.engines.prediction import critical_path
 from scenarios.policies.decide import MODES
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
+from topologies.fabric.ports import DirectedPort, shared_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,7 +161,8 @@ def as_json(
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """The object of `as_json` for a run that was not made: no folder, and every engine's points without times.
 
-    `links` has the names of the logical links, as a trace writes them, and the settings whose fabric has those.
+    `links` has the names of the logical links or ports, as a trace writes them, and the settings whose fabric has
+    those.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
@@ -178,14 +180,14 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
-def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink, ...], list[int]]:
-    """The logical links of every fabric among these settings, each with the places of the settings that have it."""
+def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
+    """The logical links or ports of these settings' fabrics, each with the places of the settings that have it."""
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
-    found: dict[tuple[LogicalLink, ...], list[int]] = {}
+    found: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
-        found.setdefault(build_fabric(spec).links, []).extend(places)
+        found.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
     return found
 
 
@@ -211,6 +213,7 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
+        "grain": setting.fabric.grain,
         "gpus": setting.gpus,
         "chunk_bytes": setting.collective.chunk_bytes,
         "wan_delay_s": setting.conditions.wan_delay_s,

@@ -13,6 +13,7 @@ from hosts.collectives.kinds import Workload, workload
 from scenarios.policies.decide import MODES, Decisions, decide, most_shared, shared_links
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import cable
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -139,7 +140,10 @@ def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
 
 
 def shared(name: str, mode: str, *, detours: bool) -> set[str]:
-    return set(shared_links(FABRICS[name], ring_allgather(FABRICS[name]), MODES[mode], detours=detours))
+    fabric = FABRICS[name]
+    broken = next(link for link in fabric.links if link.kind == "wan")
+    dead = [frozenset({cable(broken.src, broken.dst)})] if detours else []
+    return set(shared_links(fabric, ring_allgather(fabric), MODES[mode], detours=tuple(dead)))
 
 
 @pytest.mark.parametrize("mode", MODES)
