@@ -14,14 +14,7 @@ def allgather(sites: tuple[int, ...]) -> Schedule:
     """
     members = _members(sites)
     builder = Builder(places=sum(sites), slots=sum(sites))
-    held: dict[int, list[int]] = {place: [] for place in range(sum(sites))}
-    for own in members:
-        for other in members:
-            if other is not own:
-                for index, place in enumerate(own):
-                    peer = other[index % len(other)]
-                    builder.send(place, peer, [place])
-                    held[peer].append(place)
+    held = _cross(builder, members)
     for own in members:
         for blocks in ({place: [place] for place in own}, held):
             for step in range(1, len(own)):
@@ -30,6 +23,36 @@ def allgather(sites: tuple[int, ...]) -> Schedule:
                     if carried:
                         builder.send(place, own[(index + 1) % len(own)], carried)
     return builder.done()
+
+
+def direct_allgather(sites: tuple[int, ...]) -> Schedule:
+    """As `allgather`, but within its site every place sends to each other itself, in place of the rings.
+
+    It sends its own block to all, place + 1 first, then those that it has received from other sites.
+    """
+    members = _members(sites)
+    builder = Builder(places=sum(sites), slots=sum(sites))
+    held = _cross(builder, members)
+    for own in members:
+        for blocks in ({place: [place] for place in own}, held):
+            for step in range(1, len(own)):
+                for index, place in enumerate(own):
+                    if blocks[place]:
+                        builder.send(place, own[(index + step) % len(own)], blocks[place])
+    return builder.done()
+
+
+def _cross(builder: Builder, members: list[range]) -> dict[int, list[int]]:
+    """Every place sends its block to its peer in each other site; returns the blocks that each place receives."""
+    held: dict[int, list[int]] = {place: [] for own in members for place in own}
+    for own in members:
+        for other in members:
+            if other is not own:
+                for index, place in enumerate(own):
+                    peer = other[index % len(other)]
+                    builder.send(place, peer, [place])
+                    held[peer].append(place)
+    return held
 
 
 def broadcast(sites: tuple[int, ...]) -> Schedule:
