@@ -128,12 +128,13 @@ class Ports:
             local = [gpu for gpu in gpus if gpu.site == site]
             for index, gpu in enumerate(local):
                 self._spine[gpu.rank, row[name]] = select_spine(self._tiers[site], index, (gpu.leaf, name), dead)
-        links, longest = self.fabric.links, max(len(path.links) for path in self.fabric.paths)
-        self._wan = np.full((len(self.fabric.paths), longest), -1, np.int32)
+        links, longest = self.fabric.links, max((len(path.links) for path in self.fabric.paths), default=0)
+        # One row more, which path -1 selects: a fabric of one site has no paths at all.
+        self._wan = np.full((len(self.fabric.paths) + 1, longest), -1, np.int32)
         for path in self.fabric.paths:
             hops = [links[link] for link in path.links]
             self._wan[path.index, : len(hops)] = [self._port[link.src, link.dst] for link in hops]
-        self._path_ends = np.array([(path.src_br, path.dst_br) for path in self.fabric.paths], np.int32)
+        self._path_ends = np.array([*((path.src_br, path.dst_br) for path in self.fabric.paths), (-1, -1)], np.int32)
 
     def of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Indices:
         """The ports from rank to rank over a WAN path, -1 within a site: [..., H], in order, with -1 between them.
@@ -144,7 +145,7 @@ class Ports:
         not exist.
         """
         _check_paths(self.fabric, src, dst, path)
-        crosses, over = path >= 0, np.maximum(path, 0)
+        crosses, over = path >= 0, np.maximum(path, -1)
         up_end = np.where(crosses, self._first_router + self._path_ends[over, 0], self._leaf[dst])
         down_end = np.where(crosses, self._first_router + self._path_ends[over, 1], self._leaf[src])
         down = self._spine[dst, down_end]
@@ -160,7 +161,7 @@ class Ports:
         found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
         found[..., 1] = np.where(climbs, self._to_spine[self._leaf[src], up], -1)
         found[..., 2] = np.where(crosses, self._from_spine[up_end, up], -1)
-        found[..., 3:-3] = np.where(crosses[..., None], self._wan[over], -1)
+        found[..., 3:-3] = self._wan[over]
         found[..., -3] = np.where(crosses, self._to_spine[down_end, down], -1)
         found[..., -2] = np.where(climbs, self._from_spine[self._leaf[dst], down], -1)
         return found
@@ -238,7 +239,7 @@ def delays_of(links: Indices, delays_s: Floats) -> Floats:
 
 
 def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
-    path_sites = np.array([(one.src_site, one.dst_site) for one in fabric.paths])[np.maximum(path, 0)]
+    path_sites = np.array([*((one.src_site, one.dst_site) for one in fabric.paths), (-1, -1)])[np.maximum(path, -1)]
     sites = np.stack([fabric.gpu_sites[src], fabric.gpu_sites[dst]], axis=-1)
     right = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
     if not right.all():
