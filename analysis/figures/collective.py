@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 
+_MOST_SPANS = 4000  # of time with constant rates, of which those of all flows are worked out in a second
 _SAME = 1e-6  # the share by which predicted transfers may end before or after the predicted time: rounding, no more
 
 
@@ -114,12 +116,17 @@ class Move:
     is_critical: bool
 
 
+Span = tuple[float, float, float]
+"""From when to when, in s, a transfer has a rate, and what share that is of the slowest link's on its way."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collective:
     """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by link or port.
 
     `measured` is whether `completion_s`, the moves and the critical path were measured or predicted; `costs` are the
-    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown.
+    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown, and
+    `spans` the predicted rates over time of each transfer, by its index, where flows share links.
     """
 
     configuration: Configuration
@@ -131,6 +138,7 @@ class Collective:
     flows: tuple[Flow, ...]
     rows: tuple[int, ...]
     moves: tuple[Move, ...]
+    spans: Mapping[int, Sequence[Span]]
     costs: Mapping[str, Cost]
     rates_bps: Floats
     delays_s: Floats
@@ -278,6 +286,7 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         moves=tuple(moves),
+        spans=_spans(schedule, flows, conditions[0], fitting[0]) if fitting else {},
         costs=seconds_by_link(schedule.transfers, path, hops, limits),
         rates_bps=conditions[0],
         delays_s=conditions[1],
@@ -410,12 +419,36 @@ def _predicted(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, *, 
     """The times of all transfers by the timing model, in which flows share links fairly or have their own."""
     alpha_s = np.array([[flow.delay_s for flow in flows]])
     if shares:
-        links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
-        for row, flow in zip(links[0], flows, strict=True):
-            row[: len(flow.links)] = flow.links
-        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=schedule.slot_bytes)
+        links, slot_bytes = _links(flows), schedule.slot_bytes
+        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=slot_bytes)
     beta_s = np.array([[8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows]])
     return times(schedule.transfers, alpha_s.T, beta_s.T)
+
+
+def _spans(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, seen: Times) -> dict[int, list[Span]]:
+    """The predicted rates of transfers over time; empty where flows share nothing, or rates change too often."""
+    if not isinstance(seen, fluid.SharedTimes):
+        return {}
+    begins, leaves = seen.begins_s[:, 0], seen.leaves_s[:, 0]
+    moments = np.unique(np.concatenate([begins, leaves]))
+    if len(moments) > _MOST_SPANS:
+        return {}
+    links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
+    found: defaultdict[int, list[Span]] = defaultdict(list)
+    for start, end in pairwise(moments.tolist()):
+        served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
+        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps)
+        for transfer, rate in zip(served.tolist(), rates.tolist(), strict=True):
+            found[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
+    return dict(found)
+
+
+def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
+    """The links of every flow, [1, F, H], -1 for none."""
+    links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
+    for row, flow in zip(links[0], flows, strict=True):
+        row[: len(flow.links)] = flow.links
+    return links
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:

@@ -60,7 +60,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             bar.ax.tick_params(labelsize=8)
             bar.outline.set_visible(False)
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "and those in use,"
-        figure.suptitle(f"{label}: {fabric.spec.grain} links, {used} of collective {first.number}", fontsize="medium")
+        what = "ports" if fabric.spec.grain == "physical" else "logical links"
+        figure.suptitle(f"{label}: {what}, {used} of collective {first.number}", fontsize="medium")
         thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
         explain(
             figure,
@@ -81,7 +82,8 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
     pairs = list(zip(fabric.border_routers, fabric.br_sites, strict=True))
     routers = [[name for name, of in pairs if of == site] for site in sites]
     transit = _of_kind(fabric, "transit")
-    radius = max(0.8, _APART * max(len(gpus[site]) + len(routers[site]) for site in sites) / (2 * math.pi))
+    nodes = max(len(gpus[site]) + len(routers[site]) for site in sites)
+    radius = max(1.6 if fabric.spec.grain == "physical" else 0.8, _APART * nodes / (2 * math.pi))
     middle = max(_BETWEEN * (2 if transit else 1), radius * (1 / math.sin(math.pi / len(sites)) - 1))
     placed: dict[str, tuple[float, float]] = {}
     for site in sites:
@@ -108,11 +110,11 @@ def _within(fabric: Fabric, site: int, placed: Places, centre: Floats, radius: f
     leaves = dict.fromkeys(gpu.leaf for gpu in fabric.gpus if gpu.site == site)
     for leaf in leaves:
         below = np.mean([placed[gpu.name] for gpu in fabric.gpus if gpu.leaf == leaf], axis=0) - centre
-        found[leaf] = centre + 0.55 * radius * below / max(float(np.hypot(*below)), 1e-9)
+        found[leaf] = centre + 0.5 * radius * below / max(float(np.hypot(*below)), 1e-9)
     tier = spines(fabric, site)
     for index, name in enumerate(tier):
-        height = (index - (len(tier) - 1) / 2) * min(2.4 * NODE, radius / len(tier))
-        found[name] = centre - np.array([0.12 * radius * np.sign(centre[0]), height])
+        height = (index - (len(tier) - 1) / 2) * min(5 * NODE, 1.5 * radius / len(tier))
+        found[name] = centre - np.array([0.3 * radius * np.sign(centre[0]), height])
     return {name: (float(x), float(y)) for name, (x, y) in found.items()}
 
 

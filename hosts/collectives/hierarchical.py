@@ -5,46 +5,16 @@ from itertools import accumulate
 from hosts.collectives.schedule import Builder, Schedule
 
 
-def allgather(sites: tuple[int, ...]) -> Schedule:
+def allgather(sites: tuple[int, ...], *, direct: bool = False) -> Schedule:
     """Every place sends its block to one peer in each other site; rings within the sites spread them.
 
-    The ring of a site carries the site's own blocks first, while those of other sites are on their way. Backwards in
-    time it reduces within a site before it crosses. Blocks are as many as places, so sites may differ in size: the
-    i-th place of a site has the peer i modulo the other site's size.
+    With `direct` every place sends what it has to each other of its site itself. A site's own blocks come first, while
+    those of other sites are on their way. Backwards in time it reduces within a site before it crosses. Blocks are as
+    many as places, so sites may differ in size: the i-th place of a site has the peer i modulo the other site's size.
     """
     members = _members(sites)
     builder = Builder(places=sum(sites), slots=sum(sites))
-    held = _cross(builder, members)
-    for own in members:
-        for blocks in ({place: [place] for place in own}, held):
-            for step in range(1, len(own)):
-                for index, place in enumerate(own):
-                    carried = blocks[own[index - step + 1]]
-                    if carried:
-                        builder.send(place, own[(index + 1) % len(own)], carried)
-    return builder.done()
-
-
-def direct_allgather(sites: tuple[int, ...]) -> Schedule:
-    """As `allgather`, but within its site every place sends to each other itself, in place of the rings.
-
-    It sends its own block to all, place + 1 first, then those that it has received from other sites.
-    """
-    members = _members(sites)
-    builder = Builder(places=sum(sites), slots=sum(sites))
-    held = _cross(builder, members)
-    for own in members:
-        for blocks in ({place: [place] for place in own}, held):
-            for step in range(1, len(own)):
-                for index, place in enumerate(own):
-                    if blocks[place]:
-                        builder.send(place, own[(index + step) % len(own)], blocks[place])
-    return builder.done()
-
-
-def _cross(builder: Builder, members: list[range]) -> dict[int, list[int]]:
-    """Every place sends its block to its peer in each other site; returns the blocks that each place receives."""
-    held: dict[int, list[int]] = {place: [] for own in members for place in own}
+    held: dict[int, list[int]] = {place: [] for place in range(sum(sites))}
     for own in members:
         for other in members:
             if other is not own:
@@ -52,7 +22,14 @@ def _cross(builder: Builder, members: list[range]) -> dict[int, list[int]]:
                     peer = other[index % len(other)]
                     builder.send(place, peer, [place])
                     held[peer].append(place)
-    return held
+    for own in members:
+        for blocks in ({place: [place] for place in own}, held):
+            for step in range(1, len(own)):
+                for index, place in enumerate(own):
+                    carried = blocks[place if direct else own[index - step + 1]]
+                    if carried:
+                        builder.send(place, own[(index + (step if direct else 1)) % len(own)], carried)
+    return builder.done()
 
 
 def broadcast(sites: tuple[int, ...]) -> Schedule:

@@ -37,7 +37,7 @@ _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "bruck": lambda sites, _: doubling.bruck(sum(sites)),
     "direct": lambda sites, _: direct.allgather(sum(sites)),
     "hierarchical": lambda sites, _: hierarchical.allgather(sites),
-    "hierarchical-direct": lambda sites, _: hierarchical.direct_allgather(sites),
+    "hierarchical-direct": lambda sites, _: hierarchical.allgather(sites, direct=True),
 }
 _BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
     "chain": lambda sites: tree.chain(sum(sites)),
