@@ -21,7 +21,7 @@ from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.policies.decide import MODES, shared_links
+from scenarios.policies.decide import MODES, routes_greedily, shared_links
 from scenarios.spec import faults
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
@@ -173,6 +173,10 @@ class Scenario:
         """The logical links, by name, that two flows of a configuration's collective can use at once in a mode."""
         detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
         return shared_links(build_fabric(self.fabric), self.workload, MODES[mode], detours=detours)
+
+    def routes_greedily(self, mode: str) -> bool:
+        """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
+        return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
 
     def fair_links(self, mode: str) -> tuple[str, ...]:
         """The links that the emulation's flows share fairly in a mode; none on the wall clock, nor in fifo queues.
