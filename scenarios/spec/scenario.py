@@ -21,7 +21,7 @@ from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.policies.decide import MODES, shared_links
+from scenarios.policies.decide import MODES, routes_greedily, shared_links
 from scenarios.spec import faults
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
@@ -178,6 +178,10 @@ class Scenario:
         dead = dict.fromkeys(faults.dead_cables(struck, fabric) for struck in (*every, self.faults))
         detours = tuple(cables for cables in dead if cables)
         return shared_links(fabric, self.workload, MODES[mode], detours=detours)
+
+    def routes_greedily(self, mode: str) -> bool:
+        """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
+        return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
 
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
