@@ -168,7 +168,7 @@ def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
-    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.waited_for
     decisions = decided(setting, mode, conditions, start=0, count=count)
     rates_bps = conditions.drawn.rates_bps(0, count)
     seen = predicted_times(setting, mode, decisions, rates_bps)
