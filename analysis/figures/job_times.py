@@ -60,10 +60,11 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
             axes.set_ylabel(f"completion ({unit})")
         figure.suptitle(configuration.label, fontsize="medium")
         look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
-        sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
+        sides = [("predicted", "#666666")]
+        if any(bar.measured for bar in bars):
+            sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
         handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
-        both = any(bar.measured for bar in bars)
-        legend(figure, handles if both else [], "mean over the rounds; whiskers: 5th to 95th percentile")
+        legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile")
     place = f"-{configuration.index}" if len(run.settings) > 1 else ""
     return Picture(
         name=f"{name}{place}-jobs",
