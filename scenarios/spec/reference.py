@@ -8,7 +8,7 @@ from topologies.conditions.sampler import SAMPLERS
 
 
 def reference() -> str:
-    """A table of every key: what it means, its unit, what it allows and its default; and those of [[job]], [[fault]]."""
+    """A table of every key: its meaning, unit, what it allows and its default; and those of [[job]] and [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
     faulty = [f"| `{name}` | {allowed} |" for name, allowed in faults.WORDS.items()]
     of_jobs = [f"| `{name}` | {key.allowed} |" for name, key in jobs.KEYS.items()]
