@@ -72,6 +72,7 @@ _KINDS = {
     "reduce": "Reduce",
     "gather": "Gather",
     "scatter": "Scatter",
+    "jobs": "round of jobs",
 }
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
@@ -118,13 +119,15 @@ class Configuration:
 
     @property
     def kind(self) -> str:
-        """The kind of collective as the scenario has it: "allgather"."""
+        """The kind of collective as the scenario has it: "allgather"; "jobs" where there are several."""
+        if self.values.get("job"):
+            return "jobs"
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
     def algorithm(self) -> str:
         """The algorithm that was run: "ring", or the name of the file with the schedule."""
-        file = self.values.get("collective.schedule")
+        file = None if self.kind == "jobs" else self.values.get("collective.schedule")
         return (
             ("ring" if self.schedule is None else str(self.schedule["algorithm"]))
             if file is None

@@ -84,6 +84,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         left_out=left_out,
         most_figures=MOST_FIGURES,
         summary=summary,
+        jobs=list(_jobs(run, configurations)),
         most_lines=_MOST_LINES,
         orders=orders,
         paper=paper,
@@ -150,6 +151,17 @@ def _embedded(svg: str, *, prefix: str) -> tuple[str, int]:
     width = re.search(r'width="([0-9.]+)pt"', body)
     body = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 role="img"', body, count=1)
     return body, round(float(width[1]) * 4 / 3) if width else 900
+
+
+def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[str]]:
+    """A line for each job of each point: its mean times, measured and predicted."""
+    which = ["engine", "setting", "mode", "job"]
+    for (engine, index, mode, job), rows in run.jobs.groupby(which, sort=False):
+        times = rows[["completion_s", "predicted_s"]].mean() * 1e3
+        background = "yes" if rows["background"].iloc[0] else ""
+        measured = f"{times['completion_s']:,.3f}" if engine != "model" else "—"
+        label = configurations[index].label
+        yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
 def _line(point: Point, points: Points) -> list[str]:

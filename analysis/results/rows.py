@@ -37,7 +37,8 @@ class Rows:
     machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
     model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
     were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. `transfers`, [any, 7], has the
-    columns of TRANSFER.
+    columns of TRANSFER. Of J jobs at once `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what
+    `completion_s` and `predicted_s` are of all.
     """
 
     start: int
@@ -54,6 +55,8 @@ class Rows:
     reconfigure_s: Floats | None = None
     reconfigure_messages: npt.NDArray[np.int64] | None = None
     transfers: npt.NDArray[np.int64] | None = None
+    job_completion_s: Floats | None = None
+    job_predicted_s: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.completion_s)

@@ -65,6 +65,17 @@ TRANSFERS = pa.schema(
         ("end_s", pa.float64()),
     ]
 )
+JOBS = pa.schema(
+    [
+        *_POINT[:3],
+        ("collective", pa.int64()),
+        ("job", pa.string()),
+        ("background", pa.bool_()),
+        ("start_s", pa.float64()),
+        ("completion_s", pa.float64()),
+        ("predicted_s", pa.float64()),
+    ]
+)
 CONDITIONS = pa.schema(
     [
         ("setting", pa.int32()),
@@ -123,6 +134,21 @@ def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     columns += [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
     arrays = [_column(value, len(found), field.type) for value, field in zip(columns, TRANSFERS, strict=True)]
     return pa.Table.from_arrays(arrays, schema=TRANSFERS)
+
+
+def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
+    """A row for each of `jobs` in each of these rows of one point, which have their times, as a table."""
+    assert rows.job_completion_s is not None
+    predicted = rows.job_completion_s if rows.job_predicted_s is None else rows.job_predicted_s
+    columns = {name: point[name] for name, _ in _POINT[:3]} | {
+        "collective": np.repeat(np.arange(rows.start, rows.stop), len(jobs)),
+        **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
+        "job": np.tile([job["name"] for job in jobs], len(rows)),
+        "completion_s": rows.job_completion_s.reshape(-1),
+        "predicted_s": predicted.reshape(-1),
+    }
+    arrays = [_column(columns[field.name], len(rows) * len(jobs), field.type) for field in JOBS]
+    return pa.Table.from_arrays(arrays, schema=JOBS)
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -40,7 +40,18 @@ _COLUMNS = (
 )
 _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
+_JOB_MEANS = {"": "completion", "_predicted": "predicted"}
 _VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background."""
+
+    name: str
+    mean_s: float
+    mean_predicted_s: float
+    background: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +59,7 @@ class PointResult:
     """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
 
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
-    took; None where there are none.
+    took; None where there are none. `jobs` are those of its rounds, if they have any.
     """
 
     mode: str
@@ -56,6 +67,7 @@ class PointResult:
     gain: Interval | None
     bound_s: float | None = None
     reconfigure_s: float | None = None
+    jobs: tuple[JobResult, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +89,19 @@ def collectives_by_point(path: Path) -> dict[Point, "pd.DataFrame"]:
     return {Point(*key): rows for key, rows in grouped}
 
 
+def jobs_by_point(path: Path) -> dict[Point, tuple[JobResult, ...]]:
+    """The means of the jobs of each point of a run, in their order; raises ResultsError."""
+    from analysis.results.reader import load_jobs
+
+    found: dict[Point, tuple[JobResult, ...]] = {}
+    for key, rows in load_jobs(path).groupby([*_WHICH, "job", "background"], sort=False):
+        *point, name, background = key
+        of_point = found.get(Point(*point), ())
+        means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}
+        found[Point(*point)] = (*of_point, JobResult(name=name, background=bool(background), **means))
+    return found
+
+
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
     """What was measured while no fault was injected, for the fidelity."""
     for point, rows in stored.items():
@@ -87,7 +112,10 @@ def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
 
 
 def results_of(
-    stored: Mapping[Point, "pd.DataFrame"], engine: str, settings: Sequence[Scenario]
+    stored: Mapping[Point, "pd.DataFrame"],
+    engine: str,
+    settings: Sequence[Scenario],
+    jobs: Mapping[Point, tuple[JobResult, ...]],
 ) -> Iterator[SettingResult]:
     """The result of each setting over the modes of which every collective is stored, if there is any."""
     for place, setting in enumerate(settings):
@@ -95,7 +123,8 @@ def results_of(
         count = setting.collective.count
         finished = {mode: rows for mode, rows in found.items() if rows is not None and len(rows) == count}
         if finished:
-            yield _result(engine, place, setting, finished)
+            of_modes = {mode: jobs.get(Point(engine, place, mode), ()) for mode in finished}
+            yield _result(engine, place, setting, finished, of_modes)
 
 
 def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
@@ -114,7 +143,13 @@ def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
     return PointResult(mode=mode, summary=summarise(times), gain=None if base is None else gain(base, times))
 
 
-def _result(engine: str, place: int, setting: Scenario, stored: Mapping[str, "pd.DataFrame"]) -> SettingResult:
+def _result(
+    engine: str,
+    place: int,
+    setting: Scenario,
+    stored: Mapping[str, "pd.DataFrame"],
+    jobs: Mapping[str, tuple[JobResult, ...]],
+) -> SettingResult:
     series = {}
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
@@ -124,6 +159,7 @@ def _result(engine: str, place: int, setting: Scenario, stored: Mapping[str, "pd
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
+            jobs=jobs[mode],
         )
         for mode, times in series.items()
     )
@@ -145,7 +181,7 @@ def as_json(
     `unmeasured` is why nothing was measured although it was wanted.
     """
     points = [
-        _point(result, point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
+        _point(result, point) | _jobs(point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
         for point in result.points
     ]
@@ -204,6 +240,11 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
     return which | values | _sites(result.place, result.setting) | _ends(point) | bound
 
 
+def _jobs(point: PointResult) -> dict[str, Any]:
+    """The jobs of a point, where it has any."""
+    return {"jobs": [asdict(job) for job in point.jobs]} if point.jobs else {}
+
+
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
     """Which setting of the sweep it is, and what distinguishes fabrics of as many GPUs."""
     return {"setting": place, "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site))}
@@ -241,11 +282,18 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
-    """The points as CSV: what JSON holds, and empty what is null there."""
+    """The points as CSV: what JSON holds, and empty what is null there; of the job NAME "job.NAME.mean_s" and
+    "job.NAME.mean_predicted_s"."""
     rows = [
-        {"setting": result.place} | {name: "" if value is None else value for name, value in found.items()}
+        {"setting": result.place}
+        | {name: "" if value is None else value for name, value in _point(result, point).items()}
+        | {
+            f"job.{job.name}.{name}": getattr(job, name)
+            for job in point.jobs
+            for name in ("mean_s", "mean_predicted_s")
+        }
         for result in results
-        for found in (_point(result, point) for point in result.points)
+        for point in result.points
     ]
     text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
@@ -277,7 +325,22 @@ def as_text(results: Sequence[SettingResult]) -> str:
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    return "\n".join([*(line.rstrip() for line in lines), *_orders(results)])
+    return "\n".join([*(line.rstrip() for line in lines), *_job_lines(results), *_orders(results)])
+
+
+def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    """The mean times of every job, measured and predicted, where there are any."""
+    points = [(result, point) for result in results for point in result.points if point.jobs]
+    if points:
+        yield from ("", "the jobs' mean completion, from the start of each")
+    for result, point in points:
+        is_measured = result.engine != "model"
+        jobs = (
+            f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
+            + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
+            for job in point.jobs
+        )
+        yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

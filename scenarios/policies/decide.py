@@ -157,14 +157,21 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed:
             cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
     return best_placements(
-        compiled(workload).completion_s,
+        _compiled_waited_for(workload).completion_s,
         list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
         slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
         start=_in_order(fabric, workload).tolist(),
         sites=fabric.gpus_per_site,
         root_stays=workload.is_rooted,
+        groups=workload.groups,
     )
+
+
+@lru_cache(maxsize=64)
+def _compiled_waited_for(workload: Workload) -> Compiled:
+    """The timing model of what a placement is chosen for: background jobs stay where they are."""
+    return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)

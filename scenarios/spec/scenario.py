@@ -22,9 +22,10 @@ from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
-from scenarios.spec import faults
+from scenarios.spec import faults, jobs
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
+from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
@@ -85,6 +86,7 @@ class Scenario:
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
     faults: tuple[Fault, ...] = ()
+    jobs: tuple[JobSpec, ...] = ()
     sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
@@ -95,7 +97,9 @@ class Scenario:
 
     @property
     def workload(self) -> Workload:
-        """What every collective of a configuration does; raises ScheduleError where that makes no sense."""
+        """What every collective, or every round of jobs, does; raises ScheduleError where that makes no sense."""
+        if self.jobs:
+            return workload_of_jobs(self.jobs, self.collective, self.fabric.gpus_per_site, self.run.seed)
         return workload_of(self.collective, self.fabric.gpus_per_site)
 
     @property
@@ -157,6 +161,8 @@ class Scenario:
     def _named(self) -> Iterator[str]:
         """The collective in words, its kind where it is not the paper's, and its size."""
         spec = self.collective
+        if self.jobs:
+            yield f"{len(self.jobs)} job{'s' * (len(self.jobs) != 1)}"
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
         yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
@@ -349,6 +355,7 @@ _SWITCHES = Kind(
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
 )
+_JOBS = Kind("[[job]] tables", (list,), jobs.read, lambda found: [job.written() for job in found], is_object=True)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
@@ -390,6 +397,7 @@ KEYS: Mapping[str, Key] = {
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
         Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
         Key("transport.queue", "queue", _QUEUE, "How flows wait where they share a link; on the wall clock in fifo."),
+        Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }
@@ -466,10 +474,14 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
+    if mistakes := list(jobs.check(setting.jobs, setting.gpus)):
+        yield from mistakes
+        return
     try:
         _ = setting.carried
     except ScheduleError as error:
-        yield Mistake("collective.kind" if setting.collective.schedule is None else "collective.schedule", str(error))
+        key = "collective.kind" if setting.collective.schedule is None else "collective.schedule"
+        yield Mistake("job" if setting.jobs else key, str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 
@@ -538,7 +550,7 @@ def _restored(kind: Kind, stored: Any) -> Any:
 
 def described(scenario: Scenario) -> list[dict[str, Any]]:
     """Every configuration as settings.json has it: what was swept, the value of every key, the fabric that its rows
-    refer to, its schedule, and for each mode the links that flows can share."""
+    refer to, its schedule, its jobs if any, and for each mode the links that flows can share."""
     return [
         {
             "setting": index,
@@ -548,6 +560,10 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "values": plain_values(setting),
             "fabric": _described(build_fabric(setting.fabric)),
             "schedule": _written(setting.workload),
+            "jobs": [
+                {"name": one.name, "start_s": one.start_s, "background": one.is_background}
+                for one in setting.workload.jobs
+            ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
         }
         for index, setting in enumerate(scenario.settings())
@@ -557,10 +573,17 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
 def _written(workload: Workload) -> dict[str, Any]:
     """A workload's schedule: of each flow the places it joins and its channel (of a stream its place and number), of
     each transfer its flow, its slots or seconds, what it waits for, and the place whose block it begins with, if any.
+    The transfers behind the first `waited_for` are background traffic.
     """
     flows = [list(astuple(flow)) for flow in workload.schedule.flows]
     transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
-    return {"algorithm": workload.algorithm, "slot_bytes": workload.slot_bytes, "flows": flows, "transfers": transfers}
+    return {
+        "algorithm": workload.algorithm,
+        "slot_bytes": workload.slot_bytes,
+        "flows": flows,
+        "transfers": transfers,
+        "waited_for": len(workload.waited_for),
+    }
 
 
 def _described(fabric: Fabric) -> dict[str, Any]:
