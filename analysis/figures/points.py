@@ -53,9 +53,12 @@ _LABELS = {
     "fabric.spines": "spines per site",
     "fabric.border_routers": "border routers per site",
     "fabric.wan": "WAN topology",
+    "fabric.buffer": "buffer of a link",
     "run.seed": "seed",
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
+    "transport.queue": "queues",
+    "transport.ecn_threshold": "ECN threshold",
 }
 _COLUMNS = {
     "fabric.gpus": "gpus",

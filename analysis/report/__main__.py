@@ -15,7 +15,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from analysis.figures.points import Configuration, Point, Points, configurations
 from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
-from analysis.statistics.fidelity import percentage
+from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.sharing import notes
 
@@ -67,6 +67,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     every = list(points.values())
     orders, paper = _orders(every)
     summary = [_line(point, points) for point in every]
+    queued = [line for point in every for line in _fifo_line(point)]
     rows = [_download(point, rows_a_point(every)) for point in every]
     shown, left_out = _figures(pictures)  # which are being drawn meanwhile
     return page.get_template("report.html.j2").render(
@@ -85,6 +86,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         most_figures=MOST_FIGURES,
         summary=summary,
         jobs=list(_jobs(run, configurations)),
+        queued=queued,
         most_lines=_MOST_LINES,
         orders=orders,
         paper=paper,
@@ -173,6 +175,15 @@ def _line(point: Point, points: Points) -> list[str]:
     base = points.get((point.engine, point.configuration.index, "base"))
     less = None if base is None or point.mode == "base" else gain(base.series, times)
     return [*line, "", ""] if less is None else [*line, f"{less.value * 100:.1f} %", _ends(less, 100, 1)]
+
+
+def _fifo_line(point: Point) -> Iterator[list[str]]:
+    """A point's line of what fifo queues did to it, if it was measured in some."""
+    found = fifo_of([point.rows[point.rows["undisturbed"]]])
+    if found is not None:
+        line = [point.configuration.label, point.mode, f"{found.collectives:,}", found.took, found.transfers_took]
+        line += [f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}"]
+        yield [*line, "—" if found.fairness is None else f"{found.fairness:.3f}", found.fairness_link or "—"]
 
 
 def _ends(interval: Interval, scale: float, digits: int) -> str:

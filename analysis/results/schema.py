@@ -37,11 +37,25 @@ _ROW = (
     ("undisturbed", pa.bool_()),
     ("reconfigure_s", pa.float64()),
     ("reconfigure_messages", pa.int64()),
+    ("retransmitted_bytes", pa.float64()),
+    ("quickest_transfer", pa.float64()),
+    ("slowest_transfer", pa.float64()),
+    ("fairness", pa.float64()),
+    ("fairness_link", pa.string()),
 )
-ADDED: Mapping[str, float] = {"bound_s": math.nan, "reconfigure_s": math.nan, "reconfigure_messages": 0}
+ADDED: Mapping[str, float | str] = {
+    "bound_s": math.nan,
+    "reconfigure_s": math.nan,
+    "reconfigure_messages": 0,
+    "retransmitted_bytes": math.nan,
+    "quickest_transfer": math.nan,
+    "slowest_transfer": math.nan,
+    "fairness": math.nan,
+    "fairness_link": "",
+}
 """Columns of the collectives that runs of earlier versions lack, and their value there."""
 
-_UNMEASURED: Mapping[str, float] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
+_UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
 """The value of columns whose array is None in `Rows`."""
 
 FAULTS = pa.schema(

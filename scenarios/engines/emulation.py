@@ -326,6 +326,17 @@ class Reader:
         if spans := self._task.setting.workload.jobs:
             arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
             completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
+        in_fifo: dict[str, Any] = {}
+        if "retransmitted_bytes" in row:
+            sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
+            found = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
+            in_fifo = {
+                "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
+                "quickest_transfer": np.array([found.quickest]),
+                "slowest_transfer": np.array([found.slowest]),
+                "fairness": np.array([found.fairness]),
+                "fairness_link": np.array([found.link], dtype=object),
+            }
         return Rows(
             start=k,
             completion_s=completion_s,
@@ -343,6 +354,7 @@ class Reader:
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),
+            **in_fifo,
         )
 
 

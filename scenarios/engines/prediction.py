@@ -16,6 +16,7 @@ from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
+from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
@@ -54,19 +55,40 @@ class Expectations:
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
-        decisions, row = self._all, collective
-        if decisions is None:
-            self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
-            decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
+        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
+        decisions = self._decisions(collective)
         (predicted_s,), jobs_s = predicted_with_jobs(
-            self._setting, self._mode, decisions.row(row), self._conditions, start=collective
+            self._setting, self._mode, decisions, self._conditions, start=collective
         )
         return Expected(
-            placement=decisions.placement[row],
-            path=decisions.path[row],
-            predicted_s=float(predicted_s),
-            jobs_s=jobs_s,
+            placement=decisions.placement[0], path=decisions.path[0], predicted_s=float(predicted_s), jobs_s=jobs_s
         )
+
+    def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
+        """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
+        `arrived_s`, [T] s, are when each was handed over and had arrived."""
+        setting, decisions = self._setting, self._decisions(collective)
+        schedule = setting.workload.schedule
+        seen = predicted_times(setting, self._mode, decisions, self._conditions, start=collective)
+        fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
+        measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
+        users: defaultdict[int, list[int]] = defaultdict(list)
+        (rows,) = links_by_flow(setting.workload, decisions, self._conditions, start=collective)
+        on = [row[row >= 0].tolist() for row in rows]
+        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
+        for place, index in enumerate(kept):
+            for link in on[schedule.transfers[index].flow]:
+                users[link].append(place)
+        names = [link.name for link in self._conditions.shared.all]
+        shared = set(setting.shared_links(self._mode))
+        links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
+        return shares(measured_s[kept], fair_s[kept], links)
+
+    def _decisions(self, collective: int) -> Decisions:
+        """The decisions for a collective, under the faults that were in force; one row."""
+        if self._all is not None:
+            return self._all.row(collective)
+        return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
 
 
 def predicted_with_jobs(

@@ -22,6 +22,7 @@ from scenarios.experiment.summary import (
     as_json,
     as_text,
     collectives_by_point,
+    in_fifo,
     jobs_by_point,
     measured_of,
     results_of,
@@ -93,7 +94,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Fidelity | None]:
     stored, jobs = collectives_by_point(directory.path), jobs_by_point(directory.path)
     results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings, jobs)]
-    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real)
+    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real, fifo=in_fifo(stored))
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:

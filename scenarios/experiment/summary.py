@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
-from analysis.statistics.fidelity import Fidelity, Measured
+from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from scenarios.engines.prediction import critical_path
 from scenarios.policies.decide import MODES
@@ -41,7 +41,9 @@ _COLUMNS = (
 _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
 _JOB_MEANS = {"": "completion", "_predicted": "predicted"}
-_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed"]
+_IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed", *_IN_FIFO]
+_FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,8 @@ class PointResult:
     """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
 
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
-    took; None where there are none. `jobs` are those of its rounds, if they have any.
+    took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
+    rounds, if they have any.
     """
 
     mode: str
@@ -68,6 +71,7 @@ class PointResult:
     bound_s: float | None = None
     reconfigure_s: float | None = None
     jobs: tuple[JobResult, ...] = ()
+    fifo: Fifo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,11 @@ def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
             comparable = rows[rows["undisturbed"]]
             times = comparable["completion_s"].to_numpy(), comparable["predicted_s"].to_numpy()
             yield *times, comparable["drops"].to_numpy(), comparable["late"].to_numpy()
+
+
+def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:
+    """What was measured in fifo queues while no fault was injected, for the fidelity; None where nothing was."""
+    return fifo_of(rows[rows["undisturbed"]] for rows in stored.values())
 
 
 def results_of(
@@ -160,6 +169,7 @@ def _result(
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
             jobs=jobs[mode],
+            fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
         )
         for mode, times in series.items()
     )
@@ -237,7 +247,15 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
     bound = {"mean_bound_s": point.bound_s}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
-    return which | values | _sites(result.place, result.setting) | _ends(point) | bound
+    return which | values | _sites(result.place, result.setting) | _ends(point) | bound | _fifo(point.fifo)
+
+
+def _fifo(found: Fifo | None) -> dict[str, Any]:
+    """What fifo queues did: the drops, the bytes sent again, the transfers' ratios, and the least fair link."""
+    if found is None:
+        return {}
+    names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
+    return {name: getattr(found, name) for name in names}
 
 
 def _jobs(point: PointResult) -> dict[str, Any]:
@@ -318,8 +336,9 @@ def _ends(point: PointResult) -> dict[str, float | None]:
 def as_text(results: Sequence[SettingResult]) -> str:
     """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
     reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
-    headings = (*_COLUMNS, _RECONFIGURATION) if reconfigured else _COLUMNS
-    rows = [headings, *(row[: len(headings)] for result in results for row in _rows(result))]
+    queued = any(point.fifo is not None for result in results for point in result.points)
+    headings = (*_COLUMNS, *[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
+    rows = [headings, *(row for result in results for row in _rows(result, reconfigured, queued))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
@@ -347,7 +366,7 @@ def _aligned(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
-def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
+def _rows(result: SettingResult, reconfigured: bool, queued: bool) -> Iterator[tuple[str, ...]]:
     for point in result.points:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
@@ -356,7 +375,16 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
             "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s)
         )
         which = result.engine, result.setting.label, point.mode
-        yield *which, count, mean, bound, total, _gain(point), reconfiguration
+        fifo = _fifo_cells(point.fifo) if queued else ()
+        yield *which, count, mean, bound, total, _gain(point), *[reconfiguration] * reconfigured, *fifo
+
+
+def _fifo_cells(found: Fifo | None) -> tuple[str, ...]:
+    """The cells of `_FIFO_COLUMNS`."""
+    if found is None:
+        return ("",) * len(_FIFO_COLUMNS)
+    link = "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"
+    return f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}", found.transfers_took, link
 
 
 def _gain(point: PointResult) -> str:
