@@ -22,7 +22,7 @@ from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError
 from controller.routing.paths import Ways
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, around
+from topologies.fabric.failures import Cables, around, reachable
 
 _LOG = logging.getLogger("longhaul.controller")
 
@@ -161,16 +161,16 @@ class RouteApp(App):
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
     def _rechosen(self, dead: Cables) -> dict[tuple[int, int], int]:
-        """The path of every crossing of the last request, under its conditions and with these cables dead."""
-        found: dict[tuple[int, int], int] = {}
+        """The path of every crossing of the last request that has one, under its conditions and with these cables
+        dead."""
         if (request := self._request) is None:
-            return found
-        for crossing in request.crossings:
-            try:
-                found[crossing] = choose(self._fabric, replace(request, crossings=(crossing,)), dead)[0]
-            except NoPathError as error:
-                _LOG.warning("%s", error)
-        return found
+            return {}
+        reach = reachable(self._fabric, dead)
+        for src, dst in request.crossings:
+            if not reach[src, dst]:
+                _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
+        left = tuple(pair for pair in request.crossings if reach[pair])
+        return dict(zip(left, choose(self._fabric, replace(request, crossings=left), dead), strict=True))
 
     # --- Requests -------------------------------------------------------------------------------------------------
 

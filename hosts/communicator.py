@@ -119,7 +119,7 @@ class Communicator:
         transport = transport or Transport()
         count, window_bytes = windows(workload)
         job = Job(
-            slot_bytes=workload.slot_bytes,
+            slot_bytes=workload.largest_slot_bytes,
             windows=count,
             window_bytes=window_bytes,
             sums=makes_sums(workload),

@@ -46,13 +46,15 @@ class Transfer:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """A schedule as a run stores it, in program order; `ends` are the places that each flow joins, `channels` which of
-    the flows between them it is. A stream, a processor, is a flow from a place to itself."""
+    the flows between them it is. A stream, a processor, is a flow from a place to itself. It is over when the first
+    `waited_for` transfers are, as the others are background traffic."""
 
     algorithm: str
     slot_bytes: int
     ends: tuple[tuple[int, int], ...]
     channels: tuple[int, ...]
     transfers: tuple[Transfer, ...]
+    waited_for: int
 
     @cached_property
     def steps(self) -> list[int]:
@@ -232,7 +234,7 @@ def _collective(
 ) -> Collective | None:
     """The collective of a row, None where it is not one under these conditions."""
     placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
-    predicted_s, measured = float(row["predicted_s"]), transfers is not None
+    predicted_s, measured, last = float(row["predicted_s"]), transfers is not None, schedule.waited_for
     try:
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
         # Times where flows share links, if they can; runs of earlier versions gave each flow links of its own.
@@ -241,14 +243,14 @@ def _collective(
         handed_s, seen = _measured(schedule, flows, transfers) if measured else ([], models[0])
     except (IndexError, KeyError, ValueError):
         return None
-    fitting = [model for model in models if abs(model.arrives_s.max() / predicted_s - 1) <= _SAME]
+    fitting = [model for model in models if abs(model.arrives_s[:last].max() / predicted_s - 1) <= _SAME]
     if not measured:
         if not fitting:  # what was drawn again does not give the stored times
             return None
         seen = fitting[0]
         handed_s = seen.begins_s[:, 0].tolist()
     limits = fluid.limits(fitting[0], [link.name for link in shared_by(configuration.fabric).all]) if fitting else {}
-    path = critical_path(schedule.transfers, seen)
+    path = critical_path(schedule.transfers[:last], seen)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
     moves = [
@@ -322,6 +324,7 @@ def schedule_of(configuration: Configuration, places: int) -> Schedule:
         ends=tuple(ends),
         channels=tuple(channels),
         transfers=tuple(transfers),
+        waited_for=int(stored.get("waited_for", len(transfers))),
     )
 
 
@@ -343,6 +346,7 @@ def _ring_allgather(places: int, chunk_bytes: int) -> Schedule:
         ends=tuple((place, (place + 1) % places) for place in range(places)),
         channels=(0,) * places,
         transfers=tuple(transfers),
+        waited_for=len(transfers),
     )
 
 

@@ -53,9 +53,12 @@ _LABELS = {
     "fabric.spines": "spines per site",
     "fabric.border_routers": "border routers per site",
     "fabric.wan": "WAN topology",
+    "fabric.buffer": "buffer of a link",
     "run.seed": "seed",
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
+    "transport.queue": "queues",
+    "transport.ecn_threshold": "ECN threshold",
 }
 _COLUMNS = {
     "fabric.gpus": "gpus",
@@ -72,6 +75,7 @@ _KINDS = {
     "reduce": "Reduce",
     "gather": "Gather",
     "scatter": "Scatter",
+    "jobs": "round of jobs",
 }
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
@@ -118,13 +122,15 @@ class Configuration:
 
     @property
     def kind(self) -> str:
-        """The kind of collective as the scenario has it: "allgather"."""
+        """The kind of collective as the scenario has it: "allgather"; "jobs" where there are several."""
+        if self.values.get("job"):
+            return "jobs"
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
     def algorithm(self) -> str:
         """The algorithm that was run: "ring", or the name of the file with the schedule."""
-        file = self.values.get("collective.schedule")
+        file = None if self.kind == "jobs" else self.values.get("collective.schedule")
         return (
             ("ring" if self.schedule is None else str(self.schedule["algorithm"]))
             if file is None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
-COLLECTIVES, TRANSFERS, CONDITIONS, FAULTS = (
-    f"{name}.parquet" for name in ("collectives", "transfers", "conditions", "faults")
+COLLECTIVES, TRANSFERS, JOBS, CONDITIONS, FAULTS = (
+    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "conditions", "faults")
 )
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
@@ -38,12 +38,14 @@ class ResultsError(ValueError):
 
 
 class Part(NamedTuple):
-    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers."""
+    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers and
+    jobs."""
 
     point: Point
     start: int
     collectives: Path
     transfers: Path
+    jobs: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class Run:
     settings: list[dict[str, Any]]
     collectives: "pd.DataFrame"
     transfers: "pd.DataFrame"
+    jobs: "pd.DataFrame"
     conditions: "pd.DataFrame"
     faults: "pd.DataFrame"
     scenario_text: str
@@ -79,24 +82,24 @@ def open_run(directory: str | Path) -> Run:
     provenance = read_provenance(path)
     settings = read_settings(path)
     complete = is_complete(provenance)
-    if complete or not (path / PARTS).exists():
-        transfers = _table(path / TRANSFERS, schema.TRANSFERS)
-    else:
-        parts = [part.transfers for part in parts_of(path) if part.transfers.exists()]
-        transfers = pa.concat_tables(
-            [schema.TRANSFERS.empty_table(), *(table_in(it, schema.TRANSFERS) for it in parts)]
-        )
     return Run(
         path=path,
         provenance=provenance,
         settings=settings,
         collectives=_frame(_collectives(path, settings, provenance, None)),
-        transfers=_frame(transfers),
+        transfers=_frame(_beside(path, provenance, TRANSFERS, schema.TRANSFERS)),
+        jobs=load_jobs(path),
         conditions=_frame(_table(path / CONDITIONS, schema.CONDITIONS)),
         faults=_frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
+
+
+def load_jobs(directory: str | Path) -> "pd.DataFrame":
+    """The jobs of a run, a row for each in each round, as `load` has its collectives; errors as of `load`."""
+    path = Path(directory)
+    return _frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
@@ -137,7 +140,7 @@ def parts_of(path: Path) -> list[Part]:
 def part_of(path: Path, point: Point, start: int) -> Part:
     """The part of an unfinished run that begins with this collective of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
-    return Part(point, start, stem.with_suffix(".collectives.parquet"), stem.with_suffix(".transfers.parquet"))
+    return Part(point, start, *(stem.with_suffix(f".{name}") for name in (COLLECTIVES, TRANSFERS, JOBS)))
 
 
 def check_readable_parts(path: Path) -> None:
@@ -183,6 +186,14 @@ def _collectives(
     check_readable_parts(path)
     empty = wanted.empty_table() if columns is None else wanted.empty_table().select(list(columns))
     return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
+
+
+def _beside(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
+    """A table beside that of the collectives: of a run that is not complete, those of its parts together."""
+    if is_complete(provenance) or not (path / PARTS).exists():
+        return _table(path / name, wanted)
+    files = [file for part in parts_of(path) for file in part[2:] if file.name.endswith(f".{name}") and file.exists()]
+    return pa.concat_tables([wanted.empty_table(), *(table_in(file, wanted) for file in files)])
 
 
 def _table(path: Path, wanted: pa.Schema) -> pa.Table:

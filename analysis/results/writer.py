@@ -117,8 +117,10 @@ class Writer:
             progress = self._points[part.point]
             stop = progress.written + len(found)
             consecutive = len(found) and np.array_equal(found, np.arange(progress.written, stop))
-            lacks_transfers = part.point.engine != "model" and not part.transfers.exists()
-            if not consecutive or stop > counts[part.point] or lacks_transfers:
+            lacks = (part.point.engine != "model" and not part.transfers.exists()) or (
+                self._jobs(part.point) and not part.jobs.exists()
+            )
+            if not consecutive or stop > counts[part.point] or lacks:
                 raise ResultsError(f"{part.collectives} is damaged: it does not go on where the part before it ends")
             progress.written = stop
 
@@ -126,6 +128,11 @@ class Writer:
     def points(self) -> tuple[Point, ...]:
         """Every point of the run, in its order."""
         return tuple(self._counts)
+
+    def _jobs(self, point: Point) -> list[dict[str, Any]]:
+        """The jobs of a point; none where rounds are single collectives."""
+        found: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
+        return found
 
     def has(self, point: Point, stop: int) -> bool:
         """Whether the first `stop` collectives of a point are on the disk."""
@@ -172,6 +179,8 @@ class Writer:
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
         if rows.transfers is not None:  # before the collectives, with which the part is there
             write_table(part.transfers, schema.TRANSFERS, [schema.transfers_table(rows, columns)])
+        if rows.job_completion_s is not None:
+            write_table(part.jobs, schema.JOBS, [schema.jobs_table(rows, columns, self._jobs(point))])
         write_table(part.collectives, self._schema, [schema.collectives_table(rows, columns, self._schema)])
         progress.written, progress.ready = rows.stop, []
 
@@ -187,10 +196,13 @@ class Writer:
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
         tables = (reader.table_in(part.collectives, self._schema) for part in parts)
         write_table(self._path / reader.COLLECTIVES, self._schema, tables)
-        measured = [part.transfers for part in parts if part.transfers.exists()]
-        if measured:
-            tables = (reader.table_in(path, schema.TRANSFERS) for path in measured)
-            write_table(self._path / reader.TRANSFERS, schema.TRANSFERS, tables)
+        for name, columns, files in (
+            (reader.TRANSFERS, schema.TRANSFERS, [part.transfers for part in parts]),
+            (reader.JOBS, schema.JOBS, [part.jobs for part in parts]),
+        ):
+            there = [file for file in files if file.exists()]
+            if there:
+                write_table(self._path / name, columns, (reader.table_in(file, columns) for file in there))
 
     def close(self) -> None:
         """Write the measured rows that are ready; raises OSError where that fails.

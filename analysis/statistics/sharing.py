@@ -1,4 +1,4 @@
-"""Which links several flows of a collective can use at once, in sentences.
+"""Which links several flows of a collective can use at once, and how paths are chosen then, in sentences.
 
 Which links they are is decided with the placements and the paths; here they are names, by configuration and mode.
 """
@@ -12,18 +12,38 @@ _MOST_NAMED = 4
 
 def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
     """A sentence for each set of modes and links: the configurations' labels, each with the shared links by mode."""
-    configurations = list(shared)
-    found: dict[str, list[str]] = {}
-    for label, by_mode in configurations:
+    found: list[tuple[str, list[str]]] = []
+    for label, by_mode in shared:
         modes: dict[tuple[str, ...], list[str]] = {}
         for mode, links in by_mode.items():
             if links:
                 modes.setdefault(tuple(links), []).append(mode)
+        sentences = []
         for links, sharing in modes.items():
             named = f"the link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
             words = f"in {listed(sharing)} flows can share {named}: the model gives them max-min fair shares"
-            found.setdefault(words, []).append(label)
+            sentences.append(words)
+        found.append((label, sentences))
+    return _by_sentence(found)
+
+
+def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tuple[str, ...]:
+    """A sentence for each set of modes that choose WAN paths greedily: the configurations' labels, each with its modes.
+
+    `most` combinations of paths are compared.
+    """
+    why = f"crossings that can share links have more than {most:,} combinations of WAN paths"
+    words = "in {} " + why + ": they are chosen greedily by load"
+    return _by_sentence([(label, [words.format(listed(greedy))] if greedy else []) for label, greedy in modes])
+
+
+def _by_sentence(found: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """Each sentence once, behind the labels of the configurations that it is true of unless it is of all."""
+    labels: dict[str, list[str]] = {}
+    for label, sentences in found:
+        for sentence in sentences:
+            labels.setdefault(sentence, []).append(label)
     return tuple(
-        text if len(labels) == len(configurations) else f"{first_of(labels, _MOST_NAMED, '; ')}: {text}"
-        for text, labels in found.items()
+        sentence if len(which) == len(found) else f"{first_of(which, _MOST_NAMED, '; ')}: {sentence}"
+        for sentence, which in labels.items()
     )

@@ -90,16 +90,16 @@ class Forwarding:
 
 
 def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
-    """The path of every crossing, as its index in `fabric.paths`, without these cables; raises NoPathError."""
+    """The paths of the crossings, chosen together, by index in `fabric.paths`, without these cables.
+
+    Raises NoPathError.
+    """
     if not request.crossings:
         return []
     src, dst = np.array(request.crossings).T
     rates_bps = np.array(request.rates_bps)
     rates_bps[list(failed_links(fabric, dead))] = 0.0
-    every = np.broadcast_to(rates_bps, (src.size, rates_bps.size))
     router = Router(fabric, np.array(request.delays_s))
-    if request.best:
-        routes = router.best(every, src, dst, chunk_bytes=request.chunk_bytes)
-    else:
-        routes = router.fixed(every, src, dst)
-    return [int(path) for path in routes.path]
+    ends = rates_bps[None], src[None], dst[None]
+    routes = router.together(*ends, chunk_bytes=request.chunk_bytes) if request.best else router.fixed(*ends)
+    return [int(path) for path in routes.path[0]]

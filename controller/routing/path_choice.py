@@ -1,17 +1,19 @@
-"""Path choice: which path over the WAN each site-crossing edge of a ring takes.
+"""Path choice: which path over the WAN each crossing of a collective takes, a pair of ranks in two sites.
 
 A path leads from a GPU to a border router of its site, over WAN links, and from a border router of the other site to
 a GPU there. Border routers and transit routers cut through, so it costs the sum of its delays plus the transmission
-of the chunk over its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate.
+of the chunk over its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate. A rate of 0 is a link
+that is down, and the fixed path is then the first in the fabric's order without such a link.
 
-A link's rate is what is available to one crossing; a rate of 0 is a link that is down, and the fixed path is then the
-first in the fabric's order without such a link. With three sites or more two crossings of a ring may share a WAN
-link; here neither slows the other, and each is routed as if alone.
+The crossings of one collective are chosen together (`Router.together`), each with 1/n of the rate of a link that n of
+them take. That is a bottleneck routing game: best responses in turn settle (Banner and Orda, "Bottleneck Routing Games
+in Communication Networks", IEEE JSAC 25(6), 2007), though not always where paths differ in delay.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,14 @@ from topologies.fabric.fabric import Fabric, WanPath
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 Ranks = npt.NDArray[np.integer[Any]]
+
+
+MAX_COMBINATIONS = 1024
+"""The most combinations of paths that are all compared, for crossings that can share links."""
+_MAX_TURNS = 16
+_CELLS = 1 << 20  # of an array while combinations are compared
 
 
 class NoPathError(ValueError):
@@ -30,7 +39,7 @@ class NoPathError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """The path of each of K crossings: its index in `Fabric.paths`, its delay and its slowest link's rate, [K] each."""
+    """The paths of crossings: index in `Fabric.paths`, delay, and rate of the slowest link; each has their shape."""
 
     path: Indices
     delay_s: Floats
@@ -43,12 +52,50 @@ class Router:
     def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
         self.fabric, self.delays_s = fabric, delays_s
         self._wan_delay_s = np.array([delays_s[list(path.links)].sum() for path in fabric.paths])
+        self._links = _Links(fabric)
+
+    def together(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
+        """The paths of the C crossings of each of K collectives, chosen together: [K, C].
+
+        `rates_bps` is [K, links]; the crossings of a collective are distinct pairs of ranks in two sites, src[k, c] to
+        dst[k, c]. A crossing takes delay + 8 chunk_bytes / min(rate / n), over its links, of which each is taken by n
+        of the collective's crossings. Crossings that can share a link, directly or through others, are a group. In
+        each group the largest time is the least possible, and the sum of its times the least that this allows; on ties
+        the first crossing has the first path in the fabric's order, and so on. Where the paths that are best alone
+        share no link they are taken as they are.
+
+        That is exact for groups of MAX_COMBINATIONS combinations of paths (`is_exact`). In larger ones each crossing
+        takes its best path with those placed before it, in the order of the crossings, then again in turns until none
+        gains; likewise in the reverse order. Of these two and of the paths that are best alone the best is taken.
+        Raises NoPathError where a crossing has no path that is up.
+        """
+        alone = self.best(rates_bps, src, dst, chunk_bytes=chunk_bytes)
+        rows = np.flatnonzero(self._links.overlap(alone.path, src, dst))
+        if not rows.size:
+            return alone
+        path, delay_s, rate_bps = alone.path.copy(), alone.delay_s.copy(), alone.rate_bps.copy()
+        ends, collective = np.unique(np.stack([src[rows], dst[rows]], axis=1), axis=0, return_inverse=True)
+        for index, (a, b) in enumerate(ends):
+            here = rows[collective.ravel() == index]
+            rates = np.append(rates_bps[here], np.full((here.size, 1), np.inf), axis=1)  # of no link
+            for group in self._links.groups(a, b):
+                at, found = np.ix_(here, group), _Group(self, self._links, a[group], b[group])
+                path[at] = found.choose(path[at], rates, bits=8 * chunk_bytes)
+            links = self._links.of(path[here], a, b)
+            rate_bps[here] = rates[np.arange(here.size)[:, None, None], links].min(axis=2)
+            delay_s[here] = self.delay_s(path[here], a, b)
+        return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
+
+    def is_exact(self, src: Ranks, dst: Ranks) -> bool:
+        """Whether `together` compares all combinations of paths of these crossings, [C] ranks each."""
+        groups = self._links.groups(src, dst)
+        return all(_Group(self, self._links, src[group], dst[group]).is_small for group in groups)
 
     def best(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
-        """The path of least cost for each crossing, the first in the fabric's order on ties.
+        """The path of least cost for each crossing alone, the first in the fabric's order on ties.
 
-        `rates_bps` is [K, links]; crossing k leads from rank src[k] to rank dst[k] in another site. Raises
-        NoPathError where no path between the two is up.
+        `rates_bps` is [K, links]; `src` and `dst`, [K] or [K, C], are the ranks in two sites that crossings under
+        these rates lead from and to. Raises NoPathError where no path between the two is up.
         """
         return self._routes(rates_bps, src, dst, chunk_bytes=chunk_bytes, fixed=False)
 
@@ -72,18 +119,23 @@ class Router:
             cost_s[np.ix_(row, near, far)], delay_s[np.ix_(row, near, far)] = choice.cost_s, choice.delay_s
         return cost_s, delay_s
 
+    def delay_s(self, path: Any, src: Any, dst: Any) -> Any:
+        """The delay from rank to rank over the path of that index, s; arrays are broadcast."""
+        up, down = self._links.ends(path, src, dst)
+        return self.delays_s[up] + self._wan_delay_s[path] + self.delays_s[down]
+
     def _routes(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
-        count, sites = len(rates_bps), self.fabric.gpu_sites
-        path, delay_s, rate_bps = np.full(count, -1), np.zeros(count), np.zeros(count)
+        path, delay_s, rate_bps = np.full(src.shape, -1), np.zeros(src.shape), np.zeros(src.shape)
+        sites = self.fabric.gpu_sites
         for (a, b), paths in self.fabric.paths_between.items():
-            here = np.flatnonzero((sites[src] == a) & (sites[dst] == b))
-            if here.size:
-                rates = rates_bps if here.size == count else rates_bps[here]
-                pairs = np.arange(here.size), src[here], dst[here]
-                choice = self._choose(paths, rates, *pairs, chunk_bytes=chunk_bytes, fixed=fixed)
-                path[here], delay_s[here], rate_bps[here] = choice.path, choice.delay_s, choice.rate_bps
+            here = (sites[src] == a) & (sites[dst] == b)
+            if here.any():
+                at = here.nonzero()
+                pairs = at[0], src[at], dst[at]
+                choice = self._choose(paths, rates_bps, *pairs, chunk_bytes=chunk_bytes, fixed=fixed)
+                path[at], delay_s[at], rate_bps[at] = choice.path, choice.delay_s, choice.rate_bps
         if (path < 0).any():
-            lost = int(np.argmin(path))
+            lost = np.unravel_index(np.argmin(path), path.shape)
             raise NoPathError(f"no path leads over the WAN from rank {src[lost]} to rank {dst[lost]}")
         return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
 
@@ -100,17 +152,16 @@ class Router:
     ) -> "_Choice":
         """The best of these paths, or the first that is up, from src to dst under the rates of each row.
 
-        `row` are the rows of `rates_bps`, [K] or [K, 1, 1]; it is broadcast with the ranks `src` and `dst` to the
-        shape of the result.
+        `row` are rows of `rates_bps`; it is broadcast with the ranks `src` and `dst` to the shape of the result.
         """
         shape = np.broadcast_shapes(row.shape, src.shape, dst.shape)
         path, cost_s = np.full(shape, -1), np.full(shape, np.inf)
         delay_s, rate_bps = np.zeros(shape), np.zeros(shape)
         for candidate in paths:
-            up, down = self.fabric.to_br_index[src, candidate.src_br], self.fabric.from_br_index[candidate.dst_br, dst]
+            up, down = self._links.ends(candidate.index, src, dst)
             wan = reduce(np.minimum, (rates_bps[:, link] for link in candidate.links))
-            rate = np.minimum(np.minimum(rates_bps[row, up], rates_bps[row, down]), wan.reshape(row.shape))
-            delay = self.delays_s[up] + self._wan_delay_s[candidate.index] + self.delays_s[down]
+            rate = np.minimum(np.minimum(rates_bps[row, up], rates_bps[row, down]), wan[row])
+            delay = self.delay_s(candidate.index, src, dst)
             with np.errstate(divide="ignore"):
                 cost = delay + 8 * chunk_bytes / rate
             wins = np.isinf(cost_s) & (rate > 0) if fixed else cost < cost_s
@@ -126,3 +177,147 @@ class _Choice(Routes):
     """Routes and what they cost; path -1, infinite cost and delay 0 where no path is up."""
 
     cost_s: Floats
+
+
+class _Links:
+    """The logical links that crossings take, by path; index `none`, one beyond the last, stands for no link."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric, self.none = fabric, len(fabric.links)
+        self._src_br = np.array([path.src_br for path in fabric.paths])
+        self._dst_br = np.array([path.dst_br for path in fabric.paths])
+        most = max(len(path.links) for path in fabric.paths)
+        self._wan = np.array([(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths])
+
+    def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
+        """The links to the path's first border router and from its last; arrays are broadcast."""
+        up, down = self._src_br[path], self._dst_br[path]
+        return self.fabric.to_br_index[src, up], self.fabric.from_br_index[down, dst]
+
+    def of(self, path: Indices, src: Any, dst: Any) -> Indices:
+        """The links from ranks `src` to `dst` over these paths, [..., H]; all three are broadcast."""
+        up, down = self.ends(path, src, dst)
+        return np.concatenate([up[..., None], self._wan[path], down[..., None]], axis=-1)
+
+    def overlap(self, path: Indices, src: Ranks, dst: Ranks) -> Flags:
+        """Whether any two of the crossings in a row, [K, C], take a link in common: [K]."""
+        used = np.sort(self.of(path, src, dst).reshape(len(path), -1), axis=1)
+        found: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
+        return found
+
+    def candidates(self, src: int, dst: int) -> Indices:
+        """The paths, by index, from rank to rank."""
+        sites = self.fabric.gpu_sites
+        return np.array([path.index for path in self.fabric.paths_between[sites[src], sites[dst]]])
+
+    def groups(self, src: Ranks, dst: Ranks) -> list[list[int]]:
+        """The crossings, [C] ranks each, that can share a link directly or through others: groups of two and more."""
+        found: list[tuple[set[int], list[int]]] = []
+        for crossing, ends in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+            links, members = {*self.of(self.candidates(*ends), *ends).ravel().tolist()} - {self.none}, [crossing]
+            apart = []
+            for group in found:
+                if group[0].isdisjoint(links):
+                    apart.append(group)
+                else:
+                    links, members = links | group[0], members + group[1]
+            found = [*apart, (links, members)]
+        return [sorted(members) for _, members in found if len(members) > 1]
+
+
+class _Group:
+    """C crossings that can share links, each with up to P paths.
+
+    `paths` [C, P] are indices in `Fabric.paths`, -1 behind the last, `ways` [C, P, H] their links and `delays_s` [C, P]
+    their delays. A choice is a column of these for each crossing, [..., C]; loads are the numbers of crossings that
+    take each link, [..., links + 1]; rates are [R, links + 1], infinite at the last.
+    """
+
+    def __init__(self, router: "Router", links: _Links, src: Ranks, dst: Ranks) -> None:
+        candidates = [links.candidates(*ends) for ends in zip(src.tolist(), dst.tolist(), strict=True)]
+        self._counts = [len(paths) for paths in candidates]
+        self._paths = np.full((len(candidates), max(self._counts)), -1)
+        for crossing, paths in enumerate(candidates):
+            self._paths[crossing, : len(paths)] = paths
+        missing, ends = self._paths < 0, (src[:, None], dst[:, None])
+        self._ways = np.where(missing[..., None], links.none, links.of(self._paths, *ends))
+        self._delays_s = np.where(missing, np.inf, router.delay_s(self._paths, *ends))
+        self._links = links.none + 1
+        self._each = np.arange(len(candidates))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all choices can be compared."""
+        return prod(self._counts) <= MAX_COMBINATIONS
+
+    def choose(self, alone: Indices, rates_bps: Floats, *, bits: int) -> Indices:
+        """The paths of the crossings for messages of so many bits; `alone`, [R, C], are those that are best alone."""
+        begin = alone - self._paths[:, 0]  # the paths between two sites are numbered one after the other
+        contended = np.flatnonzero((self._loads(begin)[:, :-1] > 1).any(axis=1))
+        choose = self._least if self.is_small else self._greedy
+        found = alone.copy()
+        with np.errstate(divide="ignore"):  # a link that is down
+            found[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
+        return found
+
+    def _least(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
+        """The best of all choices, [R, C]."""
+        choices = np.indices(self._counts).reshape(self._each.size, -1).T
+        loads = self._loads(choices)
+        found = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
+        step = max(1, _CELLS // (self._ways.shape[2] * len(choices)))
+        for start in range(0, len(rates_bps), step):
+            rates = rates_bps[start : start + step]
+            largest, total = np.zeros((len(rates), len(choices))), np.zeros((len(rates), len(choices)))
+            for crossing, columns in enumerate(choices.T):
+                way = self._ways[crossing, columns]
+                share_bps = rates[:, way] / np.take_along_axis(loads, way, axis=1)
+                time_s = self._delays_s[crossing, columns] + bits / share_bps.min(axis=-1)
+                largest, total = np.maximum(largest, time_s), total + time_s
+            total[largest > largest.min(axis=1, keepdims=True)] = np.inf
+            found[start : start + step] = choices[total.argmin(axis=1)]
+        return found
+
+    def _greedy(self, alone: Indices, rates_bps: Floats, bits: int) -> Indices:
+        """The best of `alone` and the choices that settle in the order of the crossings and in reverse, [R, C]."""
+        best, (largest, total) = alone, self._cost(alone, rates_bps, bits)
+        for order in (self._each, self._each[::-1]):
+            choice = self._settled(rates_bps, bits, order)
+            found_largest, found_total = self._cost(choice, rates_bps, bits)
+            better = (found_largest < largest) | ((found_largest == largest) & (found_total < total))
+            best = np.where(better[:, None], choice, best)
+            largest, total = np.where(better, found_largest, largest), np.where(better, found_total, total)
+        return best
+
+    def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
+        """The choice after each crossing in this order has taken its best path, in turns until none gains, [R, C]."""
+        row = np.arange(len(rates_bps))
+        loads = np.zeros((row.size, self._links), dtype=np.intp)
+        choice = np.full((row.size, order.size), -1)
+        for turn in range(_MAX_TURNS):
+            before = choice.copy()
+            for crossing in order:
+                ways, now = self._ways[crossing], choice[:, crossing]
+                if turn:
+                    loads[row[:, None], ways[now]] -= 1
+                time_s = self._delays_s[crossing] + bits / (rates_bps[:, ways] / (loads[:, ways] + 1)).min(axis=-1)
+                column = time_s.argmin(axis=1)
+                if turn:
+                    column = np.where(time_s[row, column] < time_s[row, now], column, now)
+                choice[:, crossing] = column
+                loads[row[:, None], ways[column]] += 1
+            if (choice == before).all():
+                break
+        return choice
+
+    def _cost(self, choice: Indices, rates_bps: Floats, bits: int) -> tuple[Floats, Floats]:
+        """The largest time, and the sum of all, of one choice under each condition, [R] each."""
+        ways, row = self._ways[self._each, choice].reshape(len(choice), -1), np.arange(len(choice))[:, None]
+        share_bps = (rates_bps[row, ways] / self._loads(choice)[row, ways]).reshape(*choice.shape, -1).min(axis=-1)
+        times_s = self._delays_s[self._each, choice] + bits / share_bps
+        return times_s.max(axis=1), times_s.sum(axis=1)
+
+    def _loads(self, choice: Indices) -> Indices:
+        used = self._ways[self._each, choice].reshape(len(choice), -1)
+        cells = used + self._links * np.arange(len(choice))[:, None]
+        return np.bincount(cells.ravel(), minlength=len(choice) * self._links).reshape(len(choice), self._links)

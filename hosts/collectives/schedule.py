@@ -46,7 +46,8 @@ class Transfer:
 
     The receiver adds what arrives if `adds`, else it overwrites. `after` are indices of earlier transfers, which must
     have arrived at the sender before this one begins. Without slots it is a message of `size` slots whose content means
-    nothing, or on a stream a computation of `size` seconds.
+    nothing, or on a stream a computation of `size` seconds. With slots of several sizes `size` is what they are
+    together, in the schedule's unit; 0 where each is one unit.
     """
 
     flow: int
@@ -58,7 +59,7 @@ class Transfer:
     @property
     def amount(self) -> float:
         """What its flow or stream has to serve: slots, or seconds."""
-        return len(self.slots) or self.size
+        return self.size or len(self.slots)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -284,7 +285,7 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
         raise ScheduleError(f"transfer {index} writes a slot twice: allowed is each once")
     if isinstance(flow, Stream) and transfer.slots:
         raise ScheduleError(f"transfer {index} computes and has {len(transfer.slots)} slots: allowed is none")
-    if not transfer.slots and not 0 <= transfer.size < float("inf"):
+    if not 0 <= transfer.size < float("inf"):
         raise ScheduleError(f"transfer {index} has the size {transfer.size:g}: allowed is 0 or more")
     for one in transfer.after:
         if not 0 <= one < index:

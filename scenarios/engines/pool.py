@@ -56,15 +56,15 @@ def results(
             yield task, _attempt(function, task) if isinstance(result, Lost) else result
         return
     untried, again = iter(tasks), deque[T]()
-    running = dict[Future[R | Lost], tuple[T, int, Executor]]()
+    running = dict[Future[R | Lost], tuple[T, int, int]]()  # an executor by its index: one may be there several times
 
     def fill() -> None:
         for depth in range(1, ahead + 1):
-            for executor in executors:
-                if sum(where is executor for *_, where in running.values()) < depth:
+            for index, executor in enumerate(executors):
+                if sum(where == index for *_, where in running.values()) < depth:
                     following = [(again.popleft(), TRIES)] if again else [(task, 1) for task in islice(untried, 1)]
                     for task, tries in following:
-                        running[executor.submit(_attempt, function, task)] = task, tries, executor
+                        running[executor.submit(_attempt, function, task)] = task, tries, index
 
     fill()
     while running:

@@ -7,7 +7,7 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from hosts.collectives.kinds import MESSAGES, Workload
+from analysis.statistics.fairness import Shares, busy_s, shares
+from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
 from scenarios.spec.faults import Fault
@@ -24,14 +25,18 @@ from scenarios.spec.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
 
+_NUMBERS = 1 << 21  # of the times of transfers at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned placement and paths of one collective, and its predicted completion time."""
+    """The planned placement and paths of one collective, and its predicted completion time; `jobs_s` [1, J] are those
+    of jobs."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
     predicted_s: float
+    jobs_s: Floats | None = None
 
 
 class Expectations:
@@ -50,19 +55,81 @@ class Expectations:
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
-        decisions, row = self._all, collective
-        if decisions is None:
-            self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
-            decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
-        (predicted_s,) = predicted(self._setting, self._mode, decisions.row(row), self._conditions, start=collective)
-        return Expected(placement=decisions.placement[row], path=decisions.path[row], predicted_s=float(predicted_s))
+        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
+        decisions = self._decisions(collective)
+        (predicted_s,), jobs_s = predicted_with_jobs(
+            self._setting, self._mode, decisions, self._conditions, start=collective
+        )
+        return Expected(
+            placement=decisions.placement[0], path=decisions.path[0], predicted_s=float(predicted_s), jobs_s=jobs_s
+        )
+
+    def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
+        """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
+        `arrived_s`, [T] s, are when each was handed over and had arrived."""
+        setting, decisions = self._setting, self._decisions(collective)
+        schedule = setting.workload.schedule
+        seen = predicted_times(setting, self._mode, decisions, self._conditions, start=collective)
+        fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
+        measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
+        users: defaultdict[int, list[int]] = defaultdict(list)
+        (rows,) = links_by_flow(setting.workload, decisions, self._conditions, start=collective)
+        on = [row[row >= 0].tolist() for row in rows]
+        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
+        for place, index in enumerate(kept):
+            for link in on[schedule.transfers[index].flow]:
+                users[link].append(place)
+        names = [link.name for link in self._conditions.shared.all]
+        shared = set(setting.shared_links(self._mode))
+        links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
+        return shares(measured_s[kept], fair_s[kept], links)
+
+    def _decisions(self, collective: int) -> Decisions:
+        """The decisions for a collective, under the faults that were in force; one row."""
+        if self._all is not None:
+            return self._all.row(collective)
+        return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
+
+
+def predicted_with_jobs(
+    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int
+) -> tuple[Floats, Floats | None]:
+    """The times of `predicted`, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
+    spans = setting.workload.jobs
+    if not spans:
+        return predicted(setting, mode, decisions, conditions, start=start), None
+    found = []
+    step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
+    for first in range(0, len(decisions.path), step):
+        some = slice(first, first + step)
+        part = Decisions(**{one.name: getattr(decisions, one.name)[some] for one in fields(decisions)})
+        arrives_s = predicted_times(setting, mode, part, conditions, start=start + first).arrives_s
+        found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
+    rounds, jobs = zip(*found, strict=True)
+    return np.concatenate(rounds), np.concatenate(jobs)
+
+
+def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
+    """When the last of the jobs that are not background is over, of arrivals [T, K] by transfer: [K] seconds."""
+    ends_s = [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) for one in spans if not one.is_background]
+    return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
+
+
+def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
+    """Each job's completion time, from its start to its last arrival: [K, J] seconds; arguments as for `round_s`."""
+    return np.stack(
+        [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
+    )
 
 
 def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Floats:
     """The model's completion times of collectives from `start` on that were decided so, [K] seconds.
 
     Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its own.
+    A round of jobs is over when all are that are not background.
     """
+    if setting.workload.jobs:
+        return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
     if not setting.shared_links(mode):
         return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.completion_s(
@@ -103,9 +170,9 @@ def links_by_flow(
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
     """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any.
+    They are NaN where messages mean nothing, as the same could be done without any, and for jobs.
     """
-    if setting.collective.kind == MESSAGES:
+    if setting.collective.kind == MESSAGES or setting.jobs:
         return lambda rates_bps: np.full(len(rates_bps), np.nan)
     spec = setting.collective
     bound = LowerBound(
@@ -117,7 +184,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats],
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
-    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.waited_for
     decisions = decided(setting, mode, conditions, start=0, count=count)
     seen = predicted_times(setting, mode, decisions, conditions, start=0)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)

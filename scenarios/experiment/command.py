@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.sharing import notes
+from analysis.statistics.sharing import greedy_notes, notes
+from controller.routing.path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
@@ -41,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
         return _export(wanted.scenario, *wanted.export)
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
-    for note in notes(shared):
+    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
+    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS)):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)

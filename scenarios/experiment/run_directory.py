@@ -82,7 +82,12 @@ def recorded(path: Path) -> Recorded:
 def sha256(scenario: Scenario) -> dict[str, str]:
     """The digests of all files that a scenario's configurations are read from, by path."""
     settings = scenario.settings()
-    named = [path for one in settings for path in (one.conditions.trace, one.collective.schedule) if path is not None]
+    named = [
+        path
+        for one in settings
+        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
+        if path is not None
+    ]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(named)}
 
 

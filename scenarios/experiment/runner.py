@@ -17,7 +17,16 @@ from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.summary import SettingResult, as_json, as_text, collectives_by_point, measured_of, results_of
+from scenarios.experiment.summary import (
+    SettingResult,
+    as_json,
+    as_text,
+    collectives_by_point,
+    in_fifo,
+    jobs_by_point,
+    measured_of,
+    results_of,
+)
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 
@@ -83,9 +92,9 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 
 
 def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Fidelity | None]:
-    stored = collectives_by_point(directory.path)
-    results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings)]
-    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real)
+    stored, jobs = collectives_by_point(directory.path), jobs_by_point(directory.path)
+    results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings, jobs)]
+    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real, fifo=in_fifo(stored))
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:

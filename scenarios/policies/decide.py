@@ -157,14 +157,21 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed:
             cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
     return best_placements(
-        compiled(workload).completion_s,
+        _compiled_waited_for(workload).completion_s,
         list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
         slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
         start=_in_order(fabric, workload).tolist(),
         sites=fabric.gpus_per_site,
         root_stays=workload.is_rooted,
+        groups=workload.groups,
     )
+
+
+@lru_cache(maxsize=64)
+def _compiled_waited_for(workload: Workload) -> Compiled:
+    """The timing model of what a placement is chosen for: background jobs stay where they are."""
+    return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)
@@ -183,22 +190,31 @@ def shared_links(
     listed, too. `detours` are sets of cables that faults may take down, so that a mode on fixed paths leaves them.
     """
     choosing = mode.reroutes or bool(detours)
-    if workload.is_ring and mode.reembeds:  # the sites may come in any order
-        cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
-        rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
-        joined = [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]
-    else:
-        joined = [_in_order(fabric, workload)]
     found = [
         _used_twice(shared_by(fabric, dead), workload, placement, choosing)
         for dead in (NONE, *detours)
-        for placement in joined
+        for placement in _placements_by_site(fabric, workload, mode)
     ]
     shared, links = set().union(*found), shared_by(fabric).all
     if mode.reembeds:  # any GPU of a site may stand where another did
         alike = {_by_site(fabric, links[link]) for link in shared}
         shared = {link.index for link in links if _by_site(fabric, link) in alike}
     return tuple(link.name for link in links if link.index in shared)
+
+
+@lru_cache(maxsize=1024)
+def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
+    """Whether a mode chooses some WAN paths greedily, as crossings have too many combinations (`Router.together`)."""
+    if not mode.reroutes:
+        return False
+    router = Router(fabric, np.zeros(len(fabric.links)))
+    ends = np.array(list(dict.fromkeys(zip(*workload.schedule.ends, strict=True)))).T
+    for placement in _placements_by_site(fabric, workload, mode):
+        src, dst = placement[ends]
+        crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
+        if not router.is_exact(src[crosses], dst[crosses]):
+            return True
+    return False
 
 
 def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
@@ -212,6 +228,15 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
         src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
         ways.append((src, dst, np.full(src.shape, path.index)))
     return max(int(counts[shared_by(fabric).of(*way)].sum(axis=-1).max(initial=0)) for way in ways)
+
+
+def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
+    """A placement for each way in which a mode can arrange the sites."""
+    if not (workload.is_ring and mode.reembeds):
+        return [_in_order(fabric, workload)]
+    cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
+    rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
+    return [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]
 
 
 def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
@@ -256,29 +281,31 @@ def _flows(
     router: Router, placement: Ranks, rates_bps: Floats, *, workload: Workload, reroutes: bool
 ) -> tuple[npt.NDArray[np.int16], Floats, Floats]:
     """Path, delay and time per slot of every flow, [K, F] each."""
-    flows = workload.schedule.flows
-    src, dst = (placement[:, ends] for ends in workload.schedule.ends)
+    streams = np.array([isinstance(flow, Stream) for flow in workload.schedule.flows])
+    # The flows between two places take one path: each pair of places once, in the order of the flows.
+    ends = list(zip(*workload.schedule.ends, strict=True))
+    pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}
+    flows = [pairs[pair] for pair in ends]
+    src, dst = (placement[:, places] for places in zip(*pairs, strict=True))
     link = router.fabric.intra_index[src, dst]
     path = np.full(link.shape, -1, dtype=np.int16)
     alpha_s = router.delays_s[link]
     rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-    streams = np.array([isinstance(flow, Stream) for flow in flows])
-    crosses = (link < 0) & ~streams
-    # The crossings are taken one per collective, so that rows are conditions.
-    most = int(crosses.sum(axis=1).max(initial=0))
-    column = np.argsort(~crosses, axis=1, kind="stable")[:, :most]
-    for at in range(most):
-        here = np.flatnonzero(crosses[np.arange(len(link)), column[:, at]])
-        flow = column[here, at]
-        rates, ends = rates_bps if here.size == len(link) else rates_bps[here], (src[here, flow], dst[here, flow])
+    crosses = (link < 0) & (src != dst)
+    count = crosses.sum(axis=1)
+    for crossings in np.unique(count[count > 0]):
+        rows = np.flatnonzero(count == crossings)
+        at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
+        rates = rates_bps if len(rows) == len(link) else rates_bps[rows]
         if reroutes:
-            routes = router.best(rates, *ends, chunk_bytes=workload.largest_message_bytes)
+            routes = router.together(rates, src[at], dst[at], chunk_bytes=workload.largest_message_bytes)
         else:
-            routes = router.fixed(rates, *ends)
-        path[here, flow], alpha_s[here, flow], rate_bps[here, flow] = routes.path, routes.delay_s, routes.rate_bps
+            routes = router.fixed(rates, src[at], dst[at])
+        path[at], alpha_s[at], rate_bps[at] = routes.path, routes.delay_s, routes.rate_bps
+    path, alpha_s, rate_bps = path[:, flows], alpha_s[:, flows], rate_bps[:, flows]
     if (rate_bps[:, ~streams] <= 0).any():
         row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
-        raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
+        raise NoPathError(f"no way leads from rank {src[row, flows[flow]]} to rank {dst[row, flows[flow]]}")
     beta_s = 8 * workload.slot_bytes / rate_bps
     alpha_s[:, streams], beta_s[:, streams] = 0, 1
     return path, alpha_s, beta_s

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
-from hosts.agent.transport import set_queued_bytes, windows_of
+from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
@@ -35,13 +35,15 @@ from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import Shaping
+from topologies.shaping.classes import Buffer, Shaping
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
+_DEADLINE_S = 60.0
+_LOST_FRAME_S = 0.2  # TCP's least retransmission timeout
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -69,6 +71,7 @@ class CollectiveRecord:
     `placement` is the rank at each place of the schedule, `path` the index in `Fabric.paths` of each flow's path over
     the WAN, -1 within a site.
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
+    `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
@@ -88,6 +91,7 @@ class CollectiveRecord:
     sent_ns: tuple[int, ...]
     arrived_ns: tuple[int, ...]
     drops: int
+    retransmitted_bytes: int | None = None
     late: bool
     attempts: int
     faults: tuple[int, ...]
@@ -140,6 +144,7 @@ class Testbed:
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
+        self._sent_again = 0  # bytes, over those connections before the next collective
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
@@ -174,11 +179,16 @@ class Testbed:
 
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
+        transport = self.setting.transport
+        size = transport.buffer_bytes
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
             late_s=self.platform.late_s,
             fair=self._fair_links is not None,
+            buffer=None
+            if size is None
+            else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
         )
         return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
 
@@ -192,11 +202,18 @@ class Testbed:
         """Start the agents; `epoch` is the last of those before them."""
         if self._fair_links is not None:
             self._set_windows(self._fair_links)
+        deadline_s = _DEADLINE_S
+        if self.setting.transport.buffer_bytes is not None:
+            segment_bytes = frame_segment_bytes()
+            self._set_segments(segment_bytes)
+            # Long enough for a message every frame of which is lost and sent again after a timeout.
+            deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / segment_bytes
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
             workload=carried(self.setting.workload, self.platform.scale),
             transport=self.setting.transport,
+            deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
         )
@@ -208,10 +225,16 @@ class Testbed:
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._conditions.shaped_bps(0, ()).max(),
         )
+        self._set_segments(windows.segment_bytes)
+        for pid in self.network.host_pids:
+            with inside(pid):
+                set_queued_bytes(windows.queued_bytes)
+
+    def _set_segments(self, segment_bytes: int) -> None:
+        """Have TCP make segments of up to this size."""
         for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
             with inside(pid), closing(RtNetlink()) as netlink:
-                netlink.set_segment_bytes(gpu.interface, windows.segment_bytes)
-                set_queued_bytes(windows.queued_bytes)
+                netlink.set_segment_bytes(gpu.interface, segment_bytes)
 
     @property
     def _router(self) -> Router:
@@ -296,6 +319,9 @@ class Testbed:
         late = self._timer_overrun()
         if result.faults:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
+        again = self._retransmitted() if self.setting.transport.queue == "fifo" else None
+        if self.setting.transport.buffer_bytes is not None:
+            self.part()  # the next collective starts as this one did, whatever TCP has learnt from losses
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
@@ -309,6 +335,7 @@ class Testbed:
             sent_ns=tuple(at - zero_ns for at in result.sent_ns),
             arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
             drops=self.drops(),
+            retransmitted_bytes=again,
             late=late,
             attempts=attempt,
             faults=tuple(faults),
@@ -324,6 +351,7 @@ class Testbed:
         if self._joined != self.placement:
             self._communicator.connect(self.placement)
             self._joined = self.placement
+            self._sent_again = 0
 
     def part(self) -> None:
         """Have new connections made before the next collective."""
@@ -368,6 +396,11 @@ class Testbed:
     def retransmitted_bytes(self) -> int:
         """The bytes that TCP has retransmitted since the ring was made; raises CollectiveError."""
         return self._communicator.retransmitted_bytes()
+
+    def _retransmitted(self) -> int:
+        """The bytes that TCP has retransmitted since the last call; raises CollectiveError."""
+        before, self._sent_again = self._sent_again, self.retransmitted_bytes()
+        return self._sent_again - before
 
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""

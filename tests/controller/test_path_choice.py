@@ -1,11 +1,18 @@
 """Path choice, against every candidate weighed one at a time in exact arithmetic."""
 
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
-from controller.routing.path_choice import NoPathError, Router
+from controller.routing.path_choice import MAX_COMBINATIONS, NoPathError, Router
+from tests.fakes.flowtables import crossing_pairs, fabrics
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
 from topologies.fabric.failures import around, failed_links
@@ -128,3 +135,115 @@ def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
     delays[LINK["s0b0>s1b0"]] = 1.0
     fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))
     assert fixed.path[0] == FABRIC.paths_between[0, 1][0].index
+
+
+# --- Crossings that are chosen together -------------------------------------------------------------------------------
+
+Pairs = Sequence[tuple[int, int]]
+
+
+def exact_times(fabric: Fabric, rates: np.ndarray, delays: np.ndarray, pairs: Pairs, paths: Pairs) -> list[Fraction]:
+    """Every crossing's time over its path, where a link's rate is divided equally; infinitely long is 10^9 s."""
+    ways = [links_of(fabric, path, *pair) for path, pair in zip(paths, pairs, strict=True)]
+    users = Counter(link for way in ways for link in way)
+    found = []
+    for way in ways:
+        delay = sum(Fraction(float(delays[link])) for link in way)
+        slowest = min(Fraction(float(rates[link])) / users[link] for link in way)
+        found.append(delay + 8 * CHUNK / slowest if slowest else Fraction(10**9))
+    return found
+
+
+def groups_of(fabric: Fabric, pairs: Pairs, candidates: Sequence[Sequence[WanPath]]) -> list[list[int]]:
+    """The crossings that can share links, directly or through others: by spreading from each."""
+    links = [{link for path in paths for link in links_of(fabric, path, *pair)}
+             for pair, paths in zip(pairs, candidates, strict=True)]  # fmt: skip
+    found = set()
+    for begin in range(len(pairs)):
+        group = {begin}
+        while more := {c for c in range(len(pairs)) if any(links[c] & links[d] for d in group)} - group:
+            group |= more
+        found.add(tuple(sorted(group)))
+    return [list(group) for group in found]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_together_is_the_best_of_all_combinations(data: st.DataObject) -> None:
+    fabric = data.draw(fabrics())
+    pairs = data.draw(st.lists(st.sampled_from(crossing_pairs(fabric)), min_size=2, max_size=4, unique=True))
+    sites = fabric.gpu_sites
+    candidates = [fabric.paths_between[sites[src], sites[dst]] for src, dst in pairs]
+    assume(prod(map(len, candidates)) <= 300)
+    few = st.sampled_from([0.0, 1e9, 2e9, 3e9, 4e9, 6e9])  # so few that ties are many
+    rates = np.array(data.draw(st.lists(few, min_size=len(fabric.links), max_size=len(fabric.links))))
+    delays = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.01, 0.02]), min_size=rates.size, max_size=rates.size)))
+    router, (src, dst) = Router(fabric, delays), np.array(pairs).T
+    assert router.is_exact(src, dst)
+    try:
+        routes = router.together(rates[None], src[None], dst[None], chunk_bytes=CHUNK)
+    except NoPathError:
+        alone = [[exact_times(fabric, rates, delays, [pair], [path])[0] for path in paths]
+                 for pair, paths in zip(pairs, candidates, strict=True)]  # fmt: skip
+        assert max(map(min, alone)) == 10**9
+        return
+    chosen = [fabric.paths[path] for path in routes.path[0]]
+    for group in groups_of(fabric, pairs, candidates):
+        members = [pairs[c] for c in group]
+
+        def cost(paths: Sequence[WanPath], members: Pairs = members) -> tuple[Fraction, Fraction]:
+            times = exact_times(fabric, rates, delays, members, paths)
+            return max(times), sum(times)
+
+        least = min(cost(paths) for paths in product(*(candidates[c] for c in group)))
+        found = cost([chosen[c] for c in group])
+        assert [float(time) for time in found] == pytest.approx([float(time) for time in least], rel=1e-12)
+    for c, (pair, path) in enumerate(zip(pairs, chosen, strict=True)):
+        links = links_of(fabric, path, *pair)
+        assert routes.rate_bps[0, c] == rates[links].min()
+        assert routes.delay_s[0, c] == pytest.approx(delays[links].sum(), rel=1e-12)
+    alone = router.best(rates[None], src[None], dst[None], chunk_bytes=CHUNK)
+    used = [link for pair, path in zip(pairs, alone.path[0], strict=True)
+            for link in links_of(fabric, fabric.paths[path], *pair)]  # fmt: skip
+    if len(set(used)) == len(used):
+        for part in ("path", "delay_s", "rate_bps"):
+            assert (getattr(routes, part) == getattr(alone, part)).all()
+
+
+def every_pair(fabric: Fabric) -> np.ndarray:
+    """All ranks of site 0 to all ranks of site 1, [2, C]."""
+    near, far = (np.flatnonzero(fabric.gpu_sites == site) for site in (0, 1))
+    return np.array(list(product(near, far))).T
+
+
+def test_many_crossings_spread_evenly_over_equal_links() -> None:
+    """16 crossings have 4 paths each, too many to compare; over four equal WAN links no link needs more than four."""
+    src, dst = every_pair(FABRIC)
+    router = Router(FABRIC, np.zeros(len(FABRIC.links)))
+    assert 4**src.size > MAX_COMBINATIONS and not router.is_exact(src, dst)
+    routes = router.together(np.full((1, len(FABRIC.links)), 1e9), src[None], dst[None], chunk_bytes=CHUNK)
+    assert sorted(Counter(routes.path[0].tolist()).values()) == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("name", ["mesh", "five-router"])
+def test_many_crossings_are_no_worse_than_each_alone(name: str) -> None:
+    """By the largest time, then the sum; and rows are chosen as they are one at a time."""
+    fabric = build_fabric(FABRICS[name])
+    src, dst = every_pair(fabric)
+    spec = ConditionsSpec(wan_delay_s=1e-3)
+    delays, rates = delays_s(fabric, spec), sampler(fabric, spec, seed=4).rates_bps(0, 40)
+    router = Router(fabric, delays)
+    assert not router.is_exact(src, dst)
+    ends = np.tile(src, (40, 1)), np.tile(dst, (40, 1))
+    alone, found = (choose(rates, *ends, chunk_bytes=CHUNK) for choose in (router.best, router.together))
+    gained = 0
+    for k in range(40):
+        (one,) = router.together(rates[k : k + 1], src[None], dst[None], chunk_bytes=CHUNK).path
+        assert (one == found.path[k]).all()
+        pairs, costs = list(zip(src, dst, strict=True)), []
+        for routes in (found, alone):
+            times = exact_times(fabric, rates[k], delays, pairs, [fabric.paths[path] for path in routes.path[k]])
+            costs.append((float(max(times)), float(sum(times))))
+        assert costs[0][0] <= costs[1][0] * (1 + 1e-12)
+        gained += costs[0][0] < 0.8 * costs[1][0]
+    assert gained > 10

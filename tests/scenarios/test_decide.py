@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.model import fluid
+from controller.api.protocol import RouteRequest
+from controller.forwarding.state import choose
+from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
+from scenarios.engines.prediction import links_by_flow
+from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import MODES, Decisions, decide, most_shared, shared_links
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import cable
+from topologies.fabric.failures import NONE, cable
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -185,3 +191,66 @@ def test_the_most_shared_links_that_a_flow_passes(name: str, draw: Random, share
             way = fabric.edge_links(src.rank, dst.rank, path)
             most = max(most, sum(fabric.links[link].name in links for link in way))
     assert most_shared(fabric, links) == most
+
+
+_TWO_HUBS = tuple((end, hub) for hub in ("X", "Y") for end in ("s0b0", "s1b0", "s2b0", "s3b0"))
+FOUR_SITES = FabricSpec(
+    gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, routers=("X", "Y"), links=_TWO_HUBS)
+)
+SHARING = {name: FABRICS[name] for name in ("mesh", "five-router", "four sites, one link")}
+SHARING["four sites, two hubs"] = build_fabric(FOUR_SITES)
+
+
+def routed(fabric: Fabric, load: Workload, count: int) -> Decisions:
+    spec = ConditionsSpec()
+    given = {"delays_s": delays_s(fabric, spec), "mode": MODES["wan"], "workload": load, "reembed_every": 10}
+    return decide(fabric, sampler(fabric, spec, seed=1), start=0, count=count, **given)
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("algorithm", [("alltoall", "direct"), ("allreduce", "hierarchical")])
+def test_the_controller_chooses_as_planned(name: str, algorithm: tuple[str, str]) -> None:
+    """Crossings that share links; some are too many to compare all of their paths."""
+    fabric = SHARING[name]
+    load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
+    decisions, spec = routed(fabric, load, 20), ConditionsSpec()
+    rates = sampler(fabric, spec, seed=1).rates_bps(0, 20)
+    for k in range(20):
+        ends = [tuple(decisions.placement[k, [a, b]].tolist()) for a, b in zip(*load.schedule.ends, strict=True)]
+        crossings = tuple(dict.fromkeys(pair for pair, path in zip(ends, decisions.path[k], strict=True) if path >= 0))
+        request = RouteRequest(
+            crossings=crossings,
+            rates_bps=tuple(rates[k].tolist()),
+            delays_s=tuple(delays_s(fabric, spec).tolist()),
+            chunk_bytes=load.largest_message_bytes,
+            best=True,
+        )
+        chosen = dict(zip(crossings, choose(fabric, request, NONE), strict=True))
+        assert [chosen.get(pair, -1) for pair in ends] == decisions.path[k].tolist()
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize(
+    "algorithm", [("allgather", "ring"), ("alltoall", "direct"), ("broadcast", "direct"), ("allreduce", "hierarchical")]
+)
+def test_paths_that_are_chosen_together_make_collectives_no_slower(
+    name: str, algorithm: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On average, by the model in which flows share links, against each crossing's best path alone."""
+    fabric = SHARING[name]
+    load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
+    together = routed(fabric, load, 60)
+    monkeypatch.setattr(Router, "together", Router.best)
+    alone = routed(fabric, load, 60)
+    drawn = sampler(fabric, ConditionsSpec(), seed=1)
+    rates = drawn.rates_bps(0, 60)
+    conditions = Conditions(fabric, delays_s(fabric, ConditionsSpec()), drawn, None)
+
+    def mean_s(decisions: Decisions) -> float:
+        links = links_by_flow(load, decisions, conditions, start=0)
+        found = fluid.completion_s(load.schedule.transfers, links, rates, decisions.alpha_s, slot_bytes=load.slot_bytes)
+        return float(found.mean())
+
+    assert mean_s(together) <= mean_s(alone)
+    if algorithm[0] in ("alltoall", "broadcast") and name != "four sites, one link":  # which has no choice
+        assert mean_s(together) < 0.9 * mean_s(alone)

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -149,6 +151,14 @@ def unpicklable(task):
 def test_a_result_that_cannot_be_sent_is_lost():
     ((_, lost),) = over(unpicklable, [1], 2).items()
     assert "pickle" in lost.why
+
+
+def test_an_executor_that_is_there_several_times_has_as_many_tasks_at_a_time():
+    """As the workers of a Dask cluster are one executor."""
+    together = threading.Barrier(3)
+    with ThreadPoolExecutor(3) as threads:
+        found = dict(results(lambda task: (together.wait(timeout=60), task)[1], range(3), [threads] * 3))
+    assert found == {0: 0, 1: 1, 2: 2}
 
 
 def test_workers_go_on_while_their_results_are_being_taken(tmp_path):

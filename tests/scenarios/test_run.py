@@ -167,6 +167,14 @@ def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_its_resu
     assert "can share" not in other.err and "shared_links" not in other.out
 
 
+def test_paths_that_are_too_many_to_compare_are_named_before_the_run(run):
+    few = run("--dry-run", "--gpus", "4", "--set", "collective.kind=alltoall")
+    assert "greedily" not in few.err
+    many = run("--dry-run", "--gpus", "4,8", "--set", "collective.kind=alltoall")
+    (line,) = [line for line in many.err.splitlines() if "greedily" in line]
+    assert line.startswith("run.py: 8 GPUs") and "in wan and joint" in line and "1,024" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

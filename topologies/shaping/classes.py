@@ -31,6 +31,16 @@ sockets (each packet knows its own, in one kernel). What else that takes:
 1. fq sends up to 8 packets in the order of their arrival when it has run empty, unless it has a `maxrate`.
 2. Acknowledgements pass the shaper, or those of a flow the other way would take a share: IP packets of 52 bytes.
 3. Delays are applied behind the shared links (`ifb`), and flows have little queued (`hosts.agent.transport.Windows`).
+
+*Finite buffers.* A class with a `Buffer` drops the frames that its queue has no room for: bfifo, or where frames are
+marked, an fq_codel with a single flow, which is a queue in the order of arrival with a threshold above which it marks.
+1. fq_codel marks a frame that has waited for longer than a time. In a queue in the order of arrival, with a constant
+   rate, that is a frame that found more than rate x time in the queue: the rule of DCTCP (Alizadeh et al., SIGCOMM
+   2010), and of TCN (Bai et al., CoNEXT 2016). The kernel takes whole microseconds, so thresholds are rounded to those.
+   CoDel's own control law is out of reach.
+2. fq_codel limits memory, which a frame takes somewhat more of than it has bytes. When it is full the oldest frame is
+   dropped; bfifo drops the newest.
+3. Delays are applied behind the links, since a netem has no room for what is on its way only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,13 +67,35 @@ VIRTUAL_LATE_S = 64e-9
 """How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
 QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
 QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
+MAX_BUFFER_BYTES = 2_000_000_000  # limits are 32 bits, and memory is more than bytes
+_FRAME_MEMORY_BYTES = FRAME_BYTES + 766  # of a full frame of TCP, as measured in the VM
 FQ = (
-    f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {MTU_BYTES + _ETHERNET_BYTES} "
-    f"initial_quantum {MTU_BYTES + _ETHERNET_BYTES} orphan_mask 4194303"
+    f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {FRAME_BYTES} "
+    f"initial_quantum {FRAME_BYTES} orphan_mask 4194303 limit {QUEUE_PACKETS}"
 )
-"""A fair queue as tc names it, without its limit: segments in turn, whatever their size, byte for byte alike."""
+"""A fair queue as tc names it: segments in turn, whatever their size, byte for byte alike."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """The finite queue of every class, in bytes of frames: its room, and above what it marks, never if None."""
+
+    limit_bytes: int
+    ecn_threshold_bytes: int | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue as tc names it; where it marks, from its first change of rates on."""
+        if self.ecn_threshold_bytes is None:
+            return f"bfifo limit {self.limit_bytes}"
+        memory_bytes = self.limit_bytes * _FRAME_MEMORY_BYTES // FRAME_BYTES
+        return (
+            f"fq_codel flows 1 limit {QUEUE_PACKETS} memory_limit {memory_bytes} drop_batch 1 "
+            "target 1000s interval 1000s ecn"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +116,11 @@ class HtbClass:
         return self.interface, self.minor
 
     def queue(self, kind: str) -> str:
-        """The "netem", "pfifo" or FQ beneath the class, as tc's batch text names it.
+        """A queue beneath the class, as tc's batch text names it; `kind` is its kind with its options.
 
         Only a netem has a handle that is known: the kernel does not change the kind of a queue that keeps its handle.
         """
-        handle = f" handle {self.minor + 1:x}:" if kind == "netem" else ""
+        handle = f" handle {self.minor + 1:x}:" if kind.startswith("netem ") else ""
         return f"dev {self.interface} parent 1:{self.minor:x}{handle} {kind}"
 
 
@@ -97,13 +129,15 @@ class Shaping:
     """How a fabric whose logical links have these propagation delays, [links] seconds, is shaped in its grain.
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
-    flows that share a link or a port get equal shares of it.
+    flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
+    drops what it has no room for.
     """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     late_s: float = VIRTUAL_LATE_S
     fair: bool = False
+    buffer: Buffer | None = None
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -121,30 +155,40 @@ class Shaping:
 
         A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
         """
-        if self._delays_at_ends:
+        if self._delays_behind:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
+    @property
+    def _delays_behind(self) -> bool:
+        """Whether ifbs delay, behind the links."""
+        return self.fair or self._is_physical or self.buffer is not None
+
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
-        """The ifbs: of GPUs' ports in the physical grain, and those that delay, there and where sharing is fair."""
+        """The ifbs: of GPUs' ports in the physical grain, and those that delay where delays are behind the links."""
         found = nics(self.fabric) if self._is_physical else ()
-        return found + delays(self.fabric, self.delays_s) if self._delays_at_ends else ()
+        return found + delays(self.fabric, self.delays_s) if self._delays_behind else ()
 
     @property
     def _is_physical(self) -> bool:
         return self.fabric.spec.grain == "physical"
 
     @property
-    def _delays_at_ends(self) -> bool:
-        return self.fair or self._is_physical  # no port has a delay of its own that all ways over it have
-
-    @property
     def queue(self) -> str:
         """The queue beneath a class without a netem, as tc names it."""
-        return FQ if self.fair else "pfifo"
+        if self.buffer is not None:
+            return self.buffer.queue
+        return FQ if self.fair else f"pfifo limit {QUEUE_PACKETS}"
+
+    def marks_us(self, rates_bps: Floats) -> dict[ClassKey, int]:
+        """After how many microseconds in its queue every class marks a frame under the conditions `rates_bps`."""
+        if self.buffer is None or self.buffer.ecn_threshold_bytes is None:
+            return {}
+        threshold = self.buffer.ecn_threshold_bytes
+        return {key: max(1, round(threshold / rate * 1e6)) for key, rate in self.wanted(rates_bps).items()}
 
     def structure(self, rates_bps: Floats) -> str:
         """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
@@ -184,8 +228,9 @@ class Shaping:
         limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
         yield f"class add dev {one.interface} parent 1: classid 1:{one.minor:x} htb {limits}"
         ns = self.delays_ns.get(one.key, 0)
-        queue = one.queue("netem") + f" delay {ns // 1000}us" if ns else one.queue(self.queue)
-        yield f"qdisc add {queue} limit {QUEUE_PACKETS}"  # HTB's own would hold no more than the port's txqueuelen
+        # HTB's own queue would hold no more than the port's txqueuelen.
+        queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
+        yield f"qdisc add {one.queue(queue)}"
         if one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
             yield f"filter add dev {one.interface} parent 1: {match}"

@@ -32,6 +32,7 @@ _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
 _NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
+_TCA_FQ_CODEL_CE_THRESHOLD = 7
 _HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB also wants a table of times
 _TICK_NS = 64  # the unit of bursts in tc and the kernel: the time that they take at the class's rate
@@ -225,6 +226,18 @@ class RtNetlink(_Socket):
                 where = f"the netem of class 1:{minor:x} of interface {interface}"
                 raise OSError(code, f"{where} does not take {netem.delay_ns} ns: {os.strerror(code)}")
 
+    def change_marks(self, marks_us: Mapping[ClassId, int]) -> None:
+        """Set after how many microseconds in the queue an fq_codel, under each class, marks a packet; all must exist.
+
+        Raises OSError for the first that the kernel refuses.
+        """
+        bodies = [_marks_body(one, us) for one, us in marks_us.items()]
+        answers = self._batch(_RTM_NEWQDISC, REQUEST_ACK, bodies, what=f"the marks of {len(bodies)} queues")
+        for ((interface, minor), us), (code, _) in zip(marks_us.items(), answers, strict=True):
+            if code:
+                where = f"the fq_codel of class 1:{minor:x} of interface {interface}"
+                raise OSError(code, f"{where} does not take {us} us: {os.strerror(code)}")
+
     def qdiscs(self) -> list[Qdisc]:
         """The queueing disciplines of all interfaces."""
         return [_qdisc(_tc_object(body)) for body in self._dump(_RTM_GETQDISC, _TCMSG.pack(0, 0, 0, 0, 0))]
@@ -355,6 +368,12 @@ def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
     parent = _FIRST_HANDLE + one[1] if one[1] else _ROOT
     head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, parent, 0)
     return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)
+
+
+def _marks_body(one: ClassId, us: int) -> bytes:
+    head = _TCMSG.pack(0, one[0], 0, _FIRST_HANDLE + one[1], 0)
+    options = attribute(_TCA_FQ_CODEL_CE_THRESHOLD, struct.pack("=I", us))
+    return head + attribute(_TCA_KIND, b"fq_codel\0") + attribute(_TCA_OPTIONS, options)
 
 
 def _error(body: bytes) -> int:
