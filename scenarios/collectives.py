@@ -30,12 +30,14 @@ class Line:
     `measured_s` is None where nothing was measured, and `bound_s` where no bound is known. `algbw` and `busbw` are of
     the measured time, else of the predicted one; `wrong` counts wrong elements (a point with one ends), None where
     nothing was measured. `critical_path` are seconds of the predicted time by the link that they were spent on,
-    "g0>g4", the longest first; `shared_links` are links that two flows can use at once.
+    "g0>g4", the longest first; `shared_links` are links that two flows can use at once. Both are of logical links or of
+    ports, as `grain` says.
     """
 
     size: int
     count: int
     type: str
+    grain: str
     mode: str
     algorithm: str
     measured_s: float | None
@@ -84,13 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"collectives.py: {error}", file=sys.stderr)
         return BAD_USAGE
-    kind = scenario.collective.kind
-    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(kind, lines))
+    kind, grain = scenario.collective.kind, f"{scenario.fabric.grain} grain"
+    heading = f"{kind}, {grain}"
+    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(heading, lines))
     if asked.figure is not None:
         from analysis.figures.busbw import Row, picture
 
         rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
-        for path in picture(kind, rows, name=asked.figure.name).write(asked.figure.parent):
+        for path in picture(kind, rows, name=asked.figure.name, title=grain).write(asked.figure.parent):
             print(f"collectives.py: {path}", file=sys.stderr)
     for why in failed:
         print(f"collectives.py: {why}", file=sys.stderr)
@@ -182,6 +185,7 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
             size=size,
             count=size // 4,
             type="uint32",
+            grain=setting.fabric.grain,
             mode=mode,
             algorithm=setting.workload.algorithm,
             measured_s=measured_s,
@@ -195,7 +199,7 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
         )
 
 
-def _table(kind: str, lines: Sequence[Line]) -> str:
+def _table(heading: str, lines: Sequence[Line]) -> str:
     """The lines as text; the best algorithm of a size and mode is marked."""
     best: dict[tuple[int, str], float] = {}
     for line in lines:
@@ -222,7 +226,7 @@ def _table(kind: str, lines: Sequence[Line]) -> str:
     text = [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
     ]
-    return "\n".join([kind, *text])
+    return "\n".join([heading, *text])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:

@@ -316,7 +316,9 @@ def _title(asked: Experiment) -> str:
     from topologies.units import format_size
 
     sites = "1 site" if asked.sites == 1 else f"{asked.sites} sites"
-    return f"permutation of {asked.hosts:,} hosts, {sites}, {format_size(asked.size)}, physical grain"
+    return (
+        f"permutation of {asked.hosts:,} hosts, {sites}, {format_size(asked.size)}, {asked.draws} draws, physical grain"
+    )
 
 
 def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
@@ -326,7 +328,7 @@ def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
     text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
     per_site = f"in each site leaves: {asked.leaves}, spines: {asked.spines}"
     per_site += f", border routers: {asked.border_routers}" if asked.sites > 1 else ""
-    told = f"flow completion times over the optimum ({optimum_s * 1e6:,.2f} us on average), {asked.draws} draws"
+    told = f"flow completion times over the optimum ({optimum_s * 1e6:,.2f} us on average)"
     return "\n".join([_title(asked), per_site, told, *text])
 
 

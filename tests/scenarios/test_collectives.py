@@ -1,6 +1,7 @@
 """The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,20 @@ def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFi
     assert line["predicted_s"] == pytest.approx(16 * 1e6 / 10e6, rel=1e-3)
     assert line["bound_s"] < line["predicted_s"]
     assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
+
+
+def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of an alltoall a GPU's 4 messages to the other site share its link to the border router, and all 7 its port."""
+    asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *CONSTANT]
+    asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1"]
+    for grain, messages in (("logical", N // 2), ("physical", N - 1)):
+        (line,) = lines(capsys, *asked, "--set", f"fabric.grain={grain}")
+        assert line["grain"] == grain
+        assert line["predicted_s"] == pytest.approx(messages * 1e6 / RATE, rel=0.01)
+        figure = str(tmp_path / grain)
+        assert main([*asked, "--set", f"fabric.grain={grain}", "--figure", figure]) == 0
+        assert capsys.readouterr().out.startswith(f"alltoall, {grain} grain\n")
+        assert f"{grain} grain" in (tmp_path / f"{grain}.svg").read_text()
 
 
 def test_the_best_of_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
