@@ -49,7 +49,7 @@ def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFi
 def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Of an alltoall a GPU's 4 messages to the other site share its link to the border router, and all 7 its port."""
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *CONSTANT]
-    asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1"]
+    asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1", "--set", "fabric.spines=4"]
     for grain, messages in (("logical", N // 2), ("physical", N - 1)):
         (line,) = lines(capsys, *asked, "--set", f"fabric.grain={grain}")
         assert line["grain"] == grain
