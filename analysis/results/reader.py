@@ -37,6 +37,13 @@ class ResultsError(ValueError):
     """A directory of which no run can be read; one sentence that names it."""
 
 
+class Tables(NamedTuple):
+    """The collectives and the transfers of a run, each in tables of some consecutive ones of a point."""
+
+    collectives: Sequence[pa.Table]
+    transfers: Sequence[pa.Table]
+
+
 class Part(NamedTuple):
     """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers."""
 
@@ -70,16 +77,21 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     """
     path = Path(directory)
     provenance = read_provenance(path)
-    return _frame(_collectives(path, read_settings(path), provenance, columns))
+    return frame(_collectives(path, read_settings(path), provenance, columns))
 
 
-def open_run(directory: str | Path) -> Run:
-    """Everything that a run directory holds; raises ResultsError as `load`."""
+def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
+    """Everything that a run directory holds; raises ResultsError as `load`.
+
+    `tables` are what it holds of collectives and transfers, where that has been read.
+    """
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
     complete = is_complete(provenance)
-    if complete or not (path / PARTS).exists():
+    if tables is not None:
+        transfers = pa.concat_tables([schema.TRANSFERS.empty_table(), *tables.transfers])
+    elif complete or not (path / PARTS).exists():
         transfers = _table(path / TRANSFERS, schema.TRANSFERS)
     else:
         parts = [part.transfers for part in parts_of(path) if part.transfers.exists()]
@@ -90,10 +102,14 @@ def open_run(directory: str | Path) -> Run:
         path=path,
         provenance=provenance,
         settings=settings,
-        collectives=_frame(_collectives(path, settings, provenance, None)),
-        transfers=_frame(transfers),
-        conditions=_frame(_table(path / CONDITIONS, schema.CONDITIONS)),
-        faults=_frame(_table(path / FAULTS, schema.FAULTS)),
+        collectives=frame(
+            _collectives(path, settings, provenance, None)
+            if tables is None
+            else pa.concat_tables([collectives_schema(settings).empty_table(), *tables.collectives])
+        ),
+        transfers=frame(transfers),
+        conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
+        faults=frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
@@ -198,12 +214,13 @@ def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None
         raise ResultsError(f"{path} is damaged or missing: {reason[:200]}") from None
 
 
-def _frame(table: pa.Table) -> "pd.DataFrame":
+def frame(table: pa.Table) -> "pd.DataFrame":
+    """A table as a DataFrame, its lists as Arrow has them."""
     import pandas as pd  # half a second that writers need not spend
 
     lists = {kind: pd.ArrowDtype(kind) for kind in {field.type for field in table.schema} if pa.types.is_list(kind)}
-    frame: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
-    return frame
+    found: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
+    return found
 
 
 def _text(path: Path) -> str:

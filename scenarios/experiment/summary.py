@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +38,8 @@ _COLUMNS = (
 )
 _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
-_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed"]
+COLUMNS = [*_WHICH, "completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed"]
+"""The columns of the collectives that results are computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +68,9 @@ class SettingResult:
     found: Found
 
 
-def collectives_by_point(path: Path) -> dict[Point, "pd.DataFrame"]:
-    """What is stored of each point of a run, in the order of collectives; raises ResultsError."""
-    from analysis.results.reader import load  # with Parquet, which takes its time
-
-    grouped = load(path, columns=[*_WHICH, *_VALUES]).groupby(_WHICH, sort=False)
-    return {Point(*key): rows for key, rows in grouped}
+def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
+    """What is stored of each point of a run, in the order of collectives; `rows` have COLUMNS."""
+    return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
 
 
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
