@@ -118,6 +118,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: the results, tables and figures are being made"):
+            beside.submit(_load_report).result()  # two threads that import the same libraries can fail each other
             tables = writer.tables()
             # Figures are drawn from now on, which can be done again; the processes that draw are forked while no thread
             # is at work.
