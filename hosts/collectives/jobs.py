@@ -24,7 +24,7 @@ class Job:
     """A collective that is done `count` times back to back, the first of them `start_s` after the beginning.
 
     `places` are those that its workload's places stand at, in their order. A background job is traffic that nobody
-    waits for: a round is over without it, and its places do not move.
+    waits for: a round is over without it, and its places do not move. `dscp` is in the packets that its places send.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Job:
     start_s: float = 0.0
     count: int = 1
     is_background: bool = False
+    dscp: int = 0
 
 
 def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
@@ -67,6 +68,7 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         slot_sizes=tuple(union.slot_sizes),
         contents=union.contents(),
         groups=_groups(jobs, sites),
+        dscp=tuple(union.dscp),
         jobs=tuple(spans[index] for index in range(len(jobs))),
     )
 
@@ -95,7 +97,7 @@ def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...],
 
 
 class _Union:
-    """The union while it is put together; `slot_sizes` are the bytes of each slot."""
+    """The union while it is put together; `slot_sizes` are the bytes of each slot, `dscp` is of each flow."""
 
     def __init__(self, places: int, *, word: int) -> None:
         self._places, self._word = places, word
@@ -104,6 +106,7 @@ class _Union:
         self._channels = self._streams = 0  # that are taken
         self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
         self.slot_sizes: list[int] = []
+        self.dscp: list[int] = []
 
     def add(self, job: Job) -> JobSpan:
         """Add a job's collectives; returns where its transfers are."""
@@ -116,6 +119,7 @@ class _Union:
             arrived = self._collective(job, gates)
         channels = [one.channel if isinstance(one, Flow) else 0 for one in job.workload.schedule.flows]
         streams = [one.number if isinstance(one, Stream) else 0 for one in job.workload.schedule.flows]
+        self.dscp += [job.dscp] * (len(self._flows) - len(self.dscp))
         self._channels += 1 + max(channels)
         self._streams += 2 + max(streams)
         return JobSpan(

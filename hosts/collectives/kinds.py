@@ -130,7 +130,8 @@ class Workload:
 
     Of several jobs at once `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` says which transfers are whose.
     There a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1, `contents` is
-    what `holds` says, and `groups` are the places that may exchange their ranks; all others stay.
+    what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp` is that of the
+    packets of each flow, none where all are alike; flows of a channel have one.
     """
 
     kind: str
@@ -143,6 +144,7 @@ class Workload:
     contents: Contents | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
+    dscp: tuple[int, ...] = ()
 
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model import fluid
+from analysis.model import classes, fluid
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
@@ -20,8 +20,10 @@ from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
+from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
+from topologies.shaping.classes import wan_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -146,12 +148,22 @@ def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditio
     transfers = setting.workload.schedule.transfers
     if not setting.shared_links(mode):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    return fluid.times(
+    links = links_by_flow(setting.workload, decisions, conditions, start=start)
+    rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes
+    if not setting.classes:
+        return fluid.times(transfers, links, rates_bps, decisions.alpha_s, slot_bytes=slot_bytes)
+    services, wan = services_of(setting.classes), wan_of(conditions.fabric)
+    place = {one.dscp: index for index, one in enumerate(services)}
+    return classes.times(
         transfers,
-        links_by_flow(setting.workload, decisions, conditions, start=start),
-        conditions.shared_bps(start, len(decisions.path)),
+        links,
+        rates_bps,
         decisions.alpha_s,
-        slot_bytes=setting.workload.slot_bytes,
+        slot_bytes=slot_bytes,
+        class_of_flow=[place[dscp] for dscp in setting.workload.dscp],
+        serves_classes=[link in wan for link in range(rates_bps.shape[1])],
+        assured=[one.assured for one in services],
+        ceilings=[one.ceiling for one in services],
     )
 
 

@@ -48,7 +48,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     if setting.jobs:
-        setting, which = replace(setting, jobs=()), f"{which}without its jobs, "
+        setting, which = replace(setting, jobs=(), classes=()), f"{which}without its jobs, "
     try:
         if not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")

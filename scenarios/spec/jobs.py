@@ -14,7 +14,7 @@ duration = "20 ms"
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -25,6 +25,7 @@ from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.jobs import Job, together
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
+from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from topologies import units
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
@@ -61,6 +62,7 @@ class JobSpec:
     pattern: str | None = None
     rate_bps: int | None = None
     duration_s: float | None = None
+    traffic_class: str | None = None
 
     @property
     def is_background(self) -> bool:
@@ -139,6 +141,12 @@ def _name(value: Any) -> str:
     return value
 
 
+def _class(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
 def _ranks(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError
@@ -167,6 +175,7 @@ KEYS: Mapping[str, Key] = {
     "schedule": Key("schedule", "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text", _file, str),
     "start": Key("start_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
     "count": Key("count", *_whole(MAX_COUNT)),
+    "class": Key("traffic_class", "the name of a [[class]]", _class),
     "pattern": Key("pattern", *_one_of(*PATTERNS)),
     "rate": Key("rate_bps", *_quantity(units.RATE, units.parse_rate_bps), units.format_rate),
     "duration": Key("duration_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
@@ -223,20 +232,33 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
         yield ".size", "is given beside chunk: allowed is one of the two"
 
 
-def check(jobs: Iterable[JobSpec], gpus: int) -> Iterator[Mistake]:
-    """What is wrong with jobs on so many GPUs."""
+def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
+    """What is wrong with jobs on so many GPUs, with these classes."""
+    names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
+        if job.traffic_class is not None and job.traffic_class not in names:
+            allowed = f"allowed is the name of a [[class]]: {', '.join(names) or 'there is none'}"
+            yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class: {allowed}")
         if job.ranks is not None and max(job.ranks) >= gpus:
             yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}: allowed is 0 to {gpus - 1}")
 
 
 @lru_cache(maxsize=64)
-def workload_of_jobs(jobs: tuple[JobSpec, ...], default: CollectiveSpec, sites: tuple[int, ...], seed: int) -> Workload:
+def workload_of_jobs(
+    jobs: tuple[JobSpec, ...],
+    default: CollectiveSpec,
+    classes: tuple[ClassSpec, ...],
+    *,
+    sites: tuple[int, ...],
+    seed: int,
+) -> Workload:
     """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
 
     `default` is the scenario's [collective], and `seed` what background traffic is drawn from.
     """
-    return together([_job(job, number, default, sites, seed) for number, job in enumerate(jobs)], sites)
+    found = [_job(job, number, default, sites, seed) for number, job in enumerate(jobs)]
+    dscp = [dscp_of(classes, job.traffic_class) for job in jobs]
+    return together([replace(one, dscp=each) for one, each in zip(found, dscp, strict=True)], sites)
 
 
 def _job(job: JobSpec, number: int, default: CollectiveSpec, sites: tuple[int, ...], seed: int) -> Job:

@@ -250,9 +250,9 @@ def _unknown(key: str) -> str:
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
-        nearest = did_you_mean(table, (*_TABLES, "fault", "job")) or did_you_mean(key, _KNOWN)
+        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class")) or did_you_mean(key, _KNOWN)
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        return f"unknown table or key, allowed: name, {tables}, [[job]], [[fault]]{nearest}"
+        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[fault]]{nearest}"
     if not name:
         return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":

@@ -22,7 +22,8 @@ from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
-from scenarios.spec import faults, jobs
+from scenarios.spec import classes, faults, jobs
+from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
@@ -88,6 +89,7 @@ class Scenario:
     transport: Transport = field(default_factory=Transport)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
+    classes: tuple[ClassSpec, ...] = ()
     sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
@@ -100,7 +102,8 @@ class Scenario:
     def workload(self) -> Workload:
         """What every collective, or every round of jobs, does; raises ScheduleError where that makes no sense."""
         if self.jobs:
-            return workload_of_jobs(self.jobs, self.collective, self.fabric.gpus_per_site, self.run.seed)
+            sites, seed = self.fabric.gpus_per_site, self.run.seed
+            return workload_of_jobs(self.jobs, self.collective, self.classes, sites=sites, seed=seed)
         return workload_of(self.collective, self.fabric.gpus_per_site)
 
     @property
@@ -381,6 +384,9 @@ _FRAMES = Kind(
     units.format_size,
     unit=_SIZE.unit,
 )
+_CLASSES = Kind(
+    "[[class]] tables", (list,), classes.read, lambda found: [one.written() for one in found], is_object=True
+)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
@@ -436,6 +442,7 @@ KEYS: Mapping[str, Key] = {
             "Above what a fifo queue marks frames, for dctcp.",
         ),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
+        Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }
@@ -486,7 +493,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one)]
+            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -508,6 +515,17 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
     """Virtual time needs no scale, and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+
+
+def _of_classes(setting: Scenario) -> Iterator[Mistake]:
+    """Whether WAN ports can serve classes: with fair queues, in virtual time, and to jobs."""
+    if not setting.classes:
+        return
+    if setting.run.is_real or setting.transport.queue != "fair":
+        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+        yield Mistake("class", f"classes {where}: allowed are fair queues in virtual time")
+    if not setting.jobs:
+        yield Mistake("class", "classes without a [[job]] that is of one: allowed are both or none")
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:
@@ -534,7 +552,7 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
-    if mistakes := list(jobs.check(setting.jobs, setting.gpus)):
+    if mistakes := list(jobs.check(setting.jobs, setting.gpus, setting.classes)):
         yield from mistakes
         return
     try:

@@ -23,6 +23,7 @@ from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Mode, choose_placements, most_shared
+from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -186,6 +187,7 @@ class Testbed:
             delays_s=self._router.delays_s,
             late_s=self.platform.late_s,
             fair=self._fair_links is not None,
+            services=() if self._fair_links is None else services(self.setting.classes),
             buffer=None
             if size is None
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),

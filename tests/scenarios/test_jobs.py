@@ -18,7 +18,7 @@ from scenarios.engines.model import Model
 from scenarios.engines.prediction import decided, predicted_with_jobs
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
-from scenarios.spec import ScenarioError
+from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import described, from_json, to_json
@@ -270,6 +270,60 @@ def test_summary_json_report_and_figure_have_every_job(tmp_path, capsys, monkeyp
     assert (tmp_path / "it/figures/paper-timeline.svg").is_file()  # the stored times are those of the stored rounds
 
 
+# --- classes --------------------------------------------------------------------------------------------------------
+
+GOLD, BRONZE = {"name": "gold", "priority": 2}, {"name": "bronze", "priority": 5}
+
+
+def test_classes_are_read_and_written_back_and_served_by_priority():
+    found = scenario(
+        {"name": "a", "class": "bronze"},
+        {"name": "b", "class": "gold", "ranks": [0, 1]},
+        {"ranks": [2, 3]},
+        **{"class": [BRONZE | {"share": 0.25, "ceiling": 0.5}, GOLD]},
+    )
+    assert scenario_of(resolved(found)) == found
+    (one,) = found.settings()
+    assert from_json(to_json(one)) == one
+    assert [(each.dscp, each.assured, each.ceiling) for each in classes.services(one.classes)] == [
+        (8, 0.0, 1.0),
+        (16, 0.25, 0.5),
+        (0, 0.0, 1.0),
+    ]
+    by_channel = {flow.channel: dscp for flow, dscp in zip(one.workload.schedule.flows, one.workload.dscp, strict=True)}
+    assert by_channel == {0: 16, 1: 8, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("tables", "place", "words"),
+    [
+        ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
+        ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
+        ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
+        ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
+        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is not allowed: allowed is a number from 0 to 1"),
+        ([GOLD | {"share": 0.5, "ceiling": 0.4}], r"class\[1\].share", "above the ceiling: allowed is up to 0.4"),
+        ([GOLD | {"share": 0.5}, BRONZE | {"share": 0.6}], "class", "the shares are 1.1 together"),
+        ([GOLD | {"color": 1}], r"class\[1\].color", "unknown key of a class"),
+        ([BRONZE], r"job\[1\].class", '"gold" is not a class: allowed is the name of a .*bronze'),
+    ],
+)
+def test_every_mistake_of_classes_is_a_sentence(tables, place, words):
+    with pytest.raises(ScenarioError) as refusal:
+        scenario({"class": "gold"}, **{"class": tables})
+    (line,) = refusal.value.mistakes
+    assert re.match(f"{place}: .*{words}", line), line
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [({"transport__queue": "fifo"}, "fair queues in virtual time"), ({"run__clock": "wall"}, "on the wall clock")],
+)
+def test_classes_are_refused_where_queues_cannot_serve_them(values, words):
+    with pytest.raises(ScenarioError, match=words):
+        scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
+
+
 # --- in the VM ------------------------------------------------------------------------------------------------------
 
 
@@ -290,3 +344,38 @@ def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_ano
     assert (tenants.completion_s / tenants.predicted_s - 1).abs().max() <= 0.01
     assert (runs[0].collectives.completion_s / runs[0].collectives.predicted_s - 1).abs().max() <= 0.01
     assert runs[0].jobs.equals(runs[1].jobs) and runs[0].transfers.equals(runs[1].transfers)  # to the ns
+
+
+def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_kept(tmp_path):
+    """16 MB of gold and 24 MB of bronze meet on a WAN link of 10 Gbit/s: 12.8 and 19.2 ms alone. Three VMs."""
+    pair = {"kind": "broadcast", "algorithm": "direct"}
+    wanted = scenario(
+        pair | {"name": "g", "ranks": [0, 4], "size": "16 MB", "class": "gold"},
+        pair | {"name": "b", "ranks": [1, 5], "size": "24 MB", "class": "bronze"},
+        **{"class": [GOLD, BRONZE], "conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"},
+        run__modes=["base"],
+    )
+    path = tmp_path / "classes.toml"
+    assured, capped = [GOLD, BRONZE | {"share": 0.25}], [GOLD | {"ceiling": 0.5}, BRONZE]
+    swept = [Override("sweep.class", [[GOLD, BRONZE], assured, capped], "class")]
+    path.write_text(resolved(scenario_of(resolved(wanted), swept)))
+    ended(path, "--engine", "emulation", "--collectives", "1", "--out", tmp_path / "run", cwd=tmp_path)
+    found = open_run(tmp_path / "run").jobs.set_index(["setting", "job"]).sort_index()
+    delay_ms = 0.0114
+    by_hand_ms = {
+        (0, "g"): 12.8,
+        (0, "b"): 12.8 + 19.2,
+        # Gold at three quarters is over after 17.07 ms, when bronze at one has sent 5.33 of its 24 MB.
+        (1, "g"): 12.8 / 0.75,
+        (1, "b"): 12.8 + 19.2,
+        # At half of the rate each, bronze has sent 16 MB when gold is over.
+        (2, "g"): 25.6,
+        (2, "b"): 12.8 + 19.2,
+    }
+    for key, ms in by_hand_ms.items():
+        measured_ms, predicted_ms = found.loc[key, "completion_s"] * 1e3, found.loc[key, "predicted_s"] * 1e3
+        assert predicted_ms - delay_ms == pytest.approx(ms, rel=1e-6), key
+        assert measured_ms == pytest.approx(predicted_ms, rel=0.01), key
+    assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
+    # Bronze has over 98 % of what gold leaves.
+    assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98

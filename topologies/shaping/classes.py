@@ -44,7 +44,7 @@ marked, an fq_codel with a single flow, which is a queue in the order of arrival
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -54,6 +54,7 @@ import numpy.typing as npt
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
+from topologies.shaping.netlink import Inner
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
@@ -99,16 +100,29 @@ class Buffer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Service:
+    """A class of traffic on a WAN port: packets with this DSCP have the part `assured` of the port's rate first, and
+    then up to the part `ceiling` of what is left."""
+
+    dscp: int
+    assured: float = 0.0
+    ceiling: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class HtbClass:
     """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
 
-    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port.
+    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. One that is below the class `parent`
+    is of the service of this number, in the order in which they borrow.
     """
 
     link: int
     interface: str
     minor: int
     match: str | None
+    parent: int = 0
+    service: int = 0
 
     @property
     def key(self) -> ClassKey:
@@ -130,7 +144,8 @@ class Shaping:
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
     flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
-    drops what it has no room for.
+    drops what it has no room for. With `services`, which are for fair queues, every WAN port serves them in their
+    order; the last of them has what is of none.
     """
 
     fabric: Fabric
@@ -138,11 +153,31 @@ class Shaping:
     late_s: float = VIRTUAL_LATE_S
     fair: bool = False
     buffer: Buffer | None = None
+    services: tuple[Service, ...] = ()
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
-        """Every class, port by port."""
-        return classes_of(self.fabric)
+        """Every class, port by port; those below another follow it."""
+        wan = wan_of(self.fabric) if self.services else frozenset()
+        found = []
+        for one in classes_of(self.fabric):
+            found.append(one)
+            if one.link in wan:
+                found += [
+                    replace(one, minor=one.minor + 1 + number, parent=one.minor, service=number)
+                    for number in range(len(self.services))
+                ]
+        return tuple(found)
+
+    @cached_property
+    def _above(self) -> frozenset[ClassKey]:
+        """The classes that others are below."""
+        return frozenset((one.interface, one.parent) for one in self.classes if one.parent)
+
+    @cached_property
+    def leaves(self) -> tuple[HtbClass, ...]:
+        """The classes that have a queue."""
+        return tuple(one for one in self.classes if one.key not in self._above)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
@@ -158,7 +193,7 @@ class Shaping:
         if self._delays_behind:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
-        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
+        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
     @property
@@ -196,18 +231,18 @@ class Shaping:
         The ifbs must be there, and the ports must have no queueing discipline of their own, as interfaces begin. Bursts
         and delays are not what they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
         """
-        wanted = self.wanted(rates_bps)
+        wanted, inner = self.wanted(rates_bps), self.inner(rates_bps)
         lines: list[str] = []
         for interface, group in groupby(self.classes, key=lambda one: one.interface):
             classes = list(group)
-            everything = next((one.minor for one in classes if one.match is None), 0)
+            everything = next((one.minor for one in reversed(classes) if one.match is None), 0)
             lines.append(
                 f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for one in classes:
-                lines += self._class_lines(one, wanted[one.key])
+                lines += self._class_lines(one, wanted[one.key], inner.get(one.key))
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -220,20 +255,47 @@ class Shaping:
         if rates_bps.shape != (count,):
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
-        return {one.key: wire[one.link] for one in self.classes}
+        parts = {one.key: self.services[one.service].ceiling if one.parent else 1 for one in self.classes}
+        return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
 
-    def _class_lines(self, one: HtbClass, rate: int) -> Iterator[str]:
+    def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
+        """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
+        wanted = self.wanted(rates_bps)
+        return {
+            one.key: Inner(
+                rate=max(1, round(wanted[one.interface, one.parent] * self.services[one.service].assured)),
+                parent=one.parent,
+                priority=one.service,
+            )
+            for one in self.classes
+            if one.parent
+        }
+
+    def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """A class, its queue, and the filter of its traffic."""
-        bits, burst = 8 * rate, max(1, round(rate * self.late_s))
-        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
-        yield f"class add dev {one.interface} parent 1: classid 1:{one.minor:x} htb {limits}"
+        rate, parent, priority = inner or (ceiling, 0, 0)
+        burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
+        limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
+        below = f"1:{parent:x}" if parent else "1:"
+        prio = f" prio {priority}" if parent else ""
+        yield f"class add dev {one.interface} parent {below} classid 1:{one.minor:x} htb {limits}{prio}"
+        if one.key in self._above:
+            return
         ns = self.delays_ns.get(one.key, 0)
         # HTB's own queue would hold no more than the port's txqueuelen.
         queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
         yield f"qdisc add {one.queue(queue)}"
-        if one.match is not None:
+        if parent:
+            match = f"protocol ip prio 1 u32 match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {one.interface} parent 1: {match} flowid 1:{one.minor:x}"
+        elif one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
             yield f"filter add dev {one.interface} parent 1: {match}"
+
+
+def wan_of(fabric: Fabric) -> frozenset[int]:
+    """The WAN links, or the ports of the WAN, by index in the fabric's grain."""
+    return frozenset(one.index for one in shared_by(fabric).all if one.kind == "wan")
 
 
 def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
@@ -291,17 +353,22 @@ def class_name(key: ClassKey) -> str:
     return f"class 1:{key[1]:x} of port {key[0]}"
 
 
-def mismatch(wanted: Mapping[ClassKey, int], found: Mapping[ClassKey, tuple[int, int]]) -> str | None:
+def mismatch(
+    wanted: Mapping[ClassKey, int],
+    found: Mapping[ClassKey, tuple[int, int]],
+    inner: Mapping[ClassKey, Inner] | None = None,
+) -> str | None:
     """The first class that is not as it should be, in one sentence, or None.
 
-    `wanted` are rates in bytes/s, `found` rates and ceilings in bytes/s.
+    `wanted` are ceilings in bytes/s, and rates where `inner` has no other, `found` rates and ceilings in bytes/s.
     """
     for key in sorted(wanted.keys() | found.keys()):
         if key not in found:
             return f"{class_name(key)} should have {8 * wanted[key]} bit/s and is not there"
         if key not in wanted:
             return f"{class_name(key)} should not be there and has {8 * found[key][0]} bit/s"
-        for rate in found[key]:
-            if rate != wanted[key]:
-                return f"{class_name(key)} should have {8 * wanted[key]} bit/s and has {8 * rate} bit/s"
+        rate = wanted[key] if inner is None or key not in inner else inner[key].rate
+        for right, held in zip((rate, wanted[key]), found[key], strict=True):
+            if held != right:
+                return f"{class_name(key)} should have {8 * right} bit/s and has {8 * held} bit/s"
     return None

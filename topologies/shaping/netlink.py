@@ -61,6 +61,15 @@ class Netem(NamedTuple):
     loss: float = 0.0
 
 
+class Inner(NamedTuple):
+    """What an HTB class has that is below another: its own rate, bytes/s, the other's minor number and its priority, of
+    which the lowest borrows first."""
+
+    rate: int
+    parent: int
+    priority: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Qdisc:
     """A queueing discipline: its interface's index and the minor number of the class it is under (None for a root).
@@ -199,14 +208,21 @@ class RtNetlink(_Socket):
         return dict(_held_rates(found) for found in map(_tc_object, dump) if found.kind == "htb")
 
     def change_rates(
-        self, rates: Mapping[ClassId, int], *, burst_ns: int, quantum_bytes: int
+        self,
+        rates: Mapping[ClassId, int],
+        *,
+        burst_ns: int,
+        quantum_bytes: int,
+        inner: Mapping[ClassId, Inner] | None = None,
     ) -> dict[ClassId, tuple[int, int]]:
         """Set the rates, bytes/s of frames, of HTB classes that exist; rate and ceiling that each then holds.
 
-        A burst is what the class sends in `burst_ns`. Raises OSError, with the class's interface and number, for the
+        Of classes below another, which are in `inner`, too, they are ceilings. A burst is what the class sends in
+        `burst_ns`. Raises OSError, with the class's interface and number, for the
         first that the kernel refuses; those after it are changed all the same.
         """
-        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes) for one, rate in rates.items()]
+        below = inner or {}
+        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes, below.get(one)) for one, rate in rates.items()]
         answers = self._batch(_RTM_NEWTCLASS, REQUEST_ECHO, bodies, what=f"the rates of {len(bodies)} classes")
         for ((interface, minor), rate), (code, _) in zip(rates.items(), answers, strict=True):
             if code:
@@ -353,12 +369,14 @@ def _qdisc(found: _TcObject) -> Qdisc:
     )
 
 
-def _htb_body(one: ClassId, rate: int, burst_ns: int, quantum_bytes: int) -> bytes:
-    spec = (0, _ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF))
+def _htb_body(one: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
+    rate, parent, priority = inner or (ceiling, 0, 0)
+    specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
     ticks = max(1, burst_ns // _TICK_NS)
-    options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*spec, *spec, ticks, ticks, quantum_bytes, 0, 0))
-    options += b"".join(attribute(kind, struct.pack("=Q", rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64))
-    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE, 0)
+    options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*specs[0], *specs[1], ticks, ticks, quantum_bytes, 0, priority))
+    exact = ((_TCA_HTB_RATE64, rate), (_TCA_HTB_CEIL64, ceiling))
+    options += b"".join(attribute(kind, struct.pack("=Q", each)) for kind, each in exact)
+    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE + parent, 0)
     return head + attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, options)
 
 

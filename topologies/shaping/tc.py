@@ -83,23 +83,25 @@ class Shaper:
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
+        of_services = self.shaping.inner(rates_bps)
+        inner = {(self._index[name], minor): one for (name, minor), one in of_services.items()}
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
             self._netlink.change_marks({(self._index[name], minor): us for (name, minor), us in marks_us.items()})
-            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES)
+            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
         except OSError as error:
             raise TcError(error.strerror) from None
-        self._compare(wanted, held)
+        self._compare(rates_bps, held)
 
     def check(self, rates_bps: Floats) -> None:
         """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
         held = {key: rates for index in self._ports for key, rates in self._netlink.rates(index).items()}
-        self._compare(self.shaping.wanted(rates_bps), held)
+        self._compare(rates_bps, held)
 
-    def _compare(self, wanted: Mapping[ClassKey, int], held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
+    def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
         found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        sentence = mismatch(wanted, found)
+        sentence = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
         if sentence:
             raise TcError(sentence)
 
@@ -108,7 +110,7 @@ class Shaper:
 
         Packets that wait in a netem stay there. Raises TcError.
         """
-        classes = [one for one in self.shaping.classes if one.interface == interface]
+        classes = [one for one in self.shaping.leaves if one.interface == interface]
         if classes:
             self._lose_in_classes(classes, share)
         elif share:
