@@ -55,6 +55,8 @@ _LABELS = {
     "fabric.wan": "WAN topology",
     "fabric.buffer": "buffer of a link",
     "run.seed": "seed",
+    "job": "jobs",
+    "class": "classes",
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
@@ -397,6 +399,8 @@ def words(key: str, value: Any) -> str:
     """A value in words: "8", "3+5", "64 MB", "10 µs"."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
+    if key in ("job", "class"):
+        return ", ".join(one["name"] + (f" ({one['class']})" if "class" in one else "") for one in value)
     if key in ("collective.chunk", "collective.size"):
         return format_size(value)
     if key.endswith(("_delay", "trace_step")):
