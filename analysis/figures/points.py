@@ -399,8 +399,6 @@ def words(key: str, value: Any) -> str:
     """A value in words: "8", "3+5", "64 MB", "10 µs"."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
-    if key in ("job", "class"):
-        return ", ".join(one["name"] + (f" ({one['class']})" if "class" in one else "") for one in value)
     if key in ("collective.chunk", "collective.size"):
         return format_size(value)
     if key.endswith(("_delay", "trace_step")):
@@ -408,9 +406,16 @@ def words(key: str, value: Any) -> str:
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
     if isinstance(value, list | Mapping):
-        return "own" if isinstance(value, Mapping) else "+".join(map(str, value))
+        return "own" if isinstance(value, Mapping) else "+".join(map(_item_words, value))
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
+
+
+def _item_words(item: Any) -> str:
+    """An item of a list in words: of a table of jobs or classes its name, and the class of a job."""
+    if not isinstance(item, Mapping):
+        return str(item)
+    return str(item.get("name", "own")) + (f" ({item['class']})" if "class" in item else "")
 
 
 def _file_words(key: str, value: Any) -> str:
