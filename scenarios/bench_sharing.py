@@ -1,11 +1,13 @@
 """How fast the model of flows that share links is: collectives a second on one core, by size, algorithm and grain.
 
-Run it as `python -m scenarios.bench_sharing`. Rates are uniform over the default ranges, for every collective anew; so
-are embeddings (hierarchical algorithms stand site by site) and the WAN paths of crossings, so that about as much is
-shared as can be.
+Run it as `python -m scenarios.bench_sharing [--gpus 8,16]`. Rates are uniform over the default ranges, for every
+collective anew; so are embeddings (hierarchical algorithms stand site by site) and the WAN paths of crossings, so that
+about as much is shared as can be.
 """
 
+import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,13 +59,24 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
     return batches * batch / took
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="bench_sharing", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gpus", type=_sizes, default=SIZES, help="even numbers from 4 to 256, with commas between")
+    sizes = parser.parse_args(arguments).gpus
     print(f"{'GPUs':>4} {'collective':<12}{'algorithm':<14}" + "".join(f"{f'{grain}/s/core':>18}" for grain in GRAINS))
-    for gpus in SIZES:
+    for gpus in sizes:
+        batch = max(5, min(_BATCH, _BATCH * 16**2 // gpus**2))  # large collectives take long and much memory
         for kind, algorithm in ALGORITHMS:
-            rates = [collectives_per_second(gpus, kind, algorithm, grain) for grain in GRAINS]
+            rates = [collectives_per_second(gpus, kind, algorithm, grain, batch=batch) for grain in GRAINS]
             print(f"{gpus:>4} {kind:<12}{algorithm:<14}" + "".join(f"{rate:>18,.0f}" for rate in rates), flush=True)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not all(4 <= size <= 256 and size % 2 == 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text}: allowed are even numbers from 4 to 256, with commas between")
+    return sizes
 
 
 if __name__ == "__main__":

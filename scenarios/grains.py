@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 PIPELINED = ("chain", "tree", "double-tree")
 """The algorithms whose buffer is cut into pieces here: in one piece they pass it on once it is there whole."""
+PIECES = 16
+"""Into how many, if nothing else is asked for."""
 
 _RING = "ring"
 _QUIET_S = 2.0
@@ -273,7 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", default="8,16", help="with commas between (default 8,16)")
     parser.add_argument("--mode", default="wan", help="base, wan, ccl or joint (default wan)")
     parser.add_argument("--size", default="64 MB", help="of the whole buffer (default 64 MB)")
-    parser.add_argument("--pieces", type=int, default=16, help="of the buffer of chains and trees (default 16)")
+    parser.add_argument("--pieces", type=int, default=PIECES, help=f"of chains' and trees' buffers (default {PIECES})")
     parser.add_argument("--collectives", type=int, default=200, help="that a line is the mean of (default 200)")
     parser.add_argument("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")

@@ -16,6 +16,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,31 @@ _PLAIN = 1_000  # rows up to which a file is not compressed
 REPORT = "report.html"
 
 
-def write(directory: str | Path, run: Run | None = None) -> Path:
-    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+@dataclass(frozen=True)
+class Drawing:
+    """The figures of a run that are being drawn, with the points that they are of."""
 
-    `run` is what the folder holds, if that has been read.
-    """
-    run = run or open_run(directory)
+    configurations: Sequence[Configuration]
+    points: Points
+    pictures: Iterable[Picture]
+
+
+def drawing(run: Run) -> Drawing:
+    """Begin to draw the figures of a run, in processes forked from this one. Errors as `figures.draw`."""
     configurations = configurations_of(run)
     points = points_of(run, configurations)
     pictures = (picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report"))
-    return written(run.path / REPORT, report(run, configurations, points, pictures).encode())
+    return Drawing(configurations, points, pictures)
+
+
+def write(directory: str | Path, run: Run | None = None, begun: Drawing | None = None) -> Path:
+    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+
+    `run` is what the folder holds, if that has been read, and `begun` the drawing of its figures, if that has begun.
+    """
+    run = run or open_run(directory)
+    of = begun or drawing(run)
+    return written(run.path / REPORT, report(run, of.configurations, of.points, of.pictures).encode())
 
 
 def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Iterable[Picture]) -> str:

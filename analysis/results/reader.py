@@ -37,6 +37,14 @@ class ResultsError(ValueError):
     """A directory of which no run can be read; one sentence that names it."""
 
 
+class Tables(NamedTuple):
+    """The collectives, the transfers and the jobs of a run, each in tables of some consecutive ones of a point."""
+
+    collectives: Sequence[pa.Table]
+    transfers: Sequence[pa.Table]
+    jobs: Sequence[pa.Table]
+
+
 class Part(NamedTuple):
     """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers and
     jobs."""
@@ -73,11 +81,14 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     """
     path = Path(directory)
     provenance = read_provenance(path)
-    return _frame(_collectives(path, read_settings(path), provenance, columns))
+    return frame(_collectives(path, read_settings(path), provenance, columns))
 
 
-def open_run(directory: str | Path) -> Run:
-    """Everything that a run directory holds; raises ResultsError as `load`."""
+def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
+    """Everything that a run directory holds; raises ResultsError as `load`.
+
+    `tables` are what it holds of collectives, transfers and jobs, where that has been read.
+    """
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
@@ -86,11 +97,19 @@ def open_run(directory: str | Path) -> Run:
         path=path,
         provenance=provenance,
         settings=settings,
-        collectives=_frame(_collectives(path, settings, provenance, None)),
-        transfers=_frame(_beside(path, provenance, TRANSFERS, schema.TRANSFERS)),
-        jobs=load_jobs(path),
-        conditions=_frame(_table(path / CONDITIONS, schema.CONDITIONS)),
-        faults=_frame(_table(path / FAULTS, schema.FAULTS)),
+        collectives=frame(
+            _collectives(path, settings, provenance, None)
+            if tables is None
+            else pa.concat_tables([collectives_schema(settings).empty_table(), *tables.collectives])
+        ),
+        transfers=frame(
+            _beside(path, provenance, TRANSFERS, schema.TRANSFERS)
+            if tables is None
+            else pa.concat_tables([schema.TRANSFERS.empty_table(), *tables.transfers])
+        ),
+        jobs=load_jobs(path) if tables is None else jobs_in(tables),
+        conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
+        faults=frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
@@ -99,7 +118,12 @@ def open_run(directory: str | Path) -> Run:
 def load_jobs(directory: str | Path) -> "pd.DataFrame":
     """The jobs of a run, a row for each in each round, as `load` has its collectives; errors as of `load`."""
     path = Path(directory)
-    return _frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
+    return frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
+
+
+def jobs_in(tables: Tables) -> "pd.DataFrame":
+    """The jobs in these tables, as `load_jobs` has them."""
+    return frame(pa.concat_tables([schema.JOBS.empty_table(), *tables.jobs]))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
@@ -209,12 +233,13 @@ def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None
         raise ResultsError(f"{path} is damaged or missing: {reason[:200]}") from None
 
 
-def _frame(table: pa.Table) -> "pd.DataFrame":
+def frame(table: pa.Table) -> "pd.DataFrame":
+    """A table as a DataFrame, its lists as Arrow has them."""
     import pandas as pd  # half a second that writers need not spend
 
     lists = {kind: pd.ArrowDtype(kind) for kind in {field.type for field in table.schema} if pa.types.is_list(kind)}
-    frame: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
-    return frame
+    found: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
+    return found
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +42,8 @@ _WHICH = ["engine", "setting", "mode"]
 _JOB_MEANS = {"": "completion", "_predicted": "predicted"}
 _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
 _VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed", *_IN_FIFO]
+COLUMNS = [*_WHICH, *_VALUES]
+"""The columns of the collectives that results are computed from."""
 _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
 
 
@@ -85,20 +86,15 @@ class SettingResult:
     found: Found
 
 
-def collectives_by_point(path: Path) -> dict[Point, "pd.DataFrame"]:
-    """What is stored of each point of a run, in the order of collectives; raises ResultsError."""
-    from analysis.results.reader import load  # with Parquet, which takes its time
-
-    grouped = load(path, columns=[*_WHICH, *_VALUES]).groupby(_WHICH, sort=False)
-    return {Point(*key): rows for key, rows in grouped}
+def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
+    """What is stored of each point of a run, in the order of collectives; `rows` have COLUMNS."""
+    return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
 
 
-def jobs_by_point(path: Path) -> dict[Point, tuple[JobResult, ...]]:
-    """The means of the jobs of each point of a run, in their order; raises ResultsError."""
-    from analysis.results.reader import load_jobs
-
+def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
+    """The means of the jobs of each point of a run, in their order."""
     found: dict[Point, tuple[JobResult, ...]] = {}
-    for key, rows in load_jobs(path).groupby([*_WHICH, "job", "background"], sort=False):
+    for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
         *point, name, background = key
         of_point = found.get(Point(*point), ())
         means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}

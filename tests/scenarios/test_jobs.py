@@ -172,7 +172,7 @@ def test_background_traffic_of_no_message_is_refused():
 def modelled(one, mode="base", count=20):
     conditions = conditions_of(one)
     decisions = decided(one, mode, conditions, start=0, count=count)
-    return predicted_with_jobs(one, mode, decisions, conditions.rates_bps(0, count))
+    return predicted_with_jobs(one, mode, decisions, conditions, start=0)
 
 
 def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
