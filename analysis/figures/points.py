@@ -55,6 +55,8 @@ _LABELS = {
     "fabric.wan": "WAN topology",
     "fabric.buffer": "buffer of a link",
     "run.seed": "seed",
+    "job": "jobs",
+    "class": "classes",
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
@@ -404,9 +406,16 @@ def words(key: str, value: Any) -> str:
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
     if isinstance(value, list | Mapping):
-        return "own" if isinstance(value, Mapping) else "+".join(map(str, value))
+        return "own" if isinstance(value, Mapping) else "+".join(map(_item_words, value))
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
+
+
+def _item_words(item: Any) -> str:
+    """An item of a list in words: of a table of jobs or classes its name, and the class of a job."""
+    if not isinstance(item, Mapping):
+        return str(item)
+    return str(item.get("name", "own")) + (f" ({item['class']})" if "class" in item else "")
 
 
 def _file_words(key: str, value: Any) -> str:

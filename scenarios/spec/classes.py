@@ -35,6 +35,12 @@ class ClassSpec:
     share: float = 0.0
     ceiling: float = 1.0
 
+    @property
+    def words(self) -> str:
+        """The class in words, with the parts that are not its own to begin with."""
+        share = f", {self.share * 100:g} % assured" * (self.share > 0)
+        return f"{self.name} {self.priority}{share}{f', at most {self.ceiling * 100:g} %' * (self.ceiling < 1)}"
+
     def written(self) -> dict[str, Any]:
         """The table that declares it."""
         return {"name": self.name, "priority": self.priority, "share": self.share, "ceiling": self.ceiling}

@@ -69,6 +69,11 @@ class JobSpec:
         """Whether it is traffic that nobody waits for."""
         return self.kind == BACKGROUND
 
+    @property
+    def words(self) -> str:
+        """The job in words: its name, and its class if any."""
+        return self.name if self.traffic_class is None else f"{self.name} ({self.traffic_class})"
+
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
         """What the job does, where `default` is the scenario's [collective].
 

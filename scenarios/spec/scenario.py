@@ -150,6 +150,9 @@ class Scenario:
         words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
         for key, value in self.at:
             if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
+                if key in ("job", "class"):  # tables are too long; how many jobs there are has been said
+                    words.append(", ".join(one.words for one in value))
+                    continue
                 written = KEYS[key].kind.write(value)
                 name = key.partition(".")[2].replace("_", " ")
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")

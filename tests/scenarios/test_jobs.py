@@ -324,6 +324,21 @@ def test_classes_are_refused_where_queues_cannot_serve_them(values, words):
         scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
 
 
+def test_the_tenants_are_alike_first_and_then_gold_is_as_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command.run(["tenants", "--engine", "model", "--collectives", "20", "--modes", "base", "--out", "it"]) == 0
+    assert "inference (gold), training (bronze)" in capsys.readouterr().out
+    mean_s = open_run(tmp_path / "it").jobs.groupby(["setting", "job"]).completion_s.mean()
+    alone = load_scenario("tenants", [Override("job", [{"ranks": [0, 1, 4, 5]}], "job")]).settings()[0]
+    _, alone_s = modelled(alone)
+    assert mean_s[1, "inference"] == pytest.approx(alone_s.mean(), rel=1e-9)
+    assert mean_s[0, "inference"] > 1.3 * mean_s[1, "inference"] and mean_s[1, "training"] > mean_s[0, "training"]
+    assert {file.name for file in (tmp_path / "it/figures").glob("*jobs.svg")} == {
+        "tenants-0-jobs.svg",
+        "tenants-1-jobs.svg",
+    }
+
+
 # --- in the VM ------------------------------------------------------------------------------------------------------
 
 
