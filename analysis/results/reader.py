@@ -75,8 +75,8 @@ class Run:
 def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """The collectives of a run, a row each: all columns, or these.
 
-    Of a run that is not complete: those that are on the disk. In runs of versions before the columns existed `bound_s`
-    and `reconfigure_s` are NaN, and `reconfigure_messages` is 0. Raises ResultsError for a directory without a run, one
+    Of a run that is not complete: those that are on the disk. Columns that runs of earlier versions lack have the
+    values of `schema.ADDED`. Raises ResultsError for a directory without a run, one
     of a newer format, or a damaged one.
     """
     path = Path(directory)

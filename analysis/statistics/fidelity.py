@@ -131,7 +131,8 @@ def _counted(number: int, thing: str) -> str:
 
 def _range(least: float, greatest: float) -> str:
     """Two ratios: "0.98 to 15.2 times", or "1.00 times" where they are the same."""
-    ends = dict.fromkeys(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}" for ratio in (least, greatest))
+    digits = [2 if ratio < 10 else 1 if ratio < 100 else 0 for ratio in (least, greatest)]
+    ends = dict.fromkeys(f"{ratio:,.{count}f}" for ratio, count in zip((least, greatest), digits, strict=True))
     return f"{' to '.join(ends)} times"
 
 

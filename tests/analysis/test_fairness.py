@@ -57,7 +57,7 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
         completion_s=1.5, drops=3, retransmitted_bytes=27e3, quickest_transfer=0.5, fairness=0.9, fairness_link="a"
     )
     two = rows(
-        completion_s=12.34, drops=2, retransmitted_bytes=9e5, slowest_transfer=40, fairness=0.5, fairness_link="b"
+        completion_s=12.34, drops=2, retransmitted_bytes=9e5, slowest_transfer=1240.4, fairness=0.5, fairness_link="b"
     )
     assert fifo_of([other]) is None
     frames = [other, one, two]
@@ -66,7 +66,7 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
     first, second = found.warnings
     assert first == (
         "the model does not hold in fifo queues, where TCP decides what flows get: collectives took 1.50 to 12.3 times "
-        "as long as predicted and single transfers 0.50 to 40 times, with 5 drops and 0.9 MB sent again; shares are "
+        "as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and 0.9 MB sent again; shares are "
         "least fair on b (Jain's index 0.50 of 1)"
     )
     assert "predictions for this configuration do not hold" in second  # as other queues were measured, too

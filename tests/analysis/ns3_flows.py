@@ -1,0 +1,132 @@
+"""Runs in an environment with PyPI's ns3: TCP flows through one switch with fair queues; prints a JSON object a line.
+
+`python ns3_flows.py` reads a JSON list of networks from stdin. Of each, `up_bps` and `down_bps` are the rates of the
+hosts' cables to the switch and from it, `delay_s` is a cable's delay, and `flows` are [source, destination, bytes,
+window in bytes], which connect at one instant. With `acks_apart` acknowledgements take cables of their own, so fast
+that they never wait. The result has in `arrived_s` the seconds from that instant until the last byte of each flow had
+arrived, and in `dropped` how many packets were.
+"""
+
+import json
+import sys
+from typing import Any
+
+from ns import ns
+
+SEGMENT_BYTES, MTU_BYTES = 8948, 9000
+
+ns.cppyy.cppdef(
+    """
+    namespace flows {
+    using namespace ns3;
+    std::vector<uint64_t> missing;
+    std::vector<double> arrived;
+    uint64_t dropped = 0;
+
+    void Arrived(uint32_t flow, Ptr<const Packet> packet, const Address&) {
+        missing[flow] -= packet->GetSize();
+        if (missing[flow] == 0) arrived[flow] = Simulator::Now().GetSeconds();
+    }
+    void Dropped(Ptr<const QueueDiscItem>) { dropped++; }
+    void Begin(Ptr<BulkSendApplication> sender, uint32_t window) {
+        sender->GetSocket()->SetAttribute("SndBufSize", UintegerValue(window));
+    }
+    void Clear() {
+        missing.clear();
+        arrived.clear();
+        dropped = 0;
+    }
+    void Add(Ptr<Node> src, Ptr<Node> dst, Ipv4Address to, uint64_t bytes, uint32_t window) {
+        uint32_t flow = missing.size();
+        uint16_t port = 1000 + flow;
+        missing.push_back(bytes);
+        arrived.push_back(-1);
+        auto sink = CreateObject<PacketSink>();
+        sink->SetAttribute("Protocol", TypeIdValue(TcpSocketFactory::GetTypeId()));
+        sink->SetAttribute("Local", AddressValue(InetSocketAddress(Ipv4Address::GetAny(), port)));
+        sink->TraceConnectWithoutContext("Rx", MakeBoundCallback(&Arrived, flow));
+        dst->AddApplication(sink);
+        auto sender = CreateObject<BulkSendApplication>();
+        sender->SetAttribute("Protocol", TypeIdValue(TcpSocketFactory::GetTypeId()));
+        sender->SetAttribute("Remote", AddressValue(InetSocketAddress(to, port)));
+        sender->SetAttribute("MaxBytes", UintegerValue(bytes));
+        sender->SetAttribute("SendSize", UintegerValue(SEGMENT));
+        sender->SetStartTime(Seconds(1));
+        src->AddApplication(sender);
+        Simulator::Schedule(Seconds(1) + NanoSeconds(1), &Begin, sender, window);
+    }
+    void Watch(Ptr<QueueDisc> queue) { queue->TraceConnectWithoutContext("Drop", MakeCallback(&Dropped)); }
+    }
+    """.replace("SEGMENT", str(SEGMENT_BYTES))
+)
+
+
+def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What happens in a network.
+
+    Host h has the addresses 10.0.h.1, from which it sends and to which acknowledgements return, and 10.1.h.1, to which
+    data are sent; both are of its cable to the switch. 10.2.h.1 is that of its cable for acknowledgements.
+    """
+    found, routing = ns.cppyy.gbl.flows, ns.Ipv4StaticRoutingHelper()
+    count, subnet, host = len(wanted["up_bps"]), ns.Ipv4Mask("255.255.255.0"), ns.Ipv4Mask("255.255.255.255")
+    nodes = ns.NodeContainer()
+    nodes.Create(count + 2)
+    ns.InternetStackHelper().Install(nodes)
+    fair = ns.TrafficControlHelper()
+    # CoDel's own law is out of reach, so that this is a queue for each flow, served in turn byte for byte.
+    never = ("Target", ns.StringValue("100s"), "Interval", ns.StringValue("100s"))
+    room = ("MaxSize", ns.StringValue("1000000p"), "Flows", ns.UintegerValue(65_535))
+    fair.SetRootQueueDisc("ns3::FqCoDelQueueDisc", *never, *room)
+    ip = [nodes.Get(node).GetObject[ns.Ipv4]() for node in range(count + 2)]
+
+    def joined(number: int, switch: int, rates_bps: list[float], net: int) -> list[int]:
+        """Join a host to a switch; the interface at either end."""
+        cable = ns.PointToPointHelper()
+        cable.SetQueue("ns3::DropTailQueue", "MaxSize", ns.StringValue("1p"))
+        cable.SetDeviceAttribute("Mtu", ns.UintegerValue(MTU_BYTES))
+        cable.SetChannelAttribute("Delay", ns.StringValue(f"{round(wanted['delay_s'] * 1e9)}ns"))
+        devices = cable.Install(nodes.Get(number), nodes.Get(switch))
+        queues = fair.Install(devices)
+        for end, rate_bps in enumerate(rates_bps):
+            devices.Get(end).SetAttribute("DataRate", ns.StringValue(f"{round(rate_bps)}bps"))
+            found.Watch(queues.Get(end))
+        ns.Ipv4AddressHelper(ns.Ipv4Address(f"10.{net}.{number}.0"), subnet).Assign(devices)
+        return [ip[node].GetInterfaceForDevice(devices.Get(end)) for end, node in enumerate((number, switch))]
+
+    def route(node: int, to: str, mask: str, over: str, interface: int) -> None:
+        table = routing.GetStaticRouting(ip[node])
+        table.AddNetworkRouteTo(ns.Ipv4Address(to), ns.Ipv4Mask(mask), ns.Ipv4Address(over), interface)
+
+    for number in range(count):
+        data = joined(number, count, [wanted["up_bps"][number], wanted["down_bps"][number]], 0)
+        acks = joined(number, count + 1, [1e12, 1e12], 2)
+        further = ns.Ipv4InterfaceAddress(ns.Ipv4Address(f"10.1.{number}.1"), host)
+        further.SetSecondary()
+        ip[number].AddAddress(data[0], further)
+        route(number, "10.1.0.0", "255.255.0.0", f"10.0.{number}.2", data[0])
+        route(count, f"10.1.{number}.1", "255.255.255.255", f"10.0.{number}.1", data[1])
+        net, interface = (2, acks[0]) if wanted["acks_apart"] else (0, data[0])
+        route(number, "10.0.0.0", "255.255.0.0", f"10.{net}.{number}.2", interface)
+        route(count + 1, f"10.0.{number}.1", "255.255.255.255", f"10.2.{number}.1", acks[1])
+    found.Clear()
+    for src, dst, size, window in wanted["flows"]:
+        found.Add(nodes.Get(src), nodes.Get(dst), ns.Ipv4Address(f"10.1.{dst}.1"), size, window)
+    ns.Simulator.Stop(ns.Seconds(60))
+    ns.Simulator.Run()
+    arrived_s = [at - 1 for at in found.arrived]
+    ns.Simulator.Destroy()
+    return {"arrived_s": arrived_s, "dropped": int(found.dropped)}
+
+
+def main() -> None:
+    tcp = {"SegmentSize": SEGMENT_BYTES, "InitialCwnd": 10_000, "DelAckCount": 1, "RcvBufSize": 100_000_000}
+    for name, value in tcp.items():
+        ns.Config.SetDefault(f"ns3::TcpSocket::{name}", ns.UintegerValue(value))
+    # Acknowledgements arrive at another interface than the one whose address they have.
+    ns.Config.SetDefault("ns3::Ipv4::StrongEndSystemModel", ns.BooleanValue(False))
+    for wanted in json.load(sys.stdin):
+        print(json.dumps(simulated(wanted)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The timing model of flows that share links against ns-3's TCP with fair queues: ``pytest -m ns3``.
+
+ns-3 is installed for the occasion from the package index, in an environment of its own (500 MB; it wants a C++
+compiler).
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.model import fluid
+from hosts.collectives.kinds import schedule
+from tests.conftest import PROJECT
+
+pytestmark = pytest.mark.ns3
+
+NS3 = "ns3==3.44.post0"
+GPUS, MESSAGE_BYTES, DELAY_S = 8, 2_000_000, 100e-9
+SEGMENT_BYTES, FRAME_BYTES = 8948, 9000 + 2  # ns-3's point-to-point links add 2 bytes to a packet
+ACK_BYTES = 52 + 2
+
+DIRECT = schedule("alltoall", "direct", sites=(GPUS // 2, GPUS // 2))
+ENDS = np.array([(flow.src, flow.dst) for flow in DIRECT.flows])
+
+
+def network(seed: int, *, segments: int, acks_apart: bool) -> dict[str, Any]:
+    """A switch with random rates to and from each GPU; every two GPUs are sources and destinations of a flow."""
+    up_bps, down_bps = np.random.default_rng(seed).uniform(20e9, 200e9, (2, GPUS)).tolist()
+    flows = [[src, dst, MESSAGE_BYTES, segments * SEGMENT_BYTES] for src, dst in ENDS.tolist()]
+    rates = {"up_bps": up_bps, "down_bps": down_bps}
+    return {**rates, "delay_s": DELAY_S, "acks_apart": acks_apart, "flows": flows}
+
+
+NETWORKS = {
+    **{f"acknowledgements apart, seed {seed}": network(seed, segments=2, acks_apart=True) for seed in (1, 2, 3)},
+    "acknowledgements among data": network(1, segments=8, acks_apart=False),
+}
+
+
+@pytest.fixture(scope="module")
+def ratios() -> Iterator[dict[str, np.ndarray]]:
+    """Of each network, when every message has arrived in ns-3 over when it has by the model; and of the last."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul_ns3_"))  # ns3 finds no libraries where "test" is in their path
+    try:
+        venv.create(folder, with_pip=True, symlinks=True)
+        python = folder / "bin/python"
+        subprocess.run([python, "-m", "pip", "install", "-q", NS3], check=True)
+        command = [python, PROJECT / "tests/analysis/ns3_flows.py"]
+        asked = json.dumps(list(NETWORKS.values()))
+        ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        found = map(json.loads, ended.stdout.splitlines()[-len(NETWORKS) :])
+        yield {name: compared(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)}
+    finally:
+        shutil.rmtree(folder)
+
+
+def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
+    assert measured["dropped"] == 0
+    arrived_s = np.array(measured["arrived_s"])
+    assert (arrived_s > 0).all()
+    capacity_bps = np.array([*one["up_bps"], *one["down_bps"]]) * SEGMENT_BYTES / FRAME_BYTES
+    links = ENDS + np.array([0, GPUS])
+    delay_s = np.full((1, len(links)), 2 * one["delay_s"])
+    model = fluid.times(DIRECT.transfers, links[None], capacity_bps[None], delay_s, slot_bytes=MESSAGE_BYTES)
+    predicted_s = model.arrives_s[:, 0]
+    return np.append(arrived_s / predicted_s, arrived_s.max() / predicted_s.max())
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "apart" in name])
+def test_every_message_arrives_when_the_fluid_says(ratios: dict[str, np.ndarray], name: str) -> None:
+    *messages, completion = ratios[name] - 1
+    assert len(messages) == GPUS * (GPUS - 1)
+    assert abs(completion) < 0.002
+    assert np.abs(messages).max() < 0.03
+
+
+def test_acknowledgements_among_data_take_their_share_of_the_links(ratios: dict[str, np.ndarray]) -> None:
+    """Each port carries an acknowledgement for every full frame: 0.6 %. Messages are off as these wait their turn."""
+    *messages, completion = ratios["acknowledgements among data"] - 1
+    assert completion == pytest.approx(ACK_BYTES / FRAME_BYTES, abs=0.001)
+    assert abs(np.median(messages)) < 0.01
