@@ -22,7 +22,8 @@ class ControllerError(RuntimeError):
 class RouteReply:
     """The path of every crossing asked for, as indices in `Fabric.paths`; the switches have confirmed all.
 
-    They may follow decisions that they have cached for a moment longer (Open vSwitch for 5 ms). `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
+    They may follow decisions that they have cached for a moment longer (Open vSwitch for 5 ms). `messages` counts the
+    OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
     """
 
     paths: tuple[int, ...]
