@@ -1,6 +1,7 @@
 """Flow rules, and the messages that install and remove them, as values: the part of OpenFlow 1.3 that is used here.
 
-Every rule is for IPv4. `rules` makes them, `switches` sends them.
+Rules are for IPv4, but those of tunnels, which look at the destination MAC alone. `rules` makes them, `switches` sends
+them.
 """
 
 from dataclasses import dataclass, field
