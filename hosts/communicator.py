@@ -25,7 +25,7 @@ from hosts.agent.clock import now_ns
 from hosts.agent.transport import Transport, limits
 from hosts.collectives.kinds import Workload
 from hosts.collectives.program import Move, flow_bytes, makes_sums, message_bytes, moves, programs, windows
-from hosts.collectives.schedule import Stream
+from hosts.collectives.schedule import Flow, Stream
 from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
@@ -119,11 +119,12 @@ class Communicator:
         transport = transport or Transport()
         count, window_bytes = windows(workload)
         job = Job(
-            slot_bytes=workload.slot_bytes,
+            slot_bytes=workload.largest_slot_bytes,
             windows=count,
             window_bytes=window_bytes,
             sums=makes_sums(workload),
             channels=1 + max(flow.channel for flow, _ in workload.schedule.sends()),
+            dscp=_by_channel(workload),
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
             transport=transport,
@@ -275,6 +276,15 @@ class Communicator:
 
 def _listed(ranks: Sequence[int]) -> str:
     return " and ".join(str(rank) for rank in ranks)
+
+
+def _by_channel(workload: Workload) -> tuple[int, ...]:
+    """The DSCP of each channel; none where all are alike."""
+    if not any(workload.dscp):
+        return ()
+    both = zip(workload.schedule.flows, workload.dscp, strict=True)
+    found = {flow.channel: dscp for flow, dscp in both if isinstance(flow, Flow)}
+    return tuple(found.get(channel, 0) for channel in range(1 + max(found)))
 
 
 def _by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:

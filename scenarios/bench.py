@@ -5,8 +5,9 @@ of its own measures each mode at each size, on one core; then the timing model i
 of several collectives. For the emulation one VM, which has one CPU, runs each setting
 in mode joint, where everything that is done between two collectives is done; its times stand beside the time that
 copying the same bytes takes. With `--jobs N` one sweep is run by one worker and by N, in turns, from its first point to
-its last: without the tables, the figures and the report that a run ends with. Only ratios within one run say something
-of the code rather than of the machine.
+its last: without the tables, the figures and the report that a run ends with. With `--schedules N` every algorithm of
+every collective is timed with N GPUs, each in a process of its own. Only ratios within one run say something of the
+code rather than of the machine.
 """
 
 import _signal  # the part of `signal` that takes no time to import
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
 SIZES = (8, 16, 24)
 EMULATED = ((8, "8 MB"), (16, "8 MB"), (8, "64 MB"), (16, "64 MB"))
-MAX_COLLECTIVES, MAX_JOBS = 10_000_000, 8
+MAX_COLLECTIVES, MAX_JOBS, MAX_GPUS = 10_000_000, 8, 1024
 SEEDS = [1, 2]
 TURNS = 3
 DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
@@ -42,6 +43,7 @@ SCHEDULES = (
 )
 """Kind, algorithm and pieces of the collectives that the timing model is measured with, at these sizes."""
 SCHEDULE_SIZES = (8, 16, 64)
+_FEW_AT_ONCE = 20  # with so many GPUs that more would need much memory
 _AT_ONCE = 2000  # collectives that the timing model is given
 _LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
 
@@ -74,8 +76,6 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
     that other work on the machine matters little. Imports and caches are warm when the clock starts.
     """
-    import resource
-
     given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.chunk": "64 MB"}
 
     def seconds(count: int) -> float:
@@ -84,7 +84,14 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
     seconds(10)
     while (took := seconds(collectives)) < _LEAST_SECONDS:
         collectives = min(int(collectives * max(2.0, 1.2 * _LEAST_SECONDS / took)), MAX_COLLECTIVES)
-    return collectives / took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return collectives / took, _peak_bytes()
+
+
+def _peak_bytes() -> float:
+    """This process's peak memory."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, float]:
@@ -106,6 +113,48 @@ def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, f
         compiled.completion_s(alpha_s.T, beta_s.T)
         done += _AT_ONCE
     return len(found.transfers), done / took
+
+
+def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, float]:
+    """The transfers of a schedule over two sites, and processor seconds: to make it, to prepare the timing model for
+    it, and to time it once, over at least a tenth of a second; chains and trees are in as many pieces as in grains.py.
+
+    Every flow is alone on its links. Delays and rates are random.
+    """
+    import numpy as np
+
+    from analysis.model.max_plus import Compiled
+    from hosts.collectives.kinds import schedule
+    from scenarios.grains import PIECES, PIPELINED
+
+    began = time.process_time()
+    pieces = PIECES if algorithm in PIPELINED else 1
+    found = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
+    made = time.process_time()
+    compiled = Compiled(found.transfers)
+    prepared = time.process_time()
+    alpha_s, beta_s = np.random.default_rng(1).random((2, _FEW_AT_ONCE, len(found.flows)))
+    compiled.completion_s(alpha_s.T, beta_s.T)
+    first, done = time.process_time(), 0
+    while (took := time.process_time() - first) < _LEAST_SECONDS / 10:
+        compiled.completion_s(alpha_s.T, beta_s.T)
+        done += _FEW_AT_ONCE
+    return len(found.transfers), made - began, prepared - made, took / done
+
+
+def _bench_all_schedules(gpus: int) -> None:
+    from hosts.collectives.kinds import ALGORITHMS
+
+    columns = f"{'transfers':>10}{'made':>10}{'prepared':>10}{'each':>12}{'peak memory':>13}"
+    print(f"{'collective':<14}{'algorithm':<20}{columns}")
+    for kind, algorithms in ALGORITHMS.items():
+        for algorithm in algorithms:  # in a process each, as peak memory is a process's own
+            command = [sys.executable, __file__, "--one-schedule", kind, algorithm, "--schedules", str(gpus)]
+            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            transfers, made, prepared, each, peak = map(float, found)
+            times = f"{made:>8.2f} s{prepared:>8.2f} s{each * 1e3:>9.3f} ms{peak / 1e6:>10.0f} MB"
+            print(f"{kind:<14}{algorithm:<20}{transfers:>10,.0f}{times}", flush=True)
+    print("\nprocessor time on one core: to make a schedule, to prepare its timing model, and to time it once")
 
 
 def _bench_schedules() -> None:
@@ -178,6 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="at a point (4000 or more, until a second has passed; of the emulation 12; of the model's sweep 500,000)",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="measure a sweep, with one worker and with N in turns")
+    parser.add_argument(
+        "--schedules", type=int, metavar="N", help="measure every algorithm's timing model, with N GPUs"
+    )
+    parser.add_argument("--one-schedule", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     count = options.collectives
@@ -187,10 +240,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--collectives: {count} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
     if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
         parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
+    if options.schedules is not None and not 4 <= options.schedules <= MAX_GPUS:
+        parser.error(f"--schedules: {options.schedules} is not allowed: allowed is 4 to {MAX_GPUS:,}")
     from scenarios.vm import VMError
 
     try:
-        if options.jobs is not None:
+        if options.one_schedule:
+            kind, algorithm = options.one_schedule
+            print(*scheduled(kind, algorithm, options.schedules), _peak_bytes())
+        elif options.schedules is not None:
+            _bench_all_schedules(options.schedules)
+        elif options.jobs is not None:
             _bench_jobs(options.engine, options.jobs, count)
         elif options.engine == "emulation":
             _bench_emulation(count)

@@ -1,19 +1,21 @@
 """How fast the model of flows that share links is: collectives a second on one core, by size, algorithm and grain.
 
-Run it as `python -m scenarios.bench_sharing`. Rates are uniform over the default ranges, for every collective anew; so
-are embeddings (hierarchical algorithms stand site by site) and the WAN paths of crossings, so that about as much is
-shared as can be.
+Run it as `python -m scenarios.bench_sharing [--gpus 8,16]`. Rates are uniform over the default ranges, for every
+collective anew; so are embeddings (hierarchical algorithms stand site by site) and the WAN paths of crossings, so that
+about as much is shared as can be.
 """
 
+import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from analysis.model import fluid
 from hosts.collectives.kinds import schedule
-from topologies.conditions.sampler import ConditionsSpec
-from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.ports import Ports, delays_of, links_of
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.fabric.fabric import GRAINS, FabricSpec, build_fabric
+from topologies.fabric.ports import delays_of, shared_by
 
 SIZES = (8, 16)
 ALGORITHMS = (
@@ -22,14 +24,13 @@ ALGORITHMS = (
     ("allreduce", "double-tree"),
     ("alltoall", "direct"),
 )
-GRAINS = ("logical", "physical")
 _LEAST_SECONDS = 1.0
 _BATCH = 500
 
 
 def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, batch: int = _BATCH) -> float:
     """Collectives a second of processor time, over at least a second of it; what is compiled is compiled before."""
-    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2), grain=grain))
     found, rng = schedule(kind, algorithm, sites=fabric.gpus_per_site), np.random.default_rng(1)
     place = np.tile(np.arange(gpus), (batch, 1))
     if algorithm != "hierarchical":
@@ -40,15 +41,9 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
         crosses = (fabric.gpu_sites[src] == a) & (fabric.gpu_sites[dst] == b)
         path[crosses] = rng.choice([one.index for one in paths], crosses.sum())
     conditions = ConditionsSpec()
-    links = links_of(fabric, src, dst, path)
-    delay_s = delays_of(
-        links,
-        np.array([conditions.wan_delay_s if link.kind == "wan" else conditions.intra_delay_s for link in fabric.links]),
-    )
-    kinds = [link.kind for link in fabric.links]
-    if grain == "physical":
-        ports = Ports(fabric)
-        links, kinds = ports.ports_of(src, dst, path), [port.kind for port in ports.ports]
+    shared = shared_by(fabric)
+    links, kinds = shared.of(src, dst, path), [link.kind for link in shared.all]
+    delay_s = delays_of(links, delays_s(fabric, conditions))
     low, high = np.array([conditions.wan_rate_bps if k == "wan" else conditions.intra_rate_bps for k in kinds]).T
 
     def seconds(count: int) -> float:
@@ -64,13 +59,24 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
     return batches * batch / took
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="bench_sharing", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gpus", type=_sizes, default=SIZES, help="even numbers from 4 to 256, with commas between")
+    sizes = parser.parse_args(arguments).gpus
     print(f"{'GPUs':>4} {'collective':<12}{'algorithm':<14}" + "".join(f"{f'{grain}/s/core':>18}" for grain in GRAINS))
-    for gpus in SIZES:
+    for gpus in sizes:
+        batch = max(5, min(_BATCH, _BATCH * 16**2 // gpus**2))  # large collectives take long and much memory
         for kind, algorithm in ALGORITHMS:
-            rates = [collectives_per_second(gpus, kind, algorithm, grain) for grain in GRAINS]
+            rates = [collectives_per_second(gpus, kind, algorithm, grain, batch=batch) for grain in GRAINS]
             print(f"{gpus:>4} {kind:<12}{algorithm:<14}" + "".join(f"{rate:>18,.0f}" for rate in rates), flush=True)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not all(4 <= size <= 256 and size % 2 == 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text}: allowed are even numbers from 4 to 256, with commas between")
+    return sizes
 
 
 if __name__ == "__main__":

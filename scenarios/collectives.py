@@ -54,11 +54,11 @@ class Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return the exit status."""
+    """Print the table; return the exit status. Of both engines the model's part is printed where no VM can run."""
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
-        from scenarios.vm import VMError
+        from scenarios.vm import CannotRunError, VMError
     except ModuleNotFoundError as missing:
         print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
@@ -68,10 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
         scenario = _scenario(asked)
         failed: list[str] = []
-        found = {
-            name: _rows(scenario, name, asked.jobs, failed)
-            for name in (("model", "emulation") if asked.engine == "both" else (asked.engine,))
-        }
+        unmeasured: CannotRunError | None = None
+        found = {}
+        for name in ("model", "emulation") if asked.engine == "both" else (asked.engine,):
+            try:
+                found[name] = _rows(scenario, name, asked.jobs, failed)
+            except CannotRunError as error:
+                if not found:
+                    raise
+                unmeasured = error
         lines = list(_lines(scenario, found))
     except VMError as error:
         print(f"collectives.py: {error}", file=sys.stderr)
@@ -89,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"collectives.py: {path}", file=sys.stderr)
     for why in failed:
         print(f"collectives.py: {why}", file=sys.stderr)
-    return FAILED if failed else DONE
+    if unmeasured is not None:
+        print(f"collectives.py: nothing was measured: {unmeasured}", file=sys.stderr)
+    return FAILED if failed else DONE if unmeasured is None else CANNOT
 
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":

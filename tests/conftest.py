@@ -34,7 +34,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         fcntl.flock(following, fcntl.LOCK_EX)
         fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(following, fcntl.LOCK_UN)
-        return (yield)
+        try:
+            return (yield)
+        finally:  # closing alone does not, while a process that the test has forked has it open
+            fcntl.flock(running, fcntl.LOCK_UN)
 
 
 class VM:

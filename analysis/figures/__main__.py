@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, timeline
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -28,6 +28,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
 _PR_SET_PDEATHSIG = 1
+_MOST_JOBS = 12  # configurations of a sweep whose jobs are drawn
 _QUIET_S = 2.0  # what takes longer says how far it is
 
 Job = Callable[[], Picture | None]
@@ -57,6 +58,7 @@ def jobs_of(
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
+    jobs += [partial(job_times.picture, name, run, one) for one in configurations[: _MOST_JOBS * bool(len(run.jobs))]]
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(fidelity.picture, name, points))

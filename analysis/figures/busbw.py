@@ -35,7 +35,8 @@ _MARKERS = "os^DvPX"
 def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     """The configurations of each figure, where algorithm and size were swept; a kind of collective has its own."""
     wanted = ("collective.size", "collective.algorithm")
-    return grouped(configurations, *wanted) if {*wanted} <= {*configurations[0].swept} else []
+    are_jobs = any(one.kind == "jobs" for one in configurations)
+    return grouped(configurations, *wanted) if {*wanted} <= {*configurations[0].swept} and not are_jobs else []
 
 
 def rows_of(group: Group, points: Points) -> Iterator[Row]:

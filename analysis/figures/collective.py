@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from analysis.results.reader import Run
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 
+_MOST_SPANS = 4000  # of time with constant rates, of which those of all flows are worked out in a second
 _SAME = 1e-6  # the share by which predicted transfers may end before or after the predicted time: rounding, no more
 
 
@@ -43,13 +46,15 @@ class Transfer:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """A schedule as a run stores it, in program order; `ends` are the places that each flow joins, `channels` which of
-    the flows between them it is. A stream, a processor, is a flow from a place to itself."""
+    the flows between them it is. A stream, a processor, is a flow from a place to itself. It is over when the first
+    `waited_for` transfers are, as the others are background traffic."""
 
     algorithm: str
     slot_bytes: int
     ends: tuple[tuple[int, int], ...]
     channels: tuple[int, ...]
     transfers: tuple[Transfer, ...]
+    waited_for: int
 
     @cached_property
     def steps(self) -> list[int]:
@@ -79,7 +84,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow from one rank to another: the logical links it takes, the least of their rates, all their delay.
+    """A flow from one rank to another: the logical links or ports it passes, the least of their rates, all their delay.
 
     A stream has the same rank at both ends, no links, an infinite rate and no delay.
     """
@@ -113,12 +118,17 @@ class Move:
     is_critical: bool
 
 
+Span = tuple[float, float, float]
+"""From when to when, in s, a transfer has a rate, and what share that is of the slowest link's on its way."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collective:
-    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by logical link.
+    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by link or port.
 
     `measured` is whether `completion_s`, the moves and the critical path were measured or predicted; `costs` are the
-    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown.
+    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown, and
+    `spans` the predicted rates over time of each transfer, by its index, where flows share links.
     """
 
     configuration: Configuration
@@ -130,6 +140,7 @@ class Collective:
     flows: tuple[Flow, ...]
     rows: tuple[int, ...]
     moves: tuple[Move, ...]
+    spans: Mapping[int, Sequence[Span]]
     costs: Mapping[str, Cost]
     rates_bps: Floats
     delays_s: Floats
@@ -164,7 +175,7 @@ class Collective:
 
     def via(self, flow: Flow) -> str:
         """The nodes of a flow in order: "g3>s0b1>s1b0>g4"; of a stream its GPU."""
-        links = self.configuration.fabric.links
+        links = shared_by(self.configuration.fabric).all
         return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
 
@@ -202,11 +213,11 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
 
 
 def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Floats, Floats]:
-    """The rate and the delay of every logical link for a collective, [links] each."""
+    """The rate and the delay of every logical link or port for a collective, [links or ports] each."""
     table, fabric = run.conditions, configuration.fabric
     if len(table):
         here = table[(table["setting"] == configuration.index) & (table["collective"] == number)].sort_values("link")
-        if len(here) == len(fabric.links):
+        if len(here) == len(shared_by(fabric).all):
             return here["rate_bps"].to_numpy(dtype=np.float64), here["delay_s"].to_numpy(dtype=np.float64)
     draws = sampler(fabric, configuration.conditions, seed=configuration.seed)
     return draws.rates_bps(number, 1)[0], delays_s(fabric, configuration.conditions)
@@ -223,7 +234,7 @@ def _collective(
 ) -> Collective | None:
     """The collective of a row, None where it is not one under these conditions."""
     placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
-    predicted_s, measured = float(row["predicted_s"]), transfers is not None
+    predicted_s, measured, last = float(row["predicted_s"]), transfers is not None, schedule.waited_for
     try:
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
         # Times where flows share links, if they can; runs of earlier versions gave each flow links of its own.
@@ -232,14 +243,14 @@ def _collective(
         handed_s, seen = _measured(schedule, flows, transfers) if measured else ([], models[0])
     except (IndexError, KeyError, ValueError):
         return None
-    fitting = [model for model in models if abs(model.arrives_s.max() / predicted_s - 1) <= _SAME]
+    fitting = [model for model in models if abs(model.arrives_s[:last].max() / predicted_s - 1) <= _SAME]
     if not measured:
         if not fitting:  # what was drawn again does not give the stored times
             return None
         seen = fitting[0]
         handed_s = seen.begins_s[:, 0].tolist()
-    limits = fluid.limits(fitting[0], [link.name for link in configuration.fabric.links]) if fitting else {}
-    path = critical_path(schedule.transfers, seen)
+    limits = fluid.limits(fitting[0], [link.name for link in shared_by(configuration.fabric).all]) if fitting else {}
+    path = critical_path(schedule.transfers[:last], seen)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
     moves = [
@@ -277,6 +288,7 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         moves=tuple(moves),
+        spans=_spans(schedule, flows, conditions[0], fitting[0]) if fitting else {},
         costs=seconds_by_link(schedule.transfers, path, hops, limits),
         rates_bps=conditions[0],
         delays_s=conditions[1],
@@ -312,6 +324,7 @@ def schedule_of(configuration: Configuration, places: int) -> Schedule:
         ends=tuple(ends),
         channels=tuple(channels),
         transfers=tuple(transfers),
+        waited_for=int(stored.get("waited_for", len(transfers))),
     )
 
 
@@ -333,6 +346,7 @@ def _ring_allgather(places: int, chunk_bytes: int) -> Schedule:
         ends=tuple((place, (place + 1) % places) for place in range(places)),
         channels=(0,) * places,
         transfers=tuple(transfers),
+        waited_for=len(transfers),
     )
 
 
@@ -344,10 +358,10 @@ def _flows(
     conditions: tuple[Floats, Floats],
 ) -> tuple[Flow, ...]:
     """The flows between the ranks of a placement, each over the WAN path of that index, or within a site (-1)."""
-    (rates_bps, delays_s), flows = conditions, []
+    (rates_bps, delays_s), flows, shared = conditions, [], shared_by(fabric)
     for (begin, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
         src, dst = placement[begin], placement[end]
-        links = fabric.edge_links(src, dst, path) if src != dst else ()
+        links = shared.edge(src, dst, path) if src != dst else ()
         rate_bps = float(rates_bps[[*links]].min(initial=math.inf))
         about: dict[str, Any] = {"src": src, "dst": dst, "channel": channel, "links": links, "crosses": path >= 0}
         flows.append(Flow(**about, rate_bps=rate_bps, delay_s=float(delays_s[[*links]].sum())))
@@ -356,7 +370,8 @@ def _flows(
 
 def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
     """What a flow goes over: its links, or of a stream its GPU."""
-    hops = [Hop(fabric.links[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
+    names = shared_by(fabric).all
+    hops = [Hop(names[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
     return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
 
 
@@ -408,12 +423,36 @@ def _predicted(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, *, 
     """The times of all transfers by the timing model, in which flows share links fairly or have their own."""
     alpha_s = np.array([[flow.delay_s for flow in flows]])
     if shares:
-        links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
-        for row, flow in zip(links[0], flows, strict=True):
-            row[: len(flow.links)] = flow.links
-        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=schedule.slot_bytes)
+        links, slot_bytes = _links(flows), schedule.slot_bytes
+        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=slot_bytes)
     beta_s = np.array([[8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows]])
     return times(schedule.transfers, alpha_s.T, beta_s.T)
+
+
+def _spans(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, seen: Times) -> dict[int, list[Span]]:
+    """The predicted rates of transfers over time; empty where flows share nothing, or rates change too often."""
+    if not isinstance(seen, fluid.SharedTimes):
+        return {}
+    begins, leaves = seen.begins_s[:, 0], seen.leaves_s[:, 0]
+    moments = np.unique(np.concatenate([begins, leaves]))
+    if len(moments) > _MOST_SPANS:
+        return {}
+    links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
+    found: defaultdict[int, list[Span]] = defaultdict(list)
+    for start, end in pairwise(moments.tolist()):
+        served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
+        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps)
+        for transfer, rate in zip(served.tolist(), rates.tolist(), strict=True):
+            found[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
+    return dict(found)
+
+
+def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
+    """The links of every flow, [1, F, H], -1 for none."""
+    links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
+    for row, flow in zip(links[0], flows, strict=True):
+        row[: len(flow.links)] = flow.links
+    return links
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:

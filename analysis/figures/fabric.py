@@ -1,8 +1,9 @@
 """A picture of the fabric under the conditions of one collective, the links that each mode uses drawn in.
 
 Sites stand around the middle, each with its GPUs and border routers on a circle, and the WAN's transit routers within.
-Every logical link is a curve coloured by its available bandwidth, the two directions apart, the WAN's in colours of
-their own; those that the collective uses are thick and have an arrow, the others thin.
+Every logical link, or in the physical grain every port, is a curve coloured by its available bandwidth, the two
+directions apart, the WAN's in colours of their own; those that the collective uses are thick and have an arrow, the
+others thin. In the physical grain leaves and spines stand within the circle of their site.
 """
 
 import math
@@ -22,9 +23,12 @@ from analysis.figures.collective import Collective
 from analysis.figures.output import Picture, canvas, explain, panels, table
 from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.failures import spines
+from topologies.fabric.ports import DirectedPort, shared_by
 
 Floats = npt.NDArray[np.float64]
 Places = Mapping[str, tuple[float, float]]
+Link = LogicalLink | DirectedPort
 
 _WIDTH = 5.3  # inches of a panel
 _BETWEEN = 1.1  # from a site to the middle where the sites are joined directly, and as much again through routers
@@ -56,12 +60,15 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             bar.ax.tick_params(labelsize=8)
             bar.outline.set_visible(False)
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "and those in use,"
-        figure.suptitle(f"{label}: logical links, {used} of collective {first.number}", fontsize="medium")
+        what = "ports" if fabric.spec.grain == "physical" else "logical links"
+        figure.suptitle(f"{label}: {what}, {used} of collective {first.number}", fontsize="medium")
         thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
         explain(
             figure,
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
-            "Circles: GPUs. Squares: border routers. Diamonds: transit routers. Numbers: Gbit/s of WAN links in use.",
+            "Circles: GPUs. Squares: border routers. Diamonds: transit routers. "
+            f"{'Triangles: leaves (up) and spines (down). ' if fabric.spec.grain == 'physical' else ''}"
+            "Numbers: Gbit/s of WAN links in use.",
         )
     shown = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
     caption = f"The fabric under collective {first.number} of {label}, with each mode's {shown}."
@@ -69,13 +76,14 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
-    """The place of every GPU, border router and transit router by name, the same for the same fabric."""
+    """The place of every node that is an end of a link or a port by name, the same for the same fabric."""
     sites = range(len(fabric.gpus_per_site))
     gpus = [[gpu.name for gpu in fabric.gpus if gpu.site == site] for site in sites]
     pairs = list(zip(fabric.border_routers, fabric.br_sites, strict=True))
     routers = [[name for name, of in pairs if of == site] for site in sites]
-    transit = [switch.name for switch in fabric.switches if switch.kind == "transit"]
-    radius = max(0.8, _APART * max(len(gpus[site]) + len(routers[site]) for site in sites) / (2 * math.pi))
+    transit = _of_kind(fabric, "transit")
+    nodes = max(len(gpus[site]) + len(routers[site]) for site in sites)
+    radius = max(1.6 if fabric.spec.grain == "physical" else 0.8, _APART * nodes / (2 * math.pi))
     middle = max(_BETWEEN * (2 if transit else 1), radius * (1 / math.sin(math.pi / len(sites)) - 1))
     placed: dict[str, tuple[float, float]] = {}
     for site in sites:
@@ -88,15 +96,31 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
         for index, name in enumerate([*routers[site], *gpus[site][:: -1 if is_left else 1]]):
             at = start + index * turn
             placed[name] = (centre[0] + radius * math.cos(at), centre[1] + radius * math.sin(at))
+        if fabric.spec.grain == "physical":
+            placed |= _within(fabric, site, placed, centre, radius)
     for index, name in enumerate(transit):  # the first on the left, the others clockwise
         at = math.pi - 2 * math.pi * index / len(transit)
         placed[name] = (0.6 * middle * math.cos(at), 0.45 * middle * math.sin(at))
     return placed
 
 
+def _within(fabric: Fabric, site: int, placed: Places, centre: Floats, radius: float) -> Places:
+    """The places of a site's leaves, each toward its GPUs, and of its spines, in a row from the first border router."""
+    found = {}
+    leaves = dict.fromkeys(gpu.leaf for gpu in fabric.gpus if gpu.site == site)
+    for leaf in leaves:
+        below = np.mean([placed[gpu.name] for gpu in fabric.gpus if gpu.leaf == leaf], axis=0) - centre
+        found[leaf] = centre + 0.5 * radius * below / max(float(np.hypot(*below)), 1e-9)
+    tier = spines(fabric, site)
+    for index, name in enumerate(tier):
+        height = (index - (len(tier) - 1) / 2) * min(5 * NODE, 1.5 * radius / len(tier))
+        found[name] = centre - np.array([0.3 * radius * np.sign(centre[0]), height])
+    return {name: (float(x), float(y)) for name, (x, y) in found.items()}
+
+
 def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
     """Colours from nothing to the fastest link of the WAN, or within the sites, in Gbit/s."""
-    rates = [rates_bps[link.index] for link in fabric.links if (link.kind == "wan") is is_wan]
+    rates = [rates_bps[link.index] for link in shared_by(fabric).all if (link.kind == "wan") is is_wan]
     return ScalarMappable(Normalize(0, max(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
 
 
@@ -105,18 +129,18 @@ class Curves:
 
     def __init__(self, fabric: Fabric, placed: Places) -> None:
         self.fabric, self.placed = fabric, placed
-        self.shows_all = sum(link.kind != "wan" for link in fabric.links) <= _MOST_LINKS
+        self.shows_all = sum(link.kind != "wan" for link in shared_by(fabric).all) <= _MOST_LINKS
         self._names = list(placed)
         self._nodes = np.array(list(placed.values()))
         self._bends: dict[int, float] = {}
 
-    def control(self, link: LogicalLink, bend: float | None = None) -> tuple[float, float]:
+    def control(self, link: Link, bend: float | None = None) -> tuple[float, float]:
         """The middle control point of a link's curve."""
         (x, y), (to_x, to_y) = self.placed[link.src], self.placed[link.dst]
         bend = self.bend(link) if bend is None else bend
         return ((x + to_x) / 2 + bend * (to_y - y), (y + to_y) / 2 - bend * (to_x - x))
 
-    def points(self, link: LogicalLink, shares: Floats, bend: float | None = None) -> Floats:
+    def points(self, link: Link, shares: Floats, bend: float | None = None) -> Floats:
         """The points at these shares of the way along a link, [N, 2]."""
         start, end = np.array(self.placed[link.src]), np.array(self.placed[link.dst])
         t = shares[:, None]
@@ -124,7 +148,7 @@ class Curves:
             (1 - t) ** 2 * start + 2 * t * (1 - t) * np.array(self.control(link, bend)) + t**2 * end, dtype=np.float64
         )
 
-    def bend(self, link: LogicalLink) -> float:
+    def bend(self, link: Link) -> float:
         """How far a link's curve leaves the straight line: the least that keeps it off all other nodes."""
         if link.index not in self._bends:
             others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]
@@ -133,14 +157,14 @@ class Curves:
             self._bends[link.index] = _BENDS[enough]
         return self._bends[link.index]
 
-    def _clearance(self, link: LogicalLink, bend: float, others: Floats) -> float:
+    def _clearance(self, link: Link, bend: float, others: Floats) -> float:
         along = self.points(link, np.linspace(0, 1, 25), bend)
         return float(np.min(np.hypot(*(along[:, None, :] - others[None, :, :]).transpose(2, 0, 1)), initial=9.0))
 
 
 def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], inch: float) -> None:
     """Draw a panel; `inch` is how many points (of 1/72 inch) a unit of the picture has."""
-    links, placed = curves.fabric.links, curves.placed
+    links, placed = shared_by(curves.fabric).all, curves.placed
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
     small = min(1.0, NODE * inch / 8.5)
@@ -170,7 +194,7 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
 
 
-def _arrows(axes: Axes, used: Sequence[LogicalLink], curves: Curves, colours: Sequence[Any], inch: float) -> None:
+def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], inch: float) -> None:
     """The links in use: a line with a white edge up to a head that touches the node."""
     lines, heads = [], []
     size, thick = NODE, 0.28 * NODE * inch
@@ -187,7 +211,7 @@ def _arrows(axes: Axes, used: Sequence[LogicalLink], curves: Curves, colours: Se
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=thick, zorder=3))
 
 
-def _write_rates(axes: Axes, one: Collective, used: Sequence[LogicalLink], curves: Curves, inch: float) -> None:
+def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curves, inch: float) -> None:
     """The rate of every WAN link in use, on its curve where there is room, beside it where there is not."""
     taken = [(*place, NODE, NODE) for place in curves.placed.values()]
     for link in used:
@@ -223,10 +247,11 @@ def _overlap(
 
 def _nodes(axes: Axes, curves: Curves, small: float) -> None:
     fabric, placed = curves.fabric, curves.placed
+    inner = (("leaf", "^", 190), ("spine", "v", 190)) if fabric.spec.grain == "physical" else ()
     kinds = [
         ([gpu.name for gpu in fabric.gpus], "o", 230),
         (list(fabric.border_routers), "s", 270),
-        ([switch.name for switch in fabric.switches if switch.kind == "transit"], "D", 210),
+        *((_of_kind(fabric, kind), mark, size) for kind, mark, size in (("transit", "D", 210), *inner)),
     ]
     for names, marker, size in kinds:
         if names:
@@ -235,6 +260,10 @@ def _nodes(axes: Axes, curves: Curves, small: float) -> None:
             axes.scatter(x, y, s=size * small**2, marker=marker, **look)
         for name in names if small > 0.4 else ():
             axes.text(*placed[name], name, ha="center", va="center", fontsize=6 * small, color=INK, zorder=5)
+
+
+def _of_kind(fabric: Fabric, kind: str) -> list[str]:
+    return [switch.name for switch in fabric.switches if switch.kind == kind]
 
 
 def _data(collectives: Sequence[Collective]) -> str:
@@ -246,8 +275,8 @@ def _data(collectives: Sequence[Collective]) -> str:
         for place, flow in enumerate(one.flows):
             for index in flow.links:
                 flows_of.setdefault(index, []).append(str(place))
-        for link in one.configuration.fabric.links:
-            about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS[link.kind]}
+        for link in shared_by(one.configuration.fabric).all:
+            about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
     return table(rows)

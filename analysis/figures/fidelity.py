@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from analysis.figures.output import Picture, canvas, legend, log_ticks, table
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
-from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
+from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, fifo_of, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
 """What is ringed: the column, its name in the legend, the colour and the size of the ring."""
@@ -24,6 +24,7 @@ _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow
 
 def fidelity_of(points: Points) -> Fidelity | None:
     """How near the measured times are to the model's; None where nothing was measured."""
+    measured = _measured(points)
     columns = [
         (
             point.completion_s,
@@ -31,9 +32,10 @@ def fidelity_of(points: Points) -> Fidelity | None:
             point.rows["drops"].to_numpy(np.int64),
             point.rows["late"].to_numpy(np.bool_),
         )
-        for point in _measured(points)
+        for point in measured
     ]
-    return fidelity(columns, is_real=True)  # where no collective was late, none is mentioned
+    # Where no collective was late, none is mentioned.
+    return fidelity(columns, is_real=True, fifo=fifo_of(point.rows for point in measured))
 
 
 def picture(name: str, points: Points) -> Picture | None:

@@ -20,7 +20,7 @@ from analysis.figures.style import MODE_STYLES
 from analysis.results.reader import Run
 from analysis.statistics.intervals import Numbers, Series, block_length
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.units import format_delay, format_rate_range, format_size
 
@@ -53,9 +53,12 @@ _LABELS = {
     "fabric.spines": "spines per site",
     "fabric.border_routers": "border routers per site",
     "fabric.wan": "WAN topology",
+    "fabric.buffer": "buffer of a link",
     "run.seed": "seed",
     "run.rate_scale": "rate scale",
     "transport.congestion_control": "congestion control",
+    "transport.queue": "queues",
+    "transport.ecn_threshold": "ECN threshold",
 }
 _COLUMNS = {
     "fabric.gpus": "gpus",
@@ -72,6 +75,7 @@ _KINDS = {
     "reduce": "Reduce",
     "gather": "Gather",
     "scatter": "Scatter",
+    "jobs": "round of jobs",
 }
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
@@ -118,13 +122,15 @@ class Configuration:
 
     @property
     def kind(self) -> str:
-        """The kind of collective as the scenario has it: "allgather"."""
+        """The kind of collective as the scenario has it: "allgather"; "jobs" where there are several."""
+        if self.values.get("job"):
+            return "jobs"
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
     def algorithm(self) -> str:
         """The algorithm that was run: "ring", or the name of the file with the schedule."""
-        file = self.values.get("collective.schedule")
+        file = None if self.kind == "jobs" else self.values.get("collective.schedule")
         return (
             ("ring" if self.schedule is None else str(self.schedule["algorithm"]))
             if file is None
@@ -148,7 +154,8 @@ class Configuration:
         wan, gpus = self.values["fabric.wan"], tuple(self.values["fabric.gpus"])
         own = {"preset": wan} if isinstance(wan, str) else {"preset": None} | {k: _tuples(wan[k]) for k in wan}
         counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
-        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), **counts))
+        grain = str(self.values.get("fabric.grain", GRAINS[0]))
+        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), grain=grain, **counts))
 
     @property
     def conditions(self) -> ConditionsSpec:

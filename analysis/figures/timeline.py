@@ -90,7 +90,7 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
             "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: when all is done.",
             critical,
         ]
-    is_shared = any(configuration.shared_links.get(one.mode) for one in collectives)
+    is_shared = any(one.spans for one in collectives)
     numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if _has_blocks(one) else ""
     left_out = len(one.flows) - _MOST_ROWS
     return [
@@ -98,7 +98,11 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
         "Grey rows cross the WAN. Right: the rate of the slowest link on the way; the slowest in bold. "
         "Dashed: when all is done.",
         critical,
-        *(["Messages that meet on a link share its rate."] if is_shared else []),
+        *(
+            ["Filled: the rate over time that the model gives a message, as a share of that link's."]
+            if is_shared
+            else []
+        ),
         *([f"{left_out} of {len(one.flows)} rows are left out."] if left_out > 0 else []),
     ]
 
@@ -121,6 +125,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
     bars: list[list[tuple[float, float]]] = []
     colours: list[str] = []
     outlined: list[list[tuple[float, float]]] = []
+    empty: list[list[tuple[float, float]]] = []
     numbers: dict[int, list[tuple[float, float]]] = {}
     rows = _rows(one)
     for row, index in enumerate(rows):
@@ -134,6 +139,12 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
             top, colour = row - 0.4 + lane * height, block_colour(move.block, ranks)
             bars.append([(left, top), (left + width, top), (left + width, top + height), (left, top + height)])
             colours.append(colour)
+            spans = one.spans.get(move.transfer, ())
+            behind = [(spans[-1][1], move.end_s, 0.0)] if spans else []  # its last bits are on their way
+            for start_s, end_s, share in (*spans, *behind):
+                above = max(0.0, 1 - share) * height  # of the bar, left empty
+                x, end = (min(max(at / scale, left), left + width) for at in (start_s, end_s))
+                empty.append([(x, top), (end, top), (end, top + above), (x, top + above)])
             if move.is_critical:
                 outlined.append(bars[-1])
             has_room = width * scale / longest_s > _WIDE * len(str(move.block)) and height > 0.3
@@ -144,9 +155,10 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
     # One artist for all bars: hundreds of their own would take most of the time of a run's figures.
     axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors="white", linewidths=0.4, zorder=1))
+    axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.72, linewidths=0, zorder=1.2))
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
     for block, centres in numbers.items():
-        _write(axes, block, centres, block_colour(block, ranks))
+        _write(axes, block, centres, "white" if one.spans else block_colour(block, ranks))
     axes.axvline(one.completion_s / scale, color=INK, linewidth=0.9, linestyle=(0, (3, 2)))
     axes.set_yticks(range(len(rows)), [one.name(one.flows[index]) for index in rows])
     axes.tick_params(axis="y", labelsize=7, length=0)

@@ -127,7 +127,7 @@ def _run(
     bottleneck, completion = np.empty((kept, len(transfers)), np.int32), np.empty(count)
     rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
     network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
-    _check_once(fluid_kernel.run(_program(transfers, flows), network, rows, completion), flows=flows)
+    _check_once(fluid_kernel.run(program_of(transfers, flows), network, rows, completion), flows=flows)
     return rows, completion
 
 
@@ -145,7 +145,7 @@ def _check_once(wrong: int, *, flows: int) -> None:
         raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice: allowed is once")
 
 
-def _program(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
+def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
     """The schedule as arrays; raises ValueError for a flow or a transfer that does not exist, and a negative amount."""
     from analysis.model import fluid_kernel
 

@@ -1,4 +1,4 @@
-"""A time no collective of a kind can beat, whatever its schedule, on the logical links of a fabric."""
+"""A time no collective of a kind can beat, whatever its schedule, on the logical links or ports of a fabric."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -16,7 +17,7 @@ _MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both wa
 
 
 class LowerBound:
-    """Least time any collective of a kind can take on a fabric with these propagation delays, [links].
+    """Least time any collective of a kind can take on a fabric with these propagation delays, [links or ports].
 
     A block is what a GPU contributes to an allgather, and the n-th part of the buffer of any other kind but `broadcast`
     and `reduce`, whose buffer is one block; the root is rank 0. The schedule may be anything: chunks cut into pieces of
@@ -41,9 +42,9 @@ class LowerBound:
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int) -> None:
-        nodes = _nodes(fabric)
-        tail = np.array([nodes[link.src] for link in fabric.links])
-        head = np.array([nodes[link.dst] for link in fabric.links])
+        nodes, links = _nodes(fabric), shared_by(fabric).all
+        tail = np.array([nodes[link.src] for link in links])
+        head = np.array([nodes[link.dst] for link in links])
         n = len(fabric.gpus)
         away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
         least_s, bits, crossing = [], [], []
@@ -59,7 +60,7 @@ class LowerBound:
         self._starts = np.cumsum([0, *map(len, crossing[:-1])])
 
     def seconds(self, rates_bps: Floats) -> Floats:
-        """The bound under each of these conditions, [K, links]: [K] seconds, infinite where a cut has no capacity."""
+        """The bound under each of these conditions, [K, links or ports]: [K] s, infinite without capacity."""
         capacity_bps = np.add.reduceat(np.take(rates_bps, self._links, axis=1), self._starts, axis=1)
         with np.errstate(divide="ignore"):
             found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
@@ -104,9 +105,9 @@ def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
 
 
 def _nodes(fabric: Fabric) -> dict[str, int]:
-    """The ends of logical links, numbered: the GPUs by rank, then border routers, then transit routers."""
-    transit = [switch.name for switch in fabric.switches if switch.kind == "transit"]
-    names = [*(gpu.name for gpu in fabric.gpus), *fabric.border_routers, *transit]
+    """The ends of links or ports, numbered: the GPUs by rank, then all switches that are an end."""
+    ends = {end for link in shared_by(fabric).all for end in (link.src, link.dst)}
+    names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
     return {name: place for place, name in enumerate(names)}
 
 
@@ -119,7 +120,10 @@ def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[npt.NDArray[np.bool
         yield alone
         yield ~alone
     site = np.full(len(nodes), -1)
-    site[: n + len(fabric.border_routers)] = [*fabric.gpu_sites, *fabric.br_sites]
+    site[:n] = fabric.gpu_sites
+    for switch in fabric.switches:
+        if switch.name in nodes and switch.site is not None:
+            site[nodes[switch.name]] = switch.site
     free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
     for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
         for sides in product((False, True), repeat=free.size):

@@ -15,7 +15,8 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from analysis.figures.points import Configuration, Point, Points, configurations
 from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
-from analysis.statistics.fidelity import percentage
+from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.sharing import notes
 
@@ -46,16 +47,31 @@ _PLAIN = 1_000  # rows up to which a file is not compressed
 REPORT = "report.html"
 
 
-def write(directory: str | Path, run: Run | None = None) -> Path:
-    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+@dataclass(frozen=True)
+class Drawing:
+    """The figures of a run that are being drawn, with the points that they are of."""
 
-    `run` is what the folder holds, if that has been read.
-    """
-    run = run or open_run(directory)
+    configurations: Sequence[Configuration]
+    points: Points
+    pictures: Iterable[Picture]
+
+
+def drawing(run: Run) -> Drawing:
+    """Begin to draw the figures of a run, in processes forked from this one. Errors as `figures.draw`."""
     configurations = configurations_of(run)
     points = points_of(run, configurations)
     pictures = (picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report"))
-    return written(run.path / REPORT, report(run, configurations, points, pictures).encode())
+    return Drawing(configurations, points, pictures)
+
+
+def write(directory: str | Path, run: Run | None = None, begun: Drawing | None = None) -> Path:
+    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+
+    `run` is what the folder holds, if that has been read, and `begun` the drawing of its figures, if that has begun.
+    """
+    run = run or open_run(directory)
+    of = begun or drawing(run)
+    return written(run.path / REPORT, report(run, of.configurations, of.points, of.pictures).encode())
 
 
 def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Iterable[Picture]) -> str:
@@ -67,6 +83,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     every = list(points.values())
     orders, paper = _orders(every)
     summary = [_line(point, points) for point in every]
+    queued = [line for point in every for line in _fifo_line(point)]
     rows = [_download(point, rows_a_point(every)) for point in every]
     shown, left_out = _figures(pictures)  # which are being drawn meanwhile
     return page.get_template("report.html.j2").render(
@@ -84,6 +101,8 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         left_out=left_out,
         most_figures=MOST_FIGURES,
         summary=summary,
+        jobs=list(_jobs(run, configurations)),
+        queued=queued,
         most_lines=_MOST_LINES,
         orders=orders,
         paper=paper,
@@ -152,6 +171,17 @@ def _embedded(svg: str, *, prefix: str) -> tuple[str, int]:
     return body, round(float(width[1]) * 4 / 3) if width else 900
 
 
+def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[str]]:
+    """A line for each job of each point: its mean times, measured and predicted."""
+    which = ["engine", "setting", "mode", "job"]
+    for (engine, index, mode, job), rows in run.jobs.groupby(which, sort=False):
+        times = rows[["completion_s", "predicted_s"]].mean() * 1e3
+        background = "yes" if rows["background"].iloc[0] else ""
+        measured = f"{times['completion_s']:,.3f}" if engine != "model" else "—"
+        label = configurations[index].label
+        yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
+
+
 def _line(point: Point, points: Points) -> list[str]:
     """A point's line of the summary."""
     times = point.series
@@ -161,6 +191,15 @@ def _line(point: Point, points: Points) -> list[str]:
     base = points.get((point.engine, point.configuration.index, "base"))
     less = None if base is None or point.mode == "base" else gain(base.series, times)
     return [*line, "", ""] if less is None else [*line, f"{less.value * 100:.1f} %", _ends(less, 100, 1)]
+
+
+def _fifo_line(point: Point) -> Iterator[list[str]]:
+    """A point's line of what fifo queues did to it, if it was measured in some."""
+    found = fifo_of([point.rows[point.rows["undisturbed"]]])
+    if found is not None:
+        line = [point.configuration.label, point.mode, f"{found.collectives:,}", found.took, found.transfers_took]
+        line += [f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}"]
+        yield [*line, "—" if found.fairness is None else f"{found.fairness:.3f}", found.fairness_link or "—"]
 
 
 def _ends(interval: Interval, scale: float, digits: int) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
-COLLECTIVES, TRANSFERS, CONDITIONS, FAULTS = (
-    f"{name}.parquet" for name in ("collectives", "transfers", "conditions", "faults")
+COLLECTIVES, TRANSFERS, JOBS, CONDITIONS, FAULTS = (
+    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "conditions", "faults")
 )
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
@@ -37,13 +37,23 @@ class ResultsError(ValueError):
     """A directory of which no run can be read; one sentence that names it."""
 
 
+class Tables(NamedTuple):
+    """The collectives, the transfers and the jobs of a run, each in tables of some consecutive ones of a point."""
+
+    collectives: Sequence[pa.Table]
+    transfers: Sequence[pa.Table]
+    jobs: Sequence[pa.Table]
+
+
 class Part(NamedTuple):
-    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers."""
+    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers and
+    jobs."""
 
     point: Point
     start: int
     collectives: Path
     transfers: Path
+    jobs: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +65,7 @@ class Run:
     settings: list[dict[str, Any]]
     collectives: "pd.DataFrame"
     transfers: "pd.DataFrame"
+    jobs: "pd.DataFrame"
     conditions: "pd.DataFrame"
     faults: "pd.DataFrame"
     scenario_text: str
@@ -70,33 +81,49 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     """
     path = Path(directory)
     provenance = read_provenance(path)
-    return _frame(_collectives(path, read_settings(path), provenance, columns))
+    return frame(_collectives(path, read_settings(path), provenance, columns))
 
 
-def open_run(directory: str | Path) -> Run:
-    """Everything that a run directory holds; raises ResultsError as `load`."""
+def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
+    """Everything that a run directory holds; raises ResultsError as `load`.
+
+    `tables` are what it holds of collectives, transfers and jobs, where that has been read.
+    """
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
     complete = is_complete(provenance)
-    if complete or not (path / PARTS).exists():
-        transfers = _table(path / TRANSFERS, schema.TRANSFERS)
-    else:
-        parts = [part.transfers for part in parts_of(path) if part.transfers.exists()]
-        transfers = pa.concat_tables(
-            [schema.TRANSFERS.empty_table(), *(table_in(it, schema.TRANSFERS) for it in parts)]
-        )
     return Run(
         path=path,
         provenance=provenance,
         settings=settings,
-        collectives=_frame(_collectives(path, settings, provenance, None)),
-        transfers=_frame(transfers),
-        conditions=_frame(_table(path / CONDITIONS, schema.CONDITIONS)),
-        faults=_frame(_table(path / FAULTS, schema.FAULTS)),
+        collectives=frame(
+            _collectives(path, settings, provenance, None)
+            if tables is None
+            else pa.concat_tables([collectives_schema(settings).empty_table(), *tables.collectives])
+        ),
+        transfers=frame(
+            _beside(path, provenance, TRANSFERS, schema.TRANSFERS)
+            if tables is None
+            else pa.concat_tables([schema.TRANSFERS.empty_table(), *tables.transfers])
+        ),
+        jobs=load_jobs(path) if tables is None else jobs_in(tables),
+        conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
+        faults=frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
         complete=complete,
     )
+
+
+def load_jobs(directory: str | Path) -> "pd.DataFrame":
+    """The jobs of a run, a row for each in each round, as `load` has its collectives; errors as of `load`."""
+    path = Path(directory)
+    return frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
+
+
+def jobs_in(tables: Tables) -> "pd.DataFrame":
+    """The jobs in these tables, as `load_jobs` has them."""
+    return frame(pa.concat_tables([schema.JOBS.empty_table(), *tables.jobs]))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
@@ -137,7 +164,7 @@ def parts_of(path: Path) -> list[Part]:
 def part_of(path: Path, point: Point, start: int) -> Part:
     """The part of an unfinished run that begins with this collective of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
-    return Part(point, start, stem.with_suffix(".collectives.parquet"), stem.with_suffix(".transfers.parquet"))
+    return Part(point, start, *(stem.with_suffix(f".{name}") for name in (COLLECTIVES, TRANSFERS, JOBS)))
 
 
 def check_readable_parts(path: Path) -> None:
@@ -185,6 +212,14 @@ def _collectives(
     return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
 
 
+def _beside(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
+    """A table beside that of the collectives: of a run that is not complete, those of its parts together."""
+    if is_complete(provenance) or not (path / PARTS).exists():
+        return _table(path / name, wanted)
+    files = [file for part in parts_of(path) for file in part[2:] if file.name.endswith(f".{name}") and file.exists()]
+    return pa.concat_tables([wanted.empty_table(), *(table_in(file, wanted) for file in files)])
+
+
 def _table(path: Path, wanted: pa.Schema) -> pa.Table:
     return table_in(path, wanted) if path.exists() else wanted.empty_table()
 
@@ -198,12 +233,13 @@ def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None
         raise ResultsError(f"{path} is damaged or missing: {reason[:200]}") from None
 
 
-def _frame(table: pa.Table) -> "pd.DataFrame":
+def frame(table: pa.Table) -> "pd.DataFrame":
+    """A table as a DataFrame, its lists as Arrow has them."""
     import pandas as pd  # half a second that writers need not spend
 
     lists = {kind: pd.ArrowDtype(kind) for kind in {field.type for field in table.schema} if pa.types.is_list(kind)}
-    frame: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
-    return frame
+    found: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
+    return found
 
 
 def _text(path: Path) -> str:

@@ -36,8 +36,11 @@ class Rows:
     `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
     machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
     model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
-    were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. `transfers`, [any, 7], has the
-    columns of TRANSFER.
+    were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. In fifo queues
+    `retransmitted_bytes`, [K], is the payload that TCP sent again, and `quickest_transfer`, `slowest_transfer`,
+    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the
+    columns of TRANSFER. Of J jobs at once `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what
+    `completion_s` and `predicted_s` are of all.
     """
 
     start: int
@@ -53,7 +56,14 @@ class Rows:
     bound_s: Floats | None = None
     reconfigure_s: Floats | None = None
     reconfigure_messages: npt.NDArray[np.int64] | None = None
+    retransmitted_bytes: Floats | None = None
+    quickest_transfer: Floats | None = None
+    slowest_transfer: Floats | None = None
+    fairness: Floats | None = None
+    fairness_link: npt.NDArray[np.object_] | None = None
     transfers: npt.NDArray[np.int64] | None = None
+    job_completion_s: Floats | None = None
+    job_predicted_s: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.completion_s)

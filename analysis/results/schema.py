@@ -37,11 +37,25 @@ _ROW = (
     ("undisturbed", pa.bool_()),
     ("reconfigure_s", pa.float64()),
     ("reconfigure_messages", pa.int64()),
+    ("retransmitted_bytes", pa.float64()),
+    ("quickest_transfer", pa.float64()),
+    ("slowest_transfer", pa.float64()),
+    ("fairness", pa.float64()),
+    ("fairness_link", pa.string()),
 )
-ADDED: Mapping[str, float] = {"bound_s": math.nan, "reconfigure_s": math.nan, "reconfigure_messages": 0}
+ADDED: Mapping[str, float | str] = {
+    "bound_s": math.nan,
+    "reconfigure_s": math.nan,
+    "reconfigure_messages": 0,
+    "retransmitted_bytes": math.nan,
+    "quickest_transfer": math.nan,
+    "slowest_transfer": math.nan,
+    "fairness": math.nan,
+    "fairness_link": "",
+}
 """Columns of the collectives that runs of earlier versions lack, and their value there."""
 
-_UNMEASURED: Mapping[str, float] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
+_UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
 """The value of columns whose array is None in `Rows`."""
 
 FAULTS = pa.schema(
@@ -63,6 +77,17 @@ TRANSFERS = pa.schema(
         *((name, pa.int32()) for name in TRANSFER[:5]),
         ("start_s", pa.float64()),
         ("end_s", pa.float64()),
+    ]
+)
+JOBS = pa.schema(
+    [
+        *_POINT[:3],
+        ("collective", pa.int64()),
+        ("job", pa.string()),
+        ("background", pa.bool_()),
+        ("start_s", pa.float64()),
+        ("completion_s", pa.float64()),
+        ("predicted_s", pa.float64()),
     ]
 )
 CONDITIONS = pa.schema(
@@ -123,6 +148,21 @@ def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     columns += [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
     arrays = [_column(value, len(found), field.type) for value, field in zip(columns, TRANSFERS, strict=True)]
     return pa.Table.from_arrays(arrays, schema=TRANSFERS)
+
+
+def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
+    """A row for each of `jobs` in each of these rows of one point, which have their times, as a table."""
+    assert rows.job_completion_s is not None
+    predicted = rows.job_completion_s if rows.job_predicted_s is None else rows.job_predicted_s
+    columns = {name: point[name] for name, _ in _POINT[:3]} | {
+        "collective": np.repeat(np.arange(rows.start, rows.stop), len(jobs)),
+        **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
+        "job": np.tile([job["name"] for job in jobs], len(rows)),
+        "completion_s": rows.job_completion_s.reshape(-1),
+        "predicted_s": predicted.reshape(-1),
+    }
+    arrays = [_column(columns[field.name], len(rows) * len(jobs), field.type) for field in JOBS]
+    return pa.Table.from_arrays(arrays, schema=JOBS)
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:

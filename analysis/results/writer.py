@@ -3,7 +3,7 @@
 While a run is at work its rows are in Parquet files in parts/, each of them some consecutive collectives of one point.
 A part is written once: when its point is whole, when its first collective has waited for `PART_S`, and when the run
 ends (if it is interrupted, measured rows only). At the end the parts are put together into collectives.parquet and
-transfers.parquet.
+transfers.parquet, without reading those again that are still in memory.
 """
 
 import os
@@ -23,7 +23,8 @@ from analysis.results.reader import ResultsError
 from analysis.results.rows import Point, Rows, joined
 
 PART_S = 5.0
-_PART_ROWS = 200_000  # and no part is larger: as many rows are held in memory at the end
+_PART_ROWS = 200_000  # and no part is larger
+_KEPT_BYTES = 1 << 29  # of parts in memory, for the end of the run
 
 _UNLIKE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
 """Columns whose values are hardly ever the same twice: a dictionary of them would cost time and save nothing."""
@@ -109,6 +110,7 @@ class Writer:
         """
         self._path, self._settings, self._counts = path, settings, counts
         self._schema = reader.collectives_schema(settings)
+        self._kept, self._kept_bytes = dict[Path, pa.Table](), 0
         self._points = {point: _Progress() for point in counts}
         for part in reader.parts_of(path):
             if part.point not in counts:
@@ -117,8 +119,10 @@ class Writer:
             progress = self._points[part.point]
             stop = progress.written + len(found)
             consecutive = len(found) and np.array_equal(found, np.arange(progress.written, stop))
-            lacks_transfers = part.point.engine != "model" and not part.transfers.exists()
-            if not consecutive or stop > counts[part.point] or lacks_transfers:
+            lacks = (part.point.engine != "model" and not part.transfers.exists()) or (
+                self._jobs(part.point) and not part.jobs.exists()
+            )
+            if not consecutive or stop > counts[part.point] or lacks:
                 raise ResultsError(f"{part.collectives} is damaged: it does not go on where the part before it ends")
             progress.written = stop
 
@@ -126,6 +130,11 @@ class Writer:
     def points(self) -> tuple[Point, ...]:
         """Every point of the run, in its order."""
         return tuple(self._counts)
+
+    def _jobs(self, point: Point) -> list[dict[str, Any]]:
+        """The jobs of a point; none where rounds are single collectives."""
+        found: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
+        return found
 
     def has(self, point: Point, stop: int) -> bool:
         """Whether the first `stop` collectives of a point are on the disk."""
@@ -171,9 +180,17 @@ class Writer:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
         if rows.transfers is not None:  # before the collectives, with which the part is there
-            write_table(part.transfers, schema.TRANSFERS, [schema.transfers_table(rows, columns)])
-        write_table(part.collectives, self._schema, [schema.collectives_table(rows, columns, self._schema)])
+            self._write_part(part.transfers, schema.TRANSFERS, schema.transfers_table(rows, columns))
+        if rows.job_completion_s is not None:
+            self._write_part(part.jobs, schema.JOBS, schema.jobs_table(rows, columns, self._jobs(point)))
+        self._write_part(part.collectives, self._schema, schema.collectives_table(rows, columns, self._schema))
         progress.written, progress.ready = rows.stop, []
+
+    def _write_part(self, path: Path, columns: pa.Schema, table: pa.Table) -> None:
+        write_table(path, columns, [table])
+        if self._kept_bytes + table.nbytes <= _KEPT_BYTES:
+            self._kept[path] = table
+            self._kept_bytes += table.nbytes
 
     def flush(self, *, measured_only: bool = False) -> None:
         """Write the rows that are ready; raises OSError where that fails."""
@@ -181,16 +198,33 @@ class Writer:
             if progress.ready and not (measured_only and point.engine == "model"):
                 self._write(point, progress)
 
-    def write_tables(self) -> None:
-        """Put the parts together into the tables of the run, point by point; raises OSError, ResultsError."""
+    def tables(self) -> reader.Tables:
+        """All parts, point by point; raises OSError, ResultsError."""
         self.flush()
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
-        tables = (reader.table_in(part.collectives, self._schema) for part in parts)
-        write_table(self._path / reader.COLLECTIVES, self._schema, tables)
-        measured = [part.transfers for part in parts if part.transfers.exists()]
-        if measured:
-            tables = (reader.table_in(path, schema.TRANSFERS) for path in measured)
-            write_table(self._path / reader.TRANSFERS, schema.TRANSFERS, tables)
+        return reader.Tables(
+            [self._table(part.collectives, self._schema) for part in parts],
+            [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
+            [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
+        )
+
+    def _table(self, path: Path, columns: pa.Schema) -> pa.Table:
+        kept = self._kept.get(path)
+        return reader.table_in(path, columns) if kept is None else kept
+
+    def write_tables(self, tables: reader.Tables | None = None) -> None:
+        """Put all parts together into the tables of the run, a row group each; raises OSError, ResultsError.
+
+        `tables` are what `tables` has returned.
+        """
+        found = tables or self.tables()
+        write_table(self._path / reader.COLLECTIVES, self._schema, found.collectives)
+        for name, columns, parts in (
+            (reader.TRANSFERS, schema.TRANSFERS, found.transfers),
+            (reader.JOBS, schema.JOBS, found.jobs),
+        ):
+            if parts:
+                write_table(self._path / name, columns, parts)
 
     def close(self) -> None:
         """Write the measured rows that are ready; raises OSError where that fails.

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEAR = 0.01
 """How far the median of measured/predicted and the 99th percentile may lie from 1: the model holds up to there."""
@@ -17,15 +21,61 @@ Measured = tuple[Floats, Floats, Integers, npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fifo:
+    """Over the collectives measured in fifo queues: the least and the greatest of measured/predicted of collectives
+    and of single transfers, the packets dropped, the payload bytes sent again, and the least of Jain's fairness indices
+    of shared links with that link's name (None and "" where no link was shared)."""
+
+    collectives: int
+    least_ratio: float
+    greatest_ratio: float
+    quickest_transfer: float
+    slowest_transfer: float
+    drops: int
+    retransmitted_bytes: int
+    fairness: float | None
+    fairness_link: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether every collective and every transfer took what the model says, within NEAR."""
+        ratios = self.least_ratio, self.greatest_ratio, self.quickest_transfer, self.slowest_transfer
+        return all(abs(ratio - 1) <= NEAR for ratio in ratios)
+
+    @property
+    def took(self) -> str:
+        """How long collectives took, over the predicted times."""
+        return _range(self.least_ratio, self.greatest_ratio)
+
+    @property
+    def transfers_took(self) -> str:
+        """How long transfers took, over the predicted times."""
+        return _range(self.quickest_transfer, self.slowest_transfer)
+
+    @property
+    def words(self) -> str:
+        """The numbers in a sentence, without its end."""
+        worst = ""
+        if self.fairness is not None:
+            worst = f"; shares are least fair on {self.fairness_link} (Jain's index {self.fairness:.2f} of 1)"
+        return (
+            f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}, with "
+            f"{_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB sent again{worst}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fidelity:
     """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1,
-    the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time)."""
+    the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time).
+    `fifo` are those in fifo queues, None where there are none."""
 
     collectives: int
     median_ratio: float
     p99_abs_error: float
     drops: int
     late: int | None = None
+    fifo: Fifo | None = None
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
@@ -41,21 +91,26 @@ class Fidelity:
 
     @property
     def holds(self) -> bool:
-        """Whether the median and the 99th percentile both lie within NEAR of what the model predicts."""
-        return abs(self.median_ratio - 1) <= NEAR and self.p99_abs_error <= NEAR
+        """Whether the median and the 99th percentile both lie within NEAR of what the model predicts, and in fifo
+        queues every transfer."""
+        near = abs(self.median_ratio - 1) <= NEAR and self.p99_abs_error <= NEAR
+        return near and (self.fifo is None or self.fifo.holds)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on what is wrong: the model does not hold, packets were lost, the machine was too slow."""
         found = []
-        if not self.holds:
+        unfair = self.fifo is not None and not self.fifo.holds
+        if self.fifo is not None and unfair:
+            found.append(f"the model does not hold in fifo queues, where TCP decides what flows get: {self.fifo.words}")
+        if not self.holds and not (unfair and self.fifo and self.fifo.collectives == self.collectives):
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
             found.append(
                 f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
-        if self.drops:
-            lost = f"{_counted(self.drops, 'packet')} lost in a network that is to lose none"
+        if drops := self.drops - (self.fifo.drops if self.fifo is not None and unfair else 0):
+            lost = f"{_counted(drops, 'packet')} lost in a network that is to lose none"
             found.append(f"{lost}: these times are not those of a lossless fabric")
         if self.late:
             found.append(
@@ -74,8 +129,40 @@ def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def fidelity(parts: Iterable[Measured], *, is_real: bool = False) -> Fidelity | None:
-    """The fidelity over these parts, measured on a wall clock or not; None where nothing was measured."""
+def _range(least: float, greatest: float) -> str:
+    """Two ratios: "0.98 to 15.2 times", or "1.00 times" where they are the same."""
+    ends = dict.fromkeys(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}" for ratio in (least, greatest))
+    return f"{' to '.join(ends)} times"
+
+
+def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
+    """What was measured in fifo queues, of rows of collectives without faults; None where nothing was."""
+    import pandas as pd
+
+    found = [part[part["retransmitted_bytes"].notna()] for part in parts]
+    found = [part for part in found if len(part)]
+    if not found:
+        return None
+    rows = pd.concat(found)
+    ratios = rows["completion_s"] / rows["predicted_s"]
+    shared = rows[rows["fairness"].notna()].reset_index()
+    worst = shared.loc[shared["fairness"].idxmin()] if len(shared) else None
+    return Fifo(
+        collectives=len(rows),
+        least_ratio=float(ratios.min()),
+        greatest_ratio=float(ratios.max()),
+        quickest_transfer=float(rows["quickest_transfer"].min()),
+        slowest_transfer=float(rows["slowest_transfer"].max()),
+        drops=int(rows["drops"].sum()),
+        retransmitted_bytes=int(rows["retransmitted_bytes"].sum()),
+        fairness=None if worst is None else float(worst["fairness"]),
+        fairness_link="" if worst is None else str(worst["fairness_link"]),
+    )
+
+
+def fidelity(parts: Iterable[Measured], *, is_real: bool = False, fifo: Fifo | None = None) -> Fidelity | None:
+    """The fidelity over these parts, measured on a wall clock or not, `fifo` being that of those in fifo queues; None
+    where nothing was measured."""
     found = [part for part in parts if part[0].size]
     if not found:
         return None
@@ -87,4 +174,5 @@ def fidelity(parts: Iterable[Measured], *, is_real: bool = False) -> Fidelity | 
         p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
         drops=int(drops.sum()),
         late=int(late.sum()) if is_real else None,
+        fifo=fifo,
     )

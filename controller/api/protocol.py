@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
-from topologies.fabric.fabric import Fabric, FabricSpec
+from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec
 from topologies.fabric.wan import WanSpec
 
 MAX_WAIT_S = 3600.0
@@ -109,7 +109,8 @@ def read_spec(text: str | bytes) -> FabricSpec:
     """The fabric that `write_spec` wrote; raises ProtocolError. The range of counts is left to `build_fabric`."""
     message = read_object(text)
     _only(message, [field.name for field in fields(FabricSpec)])
-    wan = message.pop("wan", {})
+    wan, grain = message.pop("wan", {}), message.pop("grain", GRAINS[0])
+    _check(isinstance(grain, str) and grain in GRAINS, "grain", grain, " or ".join(map(show, GRAINS)))
     _check(isinstance(wan, dict), "wan", wan, "an object")
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
@@ -117,7 +118,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     sites = message.get("gpus_per_site", [])
     _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
     counts = {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    return FabricSpec(**counts, wan=_wan(wan))
+    return FabricSpec(**counts, wan=_wan(wan), grain=grain)
 
 
 def _wan(wan: dict[str, Any]) -> WanSpec:

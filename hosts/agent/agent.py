@@ -33,8 +33,9 @@ _READY = b"\1"  # the byte that a receiver sends once its window is open
 class Job:
     """What all agents of a communicator are started with.
 
-    Slots have `slot_bytes`; `windows`, `window_bytes` and `sums` are of the payload; `channels` are the source ports
-    that an epoch needs. `deadline_s` is the longest wait for another GPU, `token` is in hexadecimal.
+    Slots have `slot_bytes`; `windows`, `window_bytes` and `sums` are of the payload; `channels` are the source
+    ports that an epoch needs, and `dscp` is that of each where they differ. `deadline_s` is the longest wait for
+    another GPU, `token` is in hexadecimal.
     """
 
     slot_bytes: int
@@ -42,6 +43,7 @@ class Job:
     window_bytes: int
     sums: bool
     channels: int
+    dscp: Sequence[int]
     deadline_s: float
     token: str
     transport: Transport
@@ -92,6 +94,8 @@ class Agent:
             port = _FIRST_SOURCE_PORT + (epoch * self._job.channels + channel) % _SOURCE_PORTS
             connection = self._socket(port)
             self._outgoing.append(connection)
+            if self._job.dscp:
+                connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._job.dscp[channel] << 2)
             try:
                 connection.connect((address, PORT))
             except OSError as error:

@@ -54,7 +54,7 @@ class Execution:
         self._program, self._collective, self._flip = program, collective, flip
         self._outgoing, self._incoming = outgoing, incoming
         self._payload, self._buffers = payload, buffers
-        self._slot_bytes, self._slot_parts = slot_bytes, payload.parts(slot_bytes)
+        self._slot_bytes, self._sizes = slot_bytes, dict(program.sizes)
         self._deadline_ns = round(deadline_s * 1e9)
         self._scratch = buffers.scratch
         self._label = memoryview(bytearray(messages.LABEL_BYTES))
@@ -195,7 +195,10 @@ class Execution:
             epoll.register(connection, select.EPOLLIN)
 
     def _bytes(self, task: Send | Receive) -> int:
-        return len(task.slots) * self._slot_bytes or task.size_bytes
+        return len(task.slots) * self._size_of(task.slots[0]) if task.slots else task.size_bytes
+
+    def _size_of(self, slot: int) -> int:
+        return self._sizes.get(slot, self._slot_bytes)
 
     # --- bytes -----------------------------------------------------------------------------------------------------
 
@@ -208,9 +211,9 @@ class Execution:
         views = []
         for slot in send.slots:
             if slot in self._use_of:
-                views.append(self._buffer_of[self._use_of[slot]])
+                views.append(self._buffer_of[self._use_of[slot]][: self._size_of(slot)])
             else:
-                views += self._views(self._own[slot], self._slot_bytes)
+                views += self._views(self._own[slot], self._size_of(slot))
         if not send.slots:
             views = self._views(send.window, send.size_bytes)
         size, rank = self._bytes(send), self._program.sends[connection][0]
@@ -272,8 +275,9 @@ class Execution:
         if is_first and use.tasks > 1:
             self._buffer_of[index] = self._buffers.take()
         buffer = self._buffer_of.get(index)
-        before = number * self._slot_bytes
-        for part in self._slot_parts:
+        size = self._size_of(slot)
+        before = number * size
+        for part in self._payload.parts(size):
             kept = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
             if is_first or not receive.adds:
                 self._take(progress, receive, kept, part, terms=terms, before=before, where=f" of slot {slot}")

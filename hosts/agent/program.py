@@ -72,13 +72,15 @@ class Program:
     `sends` are by connection, (rank, channel) of the other end, in the order in which the schedule first uses them;
     `receives` in the order of (rank, channel); `computations` by stream. `own` are pairs (slot, window) of what the
     rank begins with, times its `multiplier`; `buffers` is how many buffers of a slot it needs if all messages arrive in
-    the order in which they were sent.
+    the order in which they were sent. `sizes` are pairs (slot, bytes) where slots are of several sizes, else none; all
+    slots of a message have one.
     """
 
     sends: tuple[tuple[int, int, tuple[Send, ...]], ...] = ()
     receives: tuple[tuple[int, int, tuple[Receive, ...]], ...] = ()
     computations: tuple[tuple[Computation, ...], ...] = ()
     own: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
     uses: tuple[Use, ...] = ()
     multiplier: int = 1
     buffers: int = 0
@@ -99,6 +101,7 @@ class Program:
             receives=ends("receives", Receive),
             computations=tuple(_made(Computation, tasks) for tasks in found["computations"]),
             own=_tuples(found["own"]),
+            sizes=_tuples(found["sizes"]),
             uses=_made(Use, found["uses"]),
             multiplier=found["multiplier"],
             buffers=found["buffers"],

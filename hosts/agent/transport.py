@@ -31,7 +31,8 @@ class Transport:
 
     `congestion_control` is the name of an algorithm that the kernel has; `slow_start_after_idle` lets TCP forget its
     window between collectives; `mtu_bytes` is what the GPUs' interfaces must have. `queue` is what flows wait in where
-    they share a link: "fair", each gets an equal share, or "fifo", in the order of arrival.
+    they share a link: "fair", each gets an equal share, or "fifo", in the order of arrival. A fifo queue holds
+    `buffer_bytes` of frames, whatever comes if None, and marks frames that find more than `ecn_threshold_bytes` in it.
     """
 
     line_rate: bool = True
@@ -39,6 +40,8 @@ class Transport:
     slow_start_after_idle: bool = False
     mtu_bytes: int = 9000
     queue: str = "fair"
+    buffer_bytes: int | None = None
+    ecn_threshold_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,11 @@ def windows_of(*, message_bytes: int, shared_links: int, fastest_bps: float, mtu
     return Windows(segment_bytes=packets * full_bytes + _ROOM_BYTES, queued_bytes=round(queued))
 
 
+def frame_segment_bytes(mtu_bytes: int = 9000) -> int:
+    """The `Windows.segment_bytes` with which every segment is one frame: a finite queue drops segments whole."""
+    return mtu_bytes - _HEADERS_BYTES + _ROOM_BYTES
+
+
 # --- effects, each in the network namespace of the calling process --------------------------------------------------
 
 
@@ -115,6 +123,8 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
         "tcp_slow_start_after_idle": "1" if transport.slow_start_after_idle else "0",
         "tcp_no_metrics_save": "1",  # nothing of old connections may show in the next ones
     }
+    if transport.ecn_threshold_bytes is not None:
+        values["tcp_ecn"] = "1"
     for name, value in values.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
 

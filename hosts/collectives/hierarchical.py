@@ -5,12 +5,12 @@ from itertools import accumulate
 from hosts.collectives.schedule import Builder, Schedule
 
 
-def allgather(sites: tuple[int, ...]) -> Schedule:
+def allgather(sites: tuple[int, ...], *, direct: bool = False) -> Schedule:
     """Every place sends its block to one peer in each other site; rings within the sites spread them.
 
-    The ring of a site carries the site's own blocks first, while those of other sites are on their way. Backwards in
-    time it reduces within a site before it crosses. Blocks are as many as places, so sites may differ in size: the
-    i-th place of a site has the peer i modulo the other site's size.
+    With `direct` every place sends what it has to each other of its site itself. A site's own blocks come first, while
+    those of other sites are on their way. Backwards in time it reduces within a site before it crosses. Blocks are as
+    many as places, so sites may differ in size: the i-th place of a site has the peer i modulo the other site's size.
     """
     members = _members(sites)
     builder = Builder(places=sum(sites), slots=sum(sites))
@@ -26,9 +26,9 @@ def allgather(sites: tuple[int, ...]) -> Schedule:
         for blocks in ({place: [place] for place in own}, held):
             for step in range(1, len(own)):
                 for index, place in enumerate(own):
-                    carried = blocks[own[index - step + 1]]
+                    carried = blocks[place if direct else own[index - step + 1]]
                     if carried:
-                        builder.send(place, own[(index + 1) % len(own)], carried)
+                        builder.send(place, own[(index + (step if direct else 1)) % len(own)], carried)
     return builder.done()
 
 

@@ -37,6 +37,7 @@ _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "bruck": lambda sites, _: doubling.bruck(sum(sites)),
     "direct": lambda sites, _: direct.allgather(sum(sites)),
     "hierarchical": lambda sites, _: hierarchical.allgather(sites),
+    "hierarchical-direct": lambda sites, _: hierarchical.allgather(sites, direct=True),
 }
 _BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
     "chain": lambda sites: tree.chain(sum(sites)),
@@ -107,12 +108,30 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     return back if kind == "reducescatter" else then(back, out)
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobSpan:
+    """One of several jobs in their common schedule: its transfers, and when it begins.
+
+    Nobody waits for a background job.
+    """
+
+    name: str
+    transfers: range
+    start_s: float = 0.0
+    is_background: bool = False
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
     """A collective ready to be carried out: its schedule, the bytes of a slot, and what the slots hold before it.
 
     `kind` is "messages" where the content of what is sent means nothing. `is_ring`: the places are around a ring, each
     sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0.
+
+    Of several jobs at once `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` says which transfers are whose.
+    There a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1, `contents` is
+    what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp` is that of the
+    packets of each flow, none where all are alike; flows of a channel have one.
     """
 
     kind: str
@@ -121,6 +140,26 @@ class Workload:
     slot_bytes: int
     is_ring: bool = False
     is_rooted: bool = False
+    slot_sizes: tuple[int, ...] = ()
+    contents: Contents | None = None
+    groups: tuple[tuple[int, ...], ...] | None = None
+    jobs: tuple[JobSpan, ...] = ()
+    dscp: tuple[int, ...] = ()
+
+    def bytes_of(self, slot: int) -> int:
+        """The bytes of a slot."""
+        return self.slot_sizes[slot] if self.slot_sizes else self.slot_bytes
+
+    @property
+    def largest_slot_bytes(self) -> int:
+        """The bytes of the largest slot."""
+        return max(self.slot_sizes, default=self.slot_bytes)
+
+    @property
+    def waited_for(self) -> tuple[Transfer, ...]:
+        """The transfers without which it is not over: all, or those of the jobs that are not background."""
+        count = max((one.transfers.stop for one in self.jobs if not one.is_background), default=None)
+        return self.schedule.transfers[:count]
 
     @property
     def unit_bytes(self) -> int:
@@ -134,7 +173,7 @@ class Workload:
 
     def owner(self, transfer: Transfer) -> int:
         """The place whose block a transfer begins with; -1 where contents mean nothing, and of one common block."""
-        if self.kind == MESSAGES or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
+        if self.kind in (MESSAGES, JOBS) or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
             return -1
         slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
         return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
@@ -145,11 +184,16 @@ class Workload:
         places, slots = self.schedule.places, self.schedule.slots
         if self.kind == MESSAGES:
             return [[0] * slots for _ in range(places)]
+        if self.contents is not None:
+            return [list(slots_of_one) for slots_of_one in self.contents]
         return contents(self.kind, places=places, slots=slots, scratch=self.schedule.scratch)[0]
 
 
 MESSAGES = "messages"
 """The kind of a schedule of messages whose content means nothing."""
+
+JOBS = "jobs"
+"""The kind of several jobs at once."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """The kinds of which one place, 0, is the root."""

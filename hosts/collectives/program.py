@@ -68,6 +68,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
             receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(part.receives.items())),
             computations=tuple(tuple(tasks) for _, tasks in sorted(part.streams.items())),
             own=terms.own[rank],
+            sizes=_sizes(workload, part),
             uses=tuple(part.uses),
             multiplier=terms.multipliers[rank],
         )
@@ -75,6 +76,14 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
     ]
     kept, _ = peaks(workload, found)
     return tuple(replace(one, buffers=count) for one, count in zip(found, kept, strict=True))
+
+
+def _sizes(workload: Workload, part: "_Part") -> tuple[tuple[int, int], ...]:
+    """The slots of a rank's messages with their bytes, where they are of several sizes."""
+    if not workload.slot_sizes:
+        return ()
+    messages = [task for of in (part.sends, part.receives) for tasks in of.values() for task in tasks]
+    return tuple((slot, workload.bytes_of(slot)) for slot in sorted({slot for one in messages for slot in one.slots}))
 
 
 class _Terms:
@@ -171,7 +180,7 @@ def windows(workload: Workload) -> tuple[int, int]:
         if workload.kind == MESSAGES or not task.slots
     ]
     count = _contributions(workload) + (len(workload.schedule.transfers) if without_slots else 0)
-    return count, max([workload.slot_bytes, *without_slots])
+    return count, max([workload.largest_slot_bytes, *without_slots])
 
 
 def message_bytes(workload: Workload, transfer: Transfer) -> int:

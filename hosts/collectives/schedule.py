@@ -46,7 +46,8 @@ class Transfer:
 
     The receiver adds what arrives if `adds`, else it overwrites. `after` are indices of earlier transfers, which must
     have arrived at the sender before this one begins. Without slots it is a message of `size` slots whose content means
-    nothing, or on a stream a computation of `size` seconds.
+    nothing, or on a stream a computation of `size` seconds. With slots of several sizes `size` is what they are
+    together, in the schedule's unit; 0 where each is one unit.
     """
 
     flow: int
@@ -58,7 +59,7 @@ class Transfer:
     @property
     def amount(self) -> float:
         """What its flow or stream has to serve: slots, or seconds."""
-        return len(self.slots) or self.size
+        return self.size or len(self.slots)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,6 +112,7 @@ class Builder:
         self._flows: dict[Flow, int] = {}
         self._transfers: list[Transfer] = []
         self._order = _Order()
+        self._reduced: dict[frozenset[int], tuple[int, ...]] = {}
         self._writers: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def send(
@@ -118,14 +120,21 @@ class Builder:
     ) -> None:
         """Send these slots, as one message; a pair is a slot of the sender and another of the receiver."""
         pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
-        after = {writer for slot, _ in pairs for writer in self._writers.get((src, slot), ())}
-        if len(after) > 1:  # what another of them implies is left out
-            after -= {early for early in after if any(self._follows(late, early) for late in after)}
+        writers = frozenset(writer for slot, _ in pairs for writer in self._writers.get((src, slot), ()))
         flow = self._flows.setdefault(Flow(src, dst, channel), len(self._flows))
-        self._transfers.append(Transfer(flow=flow, slots=pairs, adds=adds, after=tuple(sorted(after))))
+        self._transfers.append(Transfer(flow=flow, slots=pairs, adds=adds, after=self._last_of(writers)))
         index = len(self._transfers) - 1
         for _, slot in pairs:
             self._writers[dst, slot] = (*(self._writers.get((dst, slot), ()) if adds else ()), index)
+
+    def _last_of(self, writers: frozenset[int]) -> tuple[int, ...]:
+        """Of these transfers, in order, those that no other of them implies."""
+        if len(writers) < 2:
+            return tuple(writers)
+        if writers not in self._reduced:  # a sum of many is often sent to many
+            implied = {early for early in writers if any(self._follows(late, early) for late in writers)}
+            self._reduced[writers] = tuple(sorted(writers - implied))
+        return self._reduced[writers]
 
     def _follows(self, late: int, early: int) -> bool:
         for transfer in self._transfers[self._order.count :]:
@@ -276,7 +285,7 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
         raise ScheduleError(f"transfer {index} writes a slot twice: allowed is each once")
     if isinstance(flow, Stream) and transfer.slots:
         raise ScheduleError(f"transfer {index} computes and has {len(transfer.slots)} slots: allowed is none")
-    if not transfer.slots and not 0 <= transfer.size < float("inf"):
+    if not 0 <= transfer.size < float("inf"):
         raise ScheduleError(f"transfer {index} has the size {transfer.size:g}: allowed is 0 or more")
     for one in transfer.after:
         if not 0 <= one < index:

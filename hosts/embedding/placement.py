@@ -44,6 +44,7 @@ def best_placements(
     start: Sequence[int],
     sites: Sequence[int] | None = None,
     root_stays: bool = False,
+    groups: Sequence[Sequence[int]] | None = None,
     starts: int = STARTS,
 ) -> Ranks:
     """The placement of each instance of a batch that ends a collective first, of those that the search sees: [K, n].
@@ -51,7 +52,8 @@ def best_placements(
     `flows` are the places (from, to) of each flow, twice the same for a stream. `delay_s` and `slot_s`, [K, n, n], are
     the delay and the time for one slot from rank to rank, seconds; a time of infinity stands for an edge that does not
     exist, and the diagonals are ignored. `start` is the rank at each place to begin with. With `sites`, the places of
-    each site in turn, ranks stay in the site of their place; with `root_stays` place 0 keeps its rank.
+    each site in turn, ranks stay in the site of their place; with `root_stays` place 0 keeps its rank. `groups`, in
+    place of both, are the places that may exchange their ranks; all others keep theirs.
 
     No swap of two places makes a placement that is returned faster. Of equal swaps the first in the order of the places
     is taken, and of equal placements that of the first start; an instance's does not depend on the others of the batch.
@@ -65,7 +67,8 @@ def best_placements(
         raise ValueError(f"the start {list(start)}: it must have each of the ranks 0 to {n - 1} once")
     if sites is not None and sum(sites) != n:
         raise ValueError(f"sites of {list(sites)} places: they must be {n} together")
-    groups = _groups(n, sites, root_stays=root_stays)
+    if groups is None:
+        groups = _groups(n, sites, root_stays=root_stays)
     found = np.empty((len(delay_s), n), dtype=np.int16)
     begins_from = _starts(np.array(start), groups, starts)
     step = min(max(1, _NUMBERS // (n * n)), _MOST_AT_A_TIME)
@@ -90,7 +93,7 @@ def _starts(start: Indices, groups: Sequence[Sequence[int]], count: int) -> list
     for _ in range(count - 1):
         shuffled = start.copy()
         for group in groups:
-            shuffled[group] = random.permutation(shuffled[group])
+            shuffled[list(group)] = random.permutation(shuffled[list(group)])
         found.append(shuffled)
     return found
 

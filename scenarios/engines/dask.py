@@ -4,17 +4,19 @@ Dask runs the tasks of a worker that dies on another. Workers with other code th
 numbers would differ.
 """
 
+import asyncio
 import hashlib
 import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, get_worker
+from distributed.client import ClosedClientError
 from distributed.comm.addressing import get_address_host_port
 from distributed.comm.core import CommClosedError
 
@@ -45,7 +47,6 @@ class Cluster(Executor):
             raise ClusterError(f"no Dask scheduler answers at {address}: {text or 'it takes too long'}") from None
         try:
             self._check_workers()
-            self._executor = self._client.get_executor(pure=False)
         except BaseException:
             self.shutdown()
             raise
@@ -67,10 +68,39 @@ class Cluster(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """As `Executor.submit`; raises ClusterError where the scheduler has ended, as the task would wait forever."""
-        if self._client.status not in ("running", "connecting"):
+        if not self._is_connected:
             raise ClusterError(f"the Dask scheduler at {self.address} has ended")
-        future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        try:
+            task = self._client.submit(fn, *args, pure=False, **kwargs)
+        except ClosedClientError:
+            raise ClusterError(f"the Dask scheduler at {self.address} has ended") from None
+        assert self._client.loop is not None  # it runs
+        self._client.loop.add_callback(self._deliver, task, future)
         return future
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether there is a connection to the scheduler, or an attempt at one."""
+        return self._client.status in ("running", "connecting")
+
+    async def _deliver(self, task: Any, future: "Future[Any]") -> None:
+        """Give a future the result of its task on the cluster, or why there is none.
+
+        The client's own executor lets a future wait forever whose result is being fetched as the scheduler dies.
+        """
+        fetching = asyncio.ensure_future(task)
+        while not fetching.done() and self._is_connected:
+            await asyncio.wait([fetching], timeout=_LOOK_S)
+        try:
+            if not fetching.done():
+                raise CancelledError
+            future.set_result(fetching.result())
+        except asyncio.CancelledError:
+            future.set_exception(CancelledError())
+        except Exception as error:
+            future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """Disconnect from the cluster, which cancels every task, also those that are running."""

@@ -33,7 +33,7 @@ from scenarios.engines.base import (
     none_stored,
 )
 from scenarios.engines.pool import TRIES, Executors, Lost, results
-from scenarios.engines.prediction import Expectations
+from scenarios.engines.prediction import Expectations, jobs_s, round_s
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Platform
@@ -101,7 +101,7 @@ def memory_bytes(setting: Scenario) -> int:
     of_ranks = programs(workload, range(setting.gpus))
     most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
     buffers, queued = max(sum(kept) for kept, _ in most), max(in_flight for _, in_flight in most)
-    data = round(_KEPT * workload.slot_bytes * buffers + _QUEUED * queued)
+    data = round(_KEPT * workload.largest_slot_bytes * buffers + _QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
     rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
@@ -322,10 +322,27 @@ class Reader:
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
             for move in moves(self._task.setting.carried, row["placement"])
         ]
+        completion_s, of_jobs_s = np.array([row["completion_s"]], dtype=np.float64), None
+        if spans := self._task.setting.workload.jobs:
+            arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
+            completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
+        in_fifo: dict[str, Any] = {}
+        if "retransmitted_bytes" in row:
+            sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
+            found = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
+            in_fifo = {
+                "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
+                "quickest_transfer": np.array([found.quickest]),
+                "slowest_transfer": np.array([found.slowest]),
+                "fairness": np.array([found.fairness]),
+                "fairness_link": np.array([found.link], dtype=object),
+            }
         return Rows(
             start=k,
-            completion_s=np.array([row["completion_s"]], dtype=np.float64),
+            completion_s=completion_s,
             predicted_s=np.array([expected.predicted_s]),
+            job_completion_s=of_jobs_s,
+            job_predicted_s=expected.jobs_s,
             ring=np.array([row["placement"]], dtype=np.int16),
             paths=np.array([row["path"]], dtype=np.int16),
             reembedded=np.array([row["reembedded"]]),
@@ -337,6 +354,7 @@ class Reader:
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),
+            **in_fifo,
         )
 
 

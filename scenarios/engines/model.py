@@ -14,7 +14,7 @@ import numpy.typing as npt
 from analysis.results.rows import Rows
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, Lost, processes, results
-from scenarios.engines.prediction import decided, lower_bound, predicted
+from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
@@ -100,9 +100,11 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
     found = {}
     for mode in batch.modes:
         decisions = decided(setting, mode, conditions, start=batch.start, count=count)
+        completion_s, jobs_s = predicted_with_jobs(setting, mode, decisions, conditions, start=batch.start)
         found[mode] = Rows(
             start=batch.start,
-            completion_s=predicted(setting, mode, decisions, conditions.rates_bps(batch.start, count)),
+            completion_s=completion_s,
+            job_completion_s=jobs_s,
             ring=decisions.placement,
             paths=decisions.path,
             reembedded=decisions.reembedded,

@@ -7,16 +7,19 @@ pipes are private, so what they unpickle comes from this process alone. A Dask c
 import ctypes
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future
 from concurrent.futures import wait as wait_for
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,15 +56,15 @@ def results(
             yield task, _attempt(function, task) if isinstance(result, Lost) else result
         return
     untried, again = iter(tasks), deque[T]()
-    running = dict[Future[R | Lost], tuple[T, int, Executor]]()
+    running = dict[Future[R | Lost], tuple[T, int, int]]()  # an executor by its index: one may be there several times
 
     def fill() -> None:
         for depth in range(1, ahead + 1):
-            for executor in executors:
-                if sum(where is executor for *_, where in running.values()) < depth:
+            for index, executor in enumerate(executors):
+                if sum(where == index for *_, where in running.values()) < depth:
                     following = [(again.popleft(), TRIES)] if again else [(task, 1) for task in islice(untried, 1)]
                     for task, tries in following:
-                        running[executor.submit(_attempt, function, task)] = task, tries, executor
+                        running[executor.submit(_attempt, function, task)] = task, tries, index
 
     fill()
     while running:
@@ -114,30 +117,89 @@ def processes(jobs: int) -> Iterator[Sequence[Executor]]:
 class _Worker(Executor):
     """One worker process, started by its first task, and again by the task after one that it was killed in.
 
-    Each is a pool of its own, as a pool fails all of its tasks where one process dies.
+    Not a ProcessPoolExecutor, which waits forever for the rest of a result that a killed process was sending: it has
+    the other end of that pipe open itself. A task must not raise, and its result must be one that can be pickled, or it
+    is Lost.
     """
 
     def __init__(self) -> None:
-        self._pool = _pool()
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
-        try:
-            return self._pool.submit(fn, *args, **kwargs)
-        except BrokenProcessPool:
-            self._pool = _pool()
-            return self._pool.submit(fn, *args, **kwargs)
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._process is None or not self._process.send(future, (fn, args, kwargs)):
+                self._process = _Process(self._lock)
+                self._process.send(future, (fn, args, kwargs))
+        return future
 
     def kill(self) -> None:
         """Kill the process, in the middle of a task or not."""
-        for process in list((self._pool._processes or {}).values()):  # kill_workers() is new in Python 3.14
-            process.kill()
+        if self._process is not None:
+            self._process.process.kill()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+        self.kill()
+        if wait and self._process is not None:
+            self._process.reader.join()
 
 
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("fork"), initializer=_begin_worker, initargs=(os.getpid(),))
+class _Process:
+    """A worker process with the futures of the tasks that it was sent, and a thread that reads their results.
+
+    `lock` is held by whoever calls `send`.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        context = get_context("fork")
+        self._connection, theirs = context.Pipe()
+        self._lock, self._is_over = lock, False
+        self._futures = deque[Future[Any]]()
+        self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the process alone has it, and its end is the end of what can be read
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def send(self, future: "Future[Any]", task: tuple[Any, ...]) -> bool:
+        """Send a task, unless the process has ended; returns whether it was sent."""
+        if self._is_over:
+            return False
+        try:
+            self._connection.send(task)
+        except OSError:
+            return False
+        self._futures.append(future)
+        return True
+
+    def _read(self) -> None:
+        try:
+            while True:
+                result = self._connection.recv()
+                with self._lock:  # by now its future is there
+                    future = self._futures.popleft()
+                future.set_result(result)
+        except Exception:  # EOFError at the end; a result that cannot be unpickled, or has no room here, is lost, too
+            self.process.kill()
+        self.process.join()
+        with self._lock:
+            self._is_over = True
+        self._connection.close()
+        for future in self._futures:
+            future.set_exception(BrokenExecutor(_KILLED))
+
+
+def _work(connection: "Connection[Any, Any]", parent: int) -> None:
+    """Do tasks until killed."""
+    _begin_worker(parent)
+    while True:
+        function, arguments, keywords = connection.recv()
+        try:
+            connection.send(function(*arguments, **keywords))
+        except Exception as error:  # it is pickled before any of it is sent
+            connection.send(Lost(f"{type(error).__name__}: {error}"))
 
 
 def _begin_worker(parent: int) -> None:

@@ -7,33 +7,38 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model import fluid
+from analysis.model import classes, fluid
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from hosts.collectives.kinds import MESSAGES, Workload
+from analysis.statistics.fairness import Shares, busy_s, shares
+from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
+from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from topologies.fabric.fabric import Fabric, build_fabric
-from topologies.fabric.ports import links_of
+from topologies.shaping.classes import wan_of
 
 Floats = npt.NDArray[np.float64]
+
+_NUMBERS = 1 << 21  # of the times of transfers at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned placement and paths of one collective, and its predicted completion time."""
+    """The planned placement and paths of one collective, and its predicted completion time; `jobs_s` [1, J] are those
+    of jobs."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
     predicted_s: float
+    jobs_s: Floats | None = None
 
 
 class Expectations:
@@ -52,102 +57,176 @@ class Expectations:
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
-        decisions, row = self._all, collective
-        if decisions is None:
-            self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
-            decisions, row = decided(self._setting, self._mode, self._conditions, start=collective, count=1), 0
-        (predicted_s,) = predicted(
-            self._setting, self._mode, decisions.row(row), self._conditions.rates_bps(collective, 1)
+        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
+        decisions = self._decisions(collective)
+        (predicted_s,), jobs_s = predicted_with_jobs(
+            self._setting, self._mode, decisions, self._conditions, start=collective
         )
-        return Expected(placement=decisions.placement[row], path=decisions.path[row], predicted_s=float(predicted_s))
+        return Expected(
+            placement=decisions.placement[0], path=decisions.path[0], predicted_s=float(predicted_s), jobs_s=jobs_s
+        )
+
+    def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
+        """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
+        `arrived_s`, [T] s, are when each was handed over and had arrived."""
+        setting, decisions = self._setting, self._decisions(collective)
+        schedule = setting.workload.schedule
+        seen = predicted_times(setting, self._mode, decisions, self._conditions, start=collective)
+        fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
+        measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
+        users: defaultdict[int, list[int]] = defaultdict(list)
+        (rows,) = links_by_flow(setting.workload, decisions, self._conditions, start=collective)
+        on = [row[row >= 0].tolist() for row in rows]
+        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
+        for place, index in enumerate(kept):
+            for link in on[schedule.transfers[index].flow]:
+                users[link].append(place)
+        names = [link.name for link in self._conditions.shared.all]
+        shared = set(setting.shared_links(self._mode))
+        links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
+        return shares(measured_s[kept], fair_s[kept], links)
+
+    def _decisions(self, collective: int) -> Decisions:
+        """The decisions for a collective, under the faults that were in force; one row."""
+        if self._all is not None:
+            return self._all.row(collective)
+        return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
 
 
-def predicted(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Floats:
-    """The model's completion times of collectives that were decided so under these rates, [K, links]: [K] seconds.
+def predicted_with_jobs(
+    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int
+) -> tuple[Floats, Floats | None]:
+    """The times of `predicted`, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
+    spans = setting.workload.jobs
+    if not spans:
+        return predicted(setting, mode, decisions, conditions, start=start), None
+    found = []
+    step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
+    for first in range(0, len(decisions.path), step):
+        some = slice(first, first + step)
+        part = Decisions(**{one.name: getattr(decisions, one.name)[some] for one in fields(decisions)})
+        arrives_s = predicted_times(setting, mode, part, conditions, start=start + first).arrives_s
+        found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
+    rounds, jobs = zip(*found, strict=True)
+    return np.concatenate(rounds), np.concatenate(jobs)
 
-    Where two flows can share a link, all of them have their max-min fair shares; elsewhere each has its own links.
+
+def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
+    """When the last of the jobs that are not background is over, of arrivals [T, K] by transfer: [K] seconds."""
+    ends_s = [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) for one in spans if not one.is_background]
+    return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
+
+
+def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
+    """Each job's completion time, from its start to its last arrival: [K, J] seconds; arguments as for `round_s`."""
+    return np.stack(
+        [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
+    )
+
+
+def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Floats:
+    """The model's completion times of collectives from `start` on that were decided so, [K] seconds.
+
+    Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its own.
+    A round of jobs is over when all are that are not background.
     """
+    if setting.workload.jobs:
+        return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
     if not setting.shared_links(mode):
         return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.completion_s(
         setting.workload.schedule.transfers,
-        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
-        rates_bps,
+        links_by_flow(setting.workload, decisions, conditions, start=start),
+        conditions.shared_bps(start, len(decisions.path)),
         decisions.alpha_s,
         slot_bytes=setting.workload.slot_bytes,
     )
 
 
-def predicted_times(setting: Scenario, mode: str, decisions: Decisions, rates_bps: Floats) -> Times:
+def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
     transfers = setting.workload.schedule.transfers
     if not setting.shared_links(mode):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    return fluid.times(
+    links = links_by_flow(setting.workload, decisions, conditions, start=start)
+    rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes
+    if not setting.classes:
+        return fluid.times(transfers, links, rates_bps, decisions.alpha_s, slot_bytes=slot_bytes)
+    services, wan = services_of(setting.classes), wan_of(conditions.fabric)
+    place = {one.dscp: index for index, one in enumerate(services)}
+    return classes.times(
         transfers,
-        links_by_flow(setting.workload, build_fabric(setting.fabric), decisions.placement, decisions.path),
+        links,
         rates_bps,
         decisions.alpha_s,
-        slot_bytes=setting.workload.slot_bytes,
+        slot_bytes=slot_bytes,
+        class_of_flow=[place[dscp] for dscp in setting.workload.dscp],
+        serves_classes=[link in wan for link in range(rates_bps.shape[1])],
+        assured=[one.assured for one in services],
+        ceilings=[one.ceiling for one in services],
     )
 
 
 def links_by_flow(
-    workload: Workload, fabric: Fabric, placement: npt.NDArray[np.int16], path: npt.NDArray[np.int16]
+    workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
 ) -> npt.NDArray[np.int32]:
-    """The logical links of every flow in order, [K, F, H], -1 for none; `placement` is [K, n] and `path` [K, F]."""
+    """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
     begins, ends = (np.array(places) for places in workload.schedule.ends)
-    flows = begins != ends
-    found = np.full((*path.shape, max(len(one.links) for one in fabric.paths) + 2), -1, dtype=np.int32)
-    found[:, flows] = links_of(fabric, placement[:, begins[flows]], placement[:, ends[flows]], path[:, flows])
+    flows, placement = begins != ends, decisions.placement
+    passed = conditions.passed(start, placement[:, begins[flows]], placement[:, ends[flows]], decisions.path[:, flows])
+    found = np.full((*decisions.path.shape, passed.shape[-1]), -1, dtype=np.int32)
+    found[:, flows] = passed
     return found
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
-    """A function of rates [K, links] that gives times which no schedule of a configuration can beat, [K] seconds.
+    """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any.
+    They are NaN where messages mean nothing, as the same could be done without any, and for jobs.
     """
-    if setting.collective.kind == MESSAGES:
+    if setting.collective.kind == MESSAGES or setting.jobs:
         return lambda rates_bps: np.full(len(rates_bps), np.nan)
     spec = setting.collective
-    bound = LowerBound(conditions.fabric, delays_s=conditions.delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
+    bound = LowerBound(
+        conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
+    )
     return bound.seconds
-
-
-def flow_links(setting: Scenario, decisions: Decisions, row: int) -> list[tuple[int, ...]]:
-    """The logical links that each flow of one of these collectives takes, in order; of a stream none."""
-    placement, fabric = decisions.placement[row], build_fabric(setting.fabric)
-    ends = zip(*setting.workload.schedule.ends, decisions.path[row].tolist(), strict=True)
-    return [fabric.edge_links(placement[a], placement[b], path) if a != b else () for a, b, path in ends]
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
-    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.waited_for
     decisions = decided(setting, mode, conditions, start=0, count=count)
-    rates_bps = conditions.drawn.rates_bps(0, count)
-    seen = predicted_times(setting, mode, decisions, rates_bps)
+    seen = predicted_times(setting, mode, decisions, conditions, start=0)
+    links = links_by_flow(setting.workload, decisions, conditions, start=0)
     spent: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops = _hops(setting, conditions, decisions, rates_bps, row)
-        limits = fluid.limits(seen, [link.name for link in conditions.fabric.links], row)
+        hops = _hops(setting, conditions, decisions.placement[row], links[row], row)
+        limits = fluid.limits(seen, [link.name for link in conditions.shared.all], row)
         for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += cost.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def _hops(
-    setting: Scenario, conditions: Conditions, decisions: Decisions, rates_bps: Floats, row: int
+    setting: Scenario,
+    conditions: Conditions,
+    placement: npt.NDArray[np.int16],
+    links: npt.NDArray[np.int32],
+    collective: int,
 ) -> list[list[Hop]]:
-    """What each flow of one of these collectives goes over: its links, or of a stream its GPU."""
-    fabric, placement = conditions.fabric, decisions.placement[row]
+    """What each flow of a collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
+    (rates_bps,), delays_s, all_ = (
+        conditions.shared_bps(collective, 1),
+        conditions.shared_delays_s,
+        conditions.shared.all,
+    )
     places, _ = setting.workload.schedule.ends
     return [
-        [Hop(fabric.links[link].name, float(rates_bps[row, link]), float(conditions.delays_s[link])) for link in links]
-        or [Hop(fabric.gpus[placement[place]].name, math.inf, 0.0)]
-        for place, links in zip(places, flow_links(setting, decisions, row), strict=True)
+        [Hop(all_[link].name, float(rates_bps[link]), float(delays_s[link])) for link in row[row >= 0].tolist()]
+        or [Hop(conditions.fabric.gpus[placement[place]].name, math.inf, 0.0)]
+        for place, row in zip(places, links, strict=True)
     ]
 
 

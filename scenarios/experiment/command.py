@@ -23,6 +23,7 @@ from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import first_of
 from topologies.fabric.fabric import LogicalLink
+from topologies.fabric.ports import DirectedPort
 
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
@@ -216,9 +217,9 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
 
 
-def _links(links: Sequence[LogicalLink], where: str) -> list[str]:
-    """The names of a fabric's logical links, as a trace writes them, those between sites and those within."""
-    lines = [f"the logical links of {where}:"]
+def _links(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:
+    """The names of a fabric's logical links or ports, as a trace writes them, those between sites and those within."""
+    lines = [f"the {'ports' if isinstance(links[0], DirectedPort) else 'logical links'} of {where}:"]
     for what, names in (
         ("WAN", [link.name for link in links if link.kind == "wan"]),
         ("within sites", [link.name for link in links if link.kind != "wan"]),

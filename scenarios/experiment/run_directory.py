@@ -82,7 +82,12 @@ def recorded(path: Path) -> Recorded:
 def sha256(scenario: Scenario) -> dict[str, str]:
     """The digests of all files that a scenario's configurations are read from, by path."""
     settings = scenario.settings()
-    named = [path for one in settings for path in (one.conditions.trace, one.collective.schedule) if path is not None]
+    named = [
+        path
+        for one in settings
+        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
+        if path is not None
+    ]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(named)}
 
 
@@ -208,27 +213,40 @@ class RunDirectory:
         if self.complete:  # what the parts hold is in the tables
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
-    def open(self) -> reader.Run:
-        """What is stored, for a report; raises ResultsError."""
-        return reader.open_run(self.path)
+    def report(self, tables: reader.Tables | None = None) -> Callable[[], str | None]:
+        """Begin to draw the figures of what is stored, in processes forked from this one; `tables` have been read.
 
-    def report(self, stored: Callable[[], reader.Run] | None = None) -> str | None:
-        """Draw the figures of what is stored and write the report; returns a sentence where that was not possible.
-
-        `stored` gives what `open` returned, perhaps before the run ended.
+        Returns a function that writes the report, once the run has ended, and returns a sentence where that, or the
+        drawing, was not possible.
         """
         # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
         from analysis.figures.points import FigureError
-        from analysis.report.__main__ import write
+        from analysis.report.__main__ import Drawing, drawing, write
 
-        try:
-            run = (stored or self.open)()
-            write(self.path, replace(run, provenance=reader.read_provenance(self.path), complete=self.complete))
-        except (FigureError, reader.ResultsError) as error:
-            return f"there is no report: {error}"
-        except OSError as error:
-            return f"{self.path / reader.REPORT} could not be written: {error.strerror or error}"
-        return None
+        begun: tuple[reader.Run, Drawing] | None = None
+
+        def attempt(work: Callable[[], Any]) -> str | None:
+            try:
+                work()
+            except (FigureError, reader.ResultsError) as error:
+                return f"there is no report: {error}"
+            except OSError as error:
+                return f"{self.path / reader.REPORT} could not be written: {error.strerror or error}"
+            return None
+
+        def begin() -> None:
+            nonlocal begun
+            run = reader.open_run(self.path, tables)
+            begun = run, drawing(run)
+
+        def finish() -> None:
+            assert begun is not None
+            run, pictures = begun
+            ended = replace(run, provenance=reader.read_provenance(self.path), complete=self.complete)
+            write(self.path, ended, pictures)
+
+        why = attempt(begin)
+        return lambda: why or attempt(finish)
 
     @property
     def reported(self) -> bool:
@@ -261,7 +279,7 @@ def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
         conditions, count = conditions_of(setting), setting.collective.count
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
             rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
-            yield schema.conditions_table(index, start, rates, conditions.delays_s)
+            yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)
 
 
 # --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------

@@ -4,11 +4,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from analysis.results.reader import frame, jobs_in, load, load_jobs
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from analysis.statistics.fidelity import Fidelity, fidelity
@@ -17,9 +21,22 @@ from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.summary import SettingResult, as_json, as_text, collectives_by_point, measured_of, results_of
+from scenarios.experiment.summary import (
+    COLUMNS,
+    SettingResult,
+    as_json,
+    as_text,
+    collectives_by_point,
+    in_fifo,
+    jobs_by_point,
+    measured_of,
+    results_of,
+)
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Part = tuple[Engine, Sequence[Scenario]]
 """An engine and the settings it is for."""
@@ -70,10 +87,10 @@ def run_in(directory: RunDirectory, run: Run) -> int:
 def print_again(directory: RunDirectory, run: Run) -> int:
     """Print the results of a complete run; returns the exit status, and closes the directory."""
     try:
-        results = _results(directory, run)
+        results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run)
         print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
         if not directory.reported:
-            why = directory.report()
+            why = directory.report()()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
         _print(run, directory, *results)
@@ -82,10 +99,14 @@ def print_again(directory: RunDirectory, run: Run) -> int:
     return DONE
 
 
-def _results(directory: RunDirectory, run: Run) -> tuple[list[SettingResult], Fidelity | None]:
-    stored = collectives_by_point(directory.path)
-    results = [result for engine, settings in run.parts for result in results_of(stored, engine.name, settings)]
-    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real)
+def _results(
+    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run
+) -> tuple[list[SettingResult], Fidelity | None]:
+    stored, of_jobs = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs)
+    results = [
+        result for engine, settings in run.parts for result in results_of(stored, engine.name, settings, of_jobs)
+    ]
+    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real, fifo=in_fifo(stored))
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
@@ -97,14 +118,16 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: the results, tables and figures are being made"):
-            writer.flush()
-            # The parts are read while they are put together.
-            finding, opening = beside.submit(_results, directory, run), beside.submit(directory.open)
-            writer.write_tables()
-            results, found = finding.result()
-            wait([opening])
-            directory.end(results, failed)  # what is drawn below can be drawn again
-            wrong += [why for why in [directory.report(opening.result) if results else None] if why]
+            tables = writer.tables()
+            # Figures are drawn from now on, which can be done again; the processes that draw are forked while no thread
+            # is at work.
+            report = directory.report(tables) if any(map(writer.finished, writer.points)) else None
+            writing = beside.submit(writer.write_tables, tables)
+            rows = [table.select(COLUMNS) for table in tables.collectives]
+            results, found = _results(frame(pa.concat_tables(rows)) if rows else None, jobs_in(tables), run)
+            writing.result()
+            directory.end(results, failed)
+            wrong += [why for why in [report() if report else None] if why]
     finally:
         beside.shutdown(wait=False)  # an interrupted command ends at once
     _print(run, directory, results, found)

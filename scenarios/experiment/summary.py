@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +16,13 @@ import numpy.typing as npt
 
 from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
-from analysis.statistics.fidelity import Fidelity, Measured
+from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from scenarios.engines.prediction import critical_path
 from scenarios.policies.decide import MODES
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
+from topologies.fabric.ports import DirectedPort, shared_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,22 @@ _COLUMNS = (
 )
 _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
-_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed"]
+_JOB_MEANS = {"": "completion", "_predicted": "predicted"}
+_IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed", *_IN_FIFO]
+COLUMNS = [*_WHICH, *_VALUES]
+"""The columns of the collectives that results are computed from."""
+_FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background."""
+
+    name: str
+    mean_s: float
+    mean_predicted_s: float
+    background: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +62,8 @@ class PointResult:
     """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
 
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
-    took; None where there are none.
+    took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
+    rounds, if they have any.
     """
 
     mode: str
@@ -55,6 +71,8 @@ class PointResult:
     gain: Interval | None
     bound_s: float | None = None
     reconfigure_s: float | None = None
+    jobs: tuple[JobResult, ...] = ()
+    fifo: Fifo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +86,20 @@ class SettingResult:
     found: Found
 
 
-def collectives_by_point(path: Path) -> dict[Point, "pd.DataFrame"]:
-    """What is stored of each point of a run, in the order of collectives; raises ResultsError."""
-    from analysis.results.reader import load  # with Parquet, which takes its time
+def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
+    """What is stored of each point of a run, in the order of collectives; `rows` have COLUMNS."""
+    return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
 
-    grouped = load(path, columns=[*_WHICH, *_VALUES]).groupby(_WHICH, sort=False)
-    return {Point(*key): rows for key, rows in grouped}
+
+def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
+    """The means of the jobs of each point of a run, in their order."""
+    found: dict[Point, tuple[JobResult, ...]] = {}
+    for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
+        *point, name, background = key
+        of_point = found.get(Point(*point), ())
+        means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}
+        found[Point(*point)] = (*of_point, JobResult(name=name, background=bool(background), **means))
+    return found
 
 
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
@@ -85,8 +111,16 @@ def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
             yield *times, comparable["drops"].to_numpy(), comparable["late"].to_numpy()
 
 
+def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:
+    """What was measured in fifo queues while no fault was injected, for the fidelity; None where nothing was."""
+    return fifo_of(rows[rows["undisturbed"]] for rows in stored.values())
+
+
 def results_of(
-    stored: Mapping[Point, "pd.DataFrame"], engine: str, settings: Sequence[Scenario]
+    stored: Mapping[Point, "pd.DataFrame"],
+    engine: str,
+    settings: Sequence[Scenario],
+    jobs: Mapping[Point, tuple[JobResult, ...]],
 ) -> Iterator[SettingResult]:
     """The result of each setting over the modes of which every collective is stored, if there is any."""
     for place, setting in enumerate(settings):
@@ -94,7 +128,8 @@ def results_of(
         count = setting.collective.count
         finished = {mode: rows for mode, rows in found.items() if rows is not None and len(rows) == count}
         if finished:
-            yield _result(engine, place, setting, finished)
+            of_modes = {mode: jobs.get(Point(engine, place, mode), ()) for mode in finished}
+            yield _result(engine, place, setting, finished, of_modes)
 
 
 def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
@@ -113,7 +148,13 @@ def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
     return PointResult(mode=mode, summary=summarise(times), gain=None if base is None else gain(base, times))
 
 
-def _result(engine: str, place: int, setting: Scenario, stored: Mapping[str, "pd.DataFrame"]) -> SettingResult:
+def _result(
+    engine: str,
+    place: int,
+    setting: Scenario,
+    stored: Mapping[str, "pd.DataFrame"],
+    jobs: Mapping[str, tuple[JobResult, ...]],
+) -> SettingResult:
     series = {}
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
@@ -123,6 +164,8 @@ def _result(engine: str, place: int, setting: Scenario, stored: Mapping[str, "pd
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
+            jobs=jobs[mode],
+            fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
         )
         for mode, times in series.items()
     )
@@ -144,7 +187,7 @@ def as_json(
     `unmeasured` is why nothing was measured although it was wanted.
     """
     points = [
-        _point(result, point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
+        _point(result, point) | _jobs(point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
         for point in result.points
     ]
@@ -160,7 +203,8 @@ def as_json(
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """The object of `as_json` for a run that was not made: no folder, and every engine's points without times.
 
-    `links` has the names of the logical links, as a trace writes them, and the settings whose fabric has those.
+    `links` has the names of the logical links or ports, as a trace writes them, and the settings whose fabric has
+    those.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
@@ -178,14 +222,14 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
-def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink, ...], list[int]]:
-    """The logical links of every fabric among these settings, each with the places of the settings that have it."""
+def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
+    """The logical links or ports of these settings' fabrics, each with the places of the settings that have it."""
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
-    found: dict[tuple[LogicalLink, ...], list[int]] = {}
+    found: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
-        found.setdefault(build_fabric(spec).links, []).extend(places)
+        found.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
     return found
 
 
@@ -199,7 +243,20 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
     bound = {"mean_bound_s": point.bound_s}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
-    return which | values | _sites(result.place, result.setting) | _ends(point) | bound
+    return which | values | _sites(result.place, result.setting) | _ends(point) | bound | _fifo(point.fifo)
+
+
+def _fifo(found: Fifo | None) -> dict[str, Any]:
+    """What fifo queues did: the drops, the bytes sent again, the transfers' ratios, and the least fair link."""
+    if found is None:
+        return {}
+    names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
+    return {name: getattr(found, name) for name in names}
+
+
+def _jobs(point: PointResult) -> dict[str, Any]:
+    """The jobs of a point, where it has any."""
+    return {"jobs": [asdict(job) for job in point.jobs]} if point.jobs else {}
 
 
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
@@ -211,6 +268,7 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
+        "grain": setting.fabric.grain,
         "gpus": setting.gpus,
         "chunk_bytes": setting.collective.chunk_bytes,
         "wan_delay_s": setting.conditions.wan_delay_s,
@@ -238,11 +296,18 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
-    """The points as CSV: what JSON holds, and empty what is null there."""
+    """The points as CSV: what JSON holds, and empty what is null there; of the job NAME "job.NAME.mean_s" and
+    "job.NAME.mean_predicted_s"."""
     rows = [
-        {"setting": result.place} | {name: "" if value is None else value for name, value in found.items()}
+        {"setting": result.place}
+        | {name: "" if value is None else value for name, value in _point(result, point).items()}
+        | {
+            f"job.{job.name}.{name}": getattr(job, name)
+            for job in point.jobs
+            for name in ("mean_s", "mean_predicted_s")
+        }
         for result in results
-        for found in (_point(result, point) for point in result.points)
+        for point in result.points
     ]
     text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
@@ -267,21 +332,37 @@ def _ends(point: PointResult) -> dict[str, float | None]:
 def as_text(results: Sequence[SettingResult]) -> str:
     """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
     reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
-    headings = (*_COLUMNS, _RECONFIGURATION) if reconfigured else _COLUMNS
-    rows = [headings, *(row[: len(headings)] for result in results for row in _rows(result))]
+    queued = any(point.fifo is not None for result in results for point in result.points)
+    headings = (*_COLUMNS, *[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
+    rows = [headings, *(row for result in results for row in _rows(result, reconfigured, queued))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    return "\n".join([*(line.rstrip() for line in lines), *_orders(results)])
+    return "\n".join([*(line.rstrip() for line in lines), *_job_lines(results), *_orders(results)])
+
+
+def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    """The mean times of every job, measured and predicted, where there are any."""
+    points = [(result, point) for result in results for point in result.points if point.jobs]
+    if points:
+        yield from ("", "the jobs' mean completion, from the start of each")
+    for result, point in points:
+        is_measured = result.engine != "model"
+        jobs = (
+            f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
+            + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
+            for job in point.jobs
+        )
+        yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
-def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
+def _rows(result: SettingResult, reconfigured: bool, queued: bool) -> Iterator[tuple[str, ...]]:
     for point in result.points:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
@@ -290,7 +371,16 @@ def _rows(result: SettingResult) -> Iterator[tuple[str, ...]]:
             "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s)
         )
         which = result.engine, result.setting.label, point.mode
-        yield *which, count, mean, bound, total, _gain(point), reconfiguration
+        fifo = _fifo_cells(point.fifo) if queued else ()
+        yield *which, count, mean, bound, total, _gain(point), *[reconfiguration] * reconfigured, *fifo
+
+
+def _fifo_cells(found: Fifo | None) -> tuple[str, ...]:
+    """The cells of `_FIFO_COLUMNS`."""
+    if found is None:
+        return ("",) * len(_FIFO_COLUMNS)
+    link = "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"
+    return f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}", found.transfers_took, link
 
 
 def _gain(point: PointResult) -> str:

@@ -2,30 +2,44 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.spec.faults import Fault, active, known, slowed
+from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.fabric.ports import Shared, shared_by
 
 Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """The rates of every link with faults; as a `Sampler`, those that the planner knows. `delays_s` is [links].
+    """The rates of every link with faults; as a `Sampler`, those of logical links that the planner knows.
 
-    `drawn` are the conditions without faults; `in_force` gives the faults in force for a collective, None: never any.
+    What flows share, `shared`, are logical links or ports: `drawn` are their rates without faults, `shared_delays_s`
+    their delays, and `delays_s` those of logical links, [links]. `in_force` gives the faults in force for a collective,
+    None: never any.
     """
 
     fabric: Fabric
-    delays_s: Floats
+    shared_delays_s: Floats
     drawn: Sampler
     in_force: Callable[[int], Collection[Fault]] | None
+
+    @property
+    def shared(self) -> Shared:
+        """What flows share where nothing has failed."""
+        return shared_by(self.fabric)
+
+    @cached_property
+    def delays_s(self) -> Floats:
+        """The delays of logical links, [links]."""
+        return self.shared.delays_s(self.shared_delays_s)
 
     @property
     def limit(self) -> int | None:
@@ -34,22 +48,47 @@ class Conditions:
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Rates as the planner knows them: [count, links] bit/s; 0 where a link is down."""
-        found = self.drawn.rates_bps(start, count)
-        if self.in_force is None:  # with a million collectives, asking for each takes longer than drawing them
-            return found
-        faulty = {row: faults for row in range(count) if (faults := self.in_force(start + row))}
+        drawn = self.drawn.rates_bps(start, count)
+        found, faulty = self.shared.slowest_bps(drawn), self._faulty(start, count)
         if faulty:
             found = np.array(found)
             for row, faults in faulty.items():
-                found[row] = known(found[row], faults, self.fabric)
+                found[row] = known(drawn[row], faults, self.fabric)
+        return found
+
+    def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
+        """The faults that are in force for these collectives, by row where there are any."""
+        if self.in_force is None:  # with a million collectives, asking for each takes longer than drawing them
+            return {}
+        return {row: faults for row in range(count) if (faults := self.in_force(start + row))}
+
+    def shared_bps(self, start: int, count: int) -> Floats:
+        """The rates of what flows share, [count, links or ports], as they are shaped."""
+        found, faulty = self.drawn.rates_bps(start, count), self._faulty(start, count)
+        if faulty:
+            found = np.array(found)
+            for row, faults in faulty.items():
+                found[row] = slowed(found[row], faults, self.fabric)
+        return found
+
+    def passed(self, start: int, src: Ranks, dst: Ranks, path: Ranks) -> npt.NDArray[np.int32]:
+        """What flows pass in collectives from `start` on, by index, in order, -1 for none: [K, F, H].
+
+        `src`, `dst` and `path`, [K, F], are the ranks that each flow joins and its WAN path, -1 within a site.
+        """
+        found = self.shared.of(src, dst, path)
+        for row, faults in self._faulty(start, len(src)).items():
+            dead = dead_cables(faults, self.fabric)
+            if dead:
+                found[row] = shared_by(self.fabric, dead).of(src[row], dst[row], path[row])
         return found
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:
-        """The rates of one collective, [links], as the planner knows them while these faults are in force."""
+        """The rates of logical links for one collective, [links], as the planner knows them under these faults."""
         return known(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
     def shaped_bps(self, number: int, faults: Collection[Fault]) -> Floats:
-        """The rates of one collective, [links], that links are shaped to: a link that is down keeps its own."""
+        """The rates of one collective, [links or ports], that are shaped: a link that is down keeps its own."""
         return slowed(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
 

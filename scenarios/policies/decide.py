@@ -5,7 +5,6 @@ the same times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the 
 same `Router`.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -23,6 +22,8 @@ from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import best_rings, rank_order
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.failures import NONE, Cables
+from topologies.fabric.ports import DirectedPort, Shared, shared_by
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -156,14 +157,21 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed:
             cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
     return best_placements(
-        compiled(workload).completion_s,
+        _compiled_waited_for(workload).completion_s,
         list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
         slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
         start=_in_order(fabric, workload).tolist(),
         sites=fabric.gpus_per_site,
         root_stays=workload.is_rooted,
+        groups=workload.groups,
     )
+
+
+@lru_cache(maxsize=64)
+def _compiled_waited_for(workload: Workload) -> Compiled:
+    """The timing model of what a placement is chosen for: background jobs stay where they are."""
+    return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)
@@ -173,19 +181,25 @@ def compiled(workload: Workload) -> Compiled:
 
 
 @lru_cache(maxsize=1024)
-def shared_links(fabric: Fabric, workload: Workload, mode: Mode, *, detours: bool) -> tuple[str, ...]:
-    """The logical links that two flows of one collective can use at once, by name in the fabric's order.
+def shared_links(
+    fabric: Fabric, workload: Workload, mode: Mode, *, detours: Collection[Cables] = ()
+) -> tuple[str, ...]:
+    """The logical links or ports that two flows of one collective can use at once, by name in the fabric's order.
 
-    Empty where every flow has links of its own, whatever is chosen; flows of which one always ends before the other
-    begins are listed, too. With `detours` a mode on fixed paths may have to leave them, as faults take links down.
+    Empty where every flow has its own, whatever is chosen; flows of which one always ends before the other begins are
+    listed, too. `detours` are sets of cables that faults may take down, so that a mode on fixed paths leaves them.
     """
-    choosing = mode.reroutes or detours
-    placements = _placements_by_site(fabric, workload, mode)
-    shared = set().union(*(_used_twice(fabric, workload, placement, choosing) for placement in placements))
+    choosing = mode.reroutes or bool(detours)
+    found = [
+        _used_twice(shared_by(fabric, dead), workload, placement, choosing)
+        for dead in (NONE, *detours)
+        for placement in _placements_by_site(fabric, workload, mode)
+    ]
+    shared, links = set().union(*found), shared_by(fabric).all
     if mode.reembeds:  # any GPU of a site may stand where another did
-        alike = {_without_gpu(fabric, fabric.links[link]) for link in shared}
-        shared = {link.index for link in fabric.links if _without_gpu(fabric, link) in alike}
-    return tuple(link.name for link in fabric.links if link.index in shared)
+        alike = {_by_site(fabric, links[link]) for link in shared}
+        shared = {link.index for link in links if _by_site(fabric, link) in alike}
+    return tuple(link.name for link in links if link.index in shared)
 
 
 @lru_cache(maxsize=1024)
@@ -204,19 +218,16 @@ def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
 
 
 def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
-    """How many of these links, by name, a flow between any two GPUs passes at most."""
-    links = [link for link in fabric.links if link.name in shared]
-    up = {link.dst for link in links if link.kind == "to_br"}
-    over = {link.index for link in links if link.kind == "wan"}
-    down = {link.src for link in links if link.kind == "from_br"}
-    router = fabric.border_routers
-    return max(
-        any(link.kind == "intra" for link in links),
-        *(
-            (router[path.src_br] in up) + len(over.intersection(path.links)) + (router[path.dst_br] in down)
-            for path in fabric.paths
-        ),
-    )
+    """How many of these links or ports, by name, a flow between any two GPUs passes at most."""
+    names, sites = set(shared), fabric.gpu_sites
+    counts = np.array([*(link.name in names for link in shared_by(fabric).all), False])  # -1 is the last
+    src, dst = np.nonzero((sites[:, None] == sites) & ~np.eye(len(sites), dtype=bool))
+    ways = [(src, dst, np.full(src.shape, -1))]
+    for path in fabric.paths:
+        src, dst = (np.flatnonzero(sites == site) for site in (path.src_site, path.dst_site))
+        src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
+        ways.append((src, dst, np.full(src.shape, path.index)))
+    return max(int(counts[shared_by(fabric).of(*way)].sum(axis=-1).max(initial=0)) for way in ways)
 
 
 def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
@@ -234,21 +245,35 @@ def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
     return {(a, b) for a, b in pairwise([*sites, sites[0]]) if a != b}
 
 
-def _used_twice(fabric: Fabric, workload: Workload, placement: Ranks, choosing: bool) -> set[int]:
-    """The links that two flows or more can take with this placement, over any path if `choosing`, or the fixed one."""
-    users: Counter[int] = Counter()
-    for begin, end in zip(*workload.schedule.ends, strict=True):
+def _used_twice(shared: Shared, workload: Workload, placement: Ranks, choosing: bool) -> set[int]:
+    """What two flows or more can pass with this placement, over any path if `choosing`, or the fixed one."""
+    fabric, ways = shared.fabric, []
+    for flow, (begin, end) in enumerate(zip(*workload.schedule.ends, strict=True)):
         src, dst = int(placement[begin]), int(placement[end])
         if src != dst:
             paths = fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())
             over = [path.index for path in (paths if choosing else paths[:1])] or [-1]
-            users.update({link for path in over for link in fabric.edge_links(src, dst, path)})
-    return {link for link, count in users.items() if count > 1}
+            ways += [(flow, src, dst, path) for path in over]
+    if not ways:
+        return set()
+    flows, *way = np.array(ways).T
+    links = shared.of(*way)
+    by_flow = np.unique((flows[:, None] * len(shared.all) + links)[links >= 0])
+    users = np.bincount(by_flow % len(shared.all))
+    return set(np.flatnonzero(users > 1).tolist())
 
 
-def _without_gpu(fabric: Fabric, link: LogicalLink) -> tuple[object, ...]:
-    """A link with its GPUs named by their site alone."""
-    sites = {gpu.name: gpu.site for gpu in fabric.gpus}
+@lru_cache(maxsize=16)
+def _site_by_node(fabric: Fabric) -> dict[str, int]:
+    """The site of every node whose part another of its site may take: GPUs, and switches below border routers."""
+    below = [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
+    found = {switch.name: switch.site for switch in below if switch.site is not None}
+    return found | {gpu.name: gpu.site for gpu in fabric.gpus}
+
+
+def _by_site(fabric: Fabric, link: LogicalLink | DirectedPort) -> tuple[object, ...]:
+    """A link or a port with its GPUs, leaves and spines named by their site alone."""
+    sites = _site_by_node(fabric)
     return link.kind, sites.get(link.src, link.src), sites.get(link.dst, link.dst)
 
 

@@ -15,6 +15,7 @@ from topologies import units
 from topologies.errors import did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
+from topologies.fabric.ports import shared_by
 
 MAX_COUNT = 1000
 MAX_SECONDS = 3600
@@ -152,10 +153,11 @@ def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
 
 
 def link_index(fabric: Fabric, name: str) -> int:
-    """The index of the logical link of that name; raises PromptError."""
-    names = {link.name: link.index for link in fabric.links}
-    wan = next(link.name for link in fabric.links if link.kind == "wan")
-    choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {fabric.links[0].name}")
+    """The index of the logical link or port of that name; raises PromptError."""
+    links = shared_by(fabric).all
+    names = {link.name: link.index for link in links}
+    wan = next(link.name for link in links if link.kind == "wan")
+    choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {links[0].name}")
     return names[name]
 
 
@@ -188,7 +190,7 @@ def _is_gpu(fabric: Fabric, name: str) -> bool:
 def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[str]:
     """What can come next in a line that begins with these words, while these cables are down."""
     verb, given = words[0], words[1:]
-    gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in fabric.links]
+    gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in shared_by(fabric).all]
     position: dict[str, list[Sequence[str]]] = {  # what can stand in each position behind a verb
         "rate": [links],
         "delay": [links],

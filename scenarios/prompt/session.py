@@ -32,8 +32,9 @@ _HISTORY, _HISTORY_LINES = ".history", 1000
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    Its files are in a folder of results, which is removed again if it stays empty. Raises FolderError where there is no
-    place for that, vm.VMError where there is no VM.
+    The prompt's collectives are one at a time, without the scenario's jobs. Its files are in a folder of results, which
+    is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError where there is
+    no VM.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
@@ -46,6 +47,8 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
+    if setting.jobs:
+        setting, which = replace(setting, jobs=(), classes=()), f"{which}without its jobs, "
     try:
         if not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")

@@ -23,8 +23,9 @@ from scenarios.prompt.capture import Capture
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
-from topologies.fabric.failures import NONE, cable, failed_links
-from topologies.shaping.classes import htb_classes
+from topologies.fabric.failures import NONE, cable
+from topologies.fabric.ports import shared_by
+from topologies.shaping.classes import classes_of
 
 _ASK_S, _PING_S = 30, 3
 
@@ -75,16 +76,17 @@ class Prompt(CLI):  # type: ignore[misc]
         print(f"in force: {self._testbed.resample(arguments.seed(line))}")
 
     def do_rate(self, line: str) -> None:
-        """rate LINK RATE: give a logical link another rate: rate s0b0>s1b0 40 Gbit/s"""
+        """rate LINK RATE: give a link another rate, logical or a port as the grain is: rate s0b0>s1b0 40 Gbit/s"""
         link, rate_bps = arguments.link_rate(self._fabric, line)
         self._testbed.set_rate(link, rate_bps)
-        down = link in failed_links(self._fabric, self._testbed.state().dead)
-        print(text.rated(self._fabric.links[link].name, rate_bps, self._testbed.scale, down=down))
+        state = self._testbed.state()
+        down = link in state.shared.failed(state.dead)
+        print(text.rated(state.shared.all[link].name, rate_bps, self._testbed.scale, down=down))
 
     def do_delay(self, line: str) -> None:
         """delay LINK TIME: give a logical link another delay: delay s0b0>s1b0 5 ms"""
         link, delay_s = arguments.link_delay(self._fabric, line)
-        print(text.delayed(self._fabric.links[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
+        print(text.delayed(shared_by(self._fabric).all[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
 
     def do_ring(self, line: str) -> None:
         """ring [ORDER|best|rank]: show or set who stands at which place: ring best, ring 0 2 1 3 7 5 6 4"""
@@ -172,8 +174,8 @@ class Prompt(CLI):  # type: ignore[misc]
             self._end_captures()
             return
         link, file = wanted
-        shaping = [one for one in htb_classes(self._fabric) if one.link == link]
-        capture = Capture(self._fabric.links[link].name, shaping, self._folder / file)
+        shaping = [one for one in classes_of(self._fabric) if one.link == link]
+        capture = Capture(shared_by(self._fabric).all[link].name, shaping, self._folder / file)
         self._captures.append(capture)
         print(f"capturing {capture.link} into {capture.file} until `capture stop`, or the end")
 
@@ -200,7 +202,7 @@ class Prompt(CLI):  # type: ignore[misc]
         with self._testbed.steady():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
         way = state.way(src, dst)
-        slowest = self._fabric.links[min(way.links, key=lambda link: float(state.set_bps[link]))].name
+        slowest = state.shared.all[min(way.links, key=lambda link: float(state.set_bps[link]))].name
         rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
 

@@ -19,13 +19,14 @@ from controller.routing.paths import Ways
 from hosts.collectives.schedule import Schedule
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import Cables, cable, failed_links
+from topologies.fabric.ports import Shared, shared_by
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The logical links from one GPU to another, in order; their delays' sum; the rate of the slowest, 0 if down."""
+    """The links or ports from one GPU to another, in order; their delays' sum; the rate of the slowest, 0 if down."""
 
     links: tuple[int, ...]
     delay_s: float
@@ -40,8 +41,8 @@ class Way:
 class State:
     """Links and routes at one moment.
 
-    `set_bps` and `delays_s`, [links], are the rates and delays that the links were given; `status` is the controller's
-    (`controller.api.client.Controller.status`).
+    `set_bps` and `delays_s`, [links or ports], are the rates and delays that these were given; `status` is the
+    controller's (`controller.api.client.Controller.status`).
     """
 
     fabric: Fabric
@@ -55,9 +56,21 @@ class State:
         return dead_cables(self.status)
 
     @cached_property
+    def shared(self) -> Shared:
+        """The links or ports, as forwarding uses them without the failed cables."""
+        return shared_by(self.fabric, self.dead)
+
+    @cached_property
     def rates_bps(self) -> Floats:
-        """The rates, [links]; 0 where the failed cables leave a link no way."""
+        """The rates, [links or ports]; 0 where the failed cables leave none."""
         rates = self.set_bps.copy()
+        rates[list(self.shared.failed(self.dead))] = 0.0
+        return rates
+
+    @cached_property
+    def logical_bps(self) -> Floats:
+        """The rates of logical links, [links]; 0 where the failed cables leave a link no way."""
+        rates = self.shared.slowest_bps(self.set_bps).copy()
         rates[list(failed_links(self.fabric, self.dead))] = 0.0
         return rates
 
@@ -82,7 +95,7 @@ class State:
     def way(self, src: int, dst: int, path: int | None = None) -> Way:
         """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
         path = self.path(src, dst) if path is None else path
-        links = self.fabric.edge_links(src, dst, path)
+        links = self.shared.edge(src, dst, path)
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
         return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
 

@@ -20,7 +20,8 @@ from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
-from topologies.shaping.classes import TELLING, htb_classes
+from topologies.fabric.ports import shared_by
+from topologies.shaping.classes import TELLING, classes_of
 from topologies.shaping.rate_scale import ScaleError
 from topologies.units import format_size
 
@@ -34,7 +35,7 @@ _COPIES = 4  # of a buffer over all GPUs: what arrives, what is kept, and TCP's 
 class InteractiveTestbed:
     """Commands on a testbed that is up; conditions stay until they are changed.
 
-    `mode` is in force, `set_bps`, [links], are the rates that the links were given, in the scenario's units;
+    `mode` is in force, `set_bps`, [links or ports], are the rates that these were given, in the scenario's units;
     `last_bytes` and `all_bytes` are the bytes that collectives have put on each WAN link, by its index, as carried.
     Every method raises the errors of `Failure` and PromptError, and can be called again after them.
     """
@@ -48,10 +49,10 @@ class InteractiveTestbed:
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
         self._broken = False  # new agents are needed
-        kinds = [link.kind for link in self.fabric.links]
+        kinds = [link.kind for link in shared_by(self.fabric).all]
         self._sent_files = {
             one.link: Path("/sys/class/net", one.interface, "statistics", "tx_bytes")
-            for one in htb_classes(self.fabric)
+            for one in classes_of(self.fabric)
             if kinds[one.link] == "wan"
         }
         self._seed, self._drawn = testbed.setting.run.seed, -1
@@ -243,7 +244,7 @@ class InteractiveTestbed:
                 self._broken = False
             self.testbed.join()
             if route:
-                self.testbed.route(mode, self.set_bps)
+                self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps))
 
     def _placement(self, state: State, mode: Mode, order: str | Sequence[int], workload: Workload) -> tuple[int, ...]:
         if not isinstance(order, str):
@@ -252,7 +253,7 @@ class InteractiveTestbed:
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.rates_bps, workload)
+            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.logical_bps, workload)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 
@@ -293,6 +294,6 @@ def _check_ways(state: State, pairs: Sequence[tuple[int, int]]) -> None:
     for src, dst in pairs:
         way = state.way(src, dst)
         if way.rate_bps == 0:
-            names = ", ".join(state.fabric.links[link].name for link in way.links)
+            names = ", ".join(state.shared.all[link].name for link in way.links)
             route = f"packets from g{src} to g{dst} are routed over {names}, of which a part is down"
             raise PromptError(f"{route}: {text.cables(state.dead)}")

@@ -77,7 +77,7 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
             delay(state.delays_s[link.index]),
             *(size(count.get(link.index, 0) * scale.divisor) for count in (last_bytes, all_bytes)),
         )
-        for link in state.fabric.links
+        for link in state.shared.all
         if link.kind == "wan"
     ]
     headings = ("link", "available", "delay", "last collective", "all collectives")
@@ -101,7 +101,7 @@ def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]
     rows = []
     for path in shown:
         way = ways[path]
-        down = [fabric.links[link].name for link in way.links if state.rates_bps[link] == 0]
+        down = [state.shared.all[link].name for link in way.links if state.rates_bps[link] == 0]
         marks = ["in use"] * (path == in_use and not down) + ["fixed"] * (path == fixed)
         if down:
             marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")

@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hosts.collectives.files import read
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, ROOTED, Workload, blocks, sized, workload
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError
+from hosts.collectives.kinds import ALGORITHMS, JOBS, MESSAGES, ROOTED, Workload, blocks, sized, workload
+from hosts.collectives.schedule import Flow, ScheduleError, Transfer
 from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 
@@ -80,16 +80,26 @@ def carried(found: Workload, scale: RateScale) -> Workload:
 
     Of messages each is smaller for itself; computations take as long as they do.
     """
-    if found.kind == MESSAGES:
-        return found if scale == EVERYTHING else replace(found, schedule=_smaller(found.schedule, scale))
+    if found.kind in (MESSAGES, JOBS):
+        return found if scale == EVERYTHING else _smaller(found, scale)
     slot_bytes = scale.chunk_bytes(found.slot_bytes)
     return replace(found, slot_bytes=-(-slot_bytes // found.unit_bytes) * found.unit_bytes)
 
 
-def _smaller(schedule: Schedule, scale: RateScale) -> Schedule:
-    """The messages at a rate scale; raises ScaleError where one is less than a byte."""
-    transfers = tuple(
-        replace(one, size=scale.chunk_bytes(round(one.size))) if isinstance(schedule.flows[one.flow], Flow) else one
-        for one in schedule.transfers
-    )
-    return replace(schedule, transfers=transfers)
+def _smaller(found: Workload, scale: RateScale) -> Workload:
+    """The messages, and slots of several sizes, at a rate scale; raises ScaleError where one is less than a byte."""
+    flows, unit = found.schedule.flows, found.unit_bytes
+
+    def carried_bytes(size: float) -> int:
+        return -(-scale.chunk_bytes(round(size)) // unit) * unit
+
+    slot_sizes = tuple(map(carried_bytes, found.slot_sizes))
+
+    def transfer(one: Transfer) -> Transfer:
+        if not isinstance(flows[one.flow], Flow):
+            return one
+        size = sum(slot_sizes[slot] for slot, _ in one.slots) if one.slots else carried_bytes(one.size)
+        return replace(one, size=size)
+
+    transfers = tuple(map(transfer, found.schedule.transfers))
+    return replace(found, slot_sizes=slot_sizes, schedule=replace(found.schedule, transfers=transfers))

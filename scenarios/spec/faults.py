@@ -19,6 +19,7 @@ import numpy.typing as npt
 from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
+from topologies.fabric.ports import shared_by
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
@@ -204,17 +205,21 @@ def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Rates, [..., links], when everything that a slow agent sends takes as many times as long."""
+    """Rates, [..., links or ports], when everything that a slow agent sends takes as many times as long."""
     found = rates_bps.copy()
     for fault in faults:
         if fault.kind == "agent slow":
             name = fabric.gpus[int(fault.target)].name
-            found[..., [link.index for link in fabric.links if link.src == name]] /= fault.amount
+            found[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
     return found
 
 
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Rates, [..., links], as the planner knows them: slowed, and 0 where no path is left for a link."""
-    found = slowed(rates_bps, faults, fabric)
-    found[..., list(failed_links(fabric, dead_cables(faults, fabric)))] = 0.0
+    """The rates of logical links, [..., links], as the planner knows them: slowed, and 0 where a link has no path left.
+
+    `rates_bps` are those of links or ports.
+    """
+    dead = dead_cables(faults, fabric)
+    found = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
+    found[..., list(failed_links(fabric, dead))] = 0.0
     return found

@@ -143,9 +143,9 @@ def resolved(scenario: Scenario) -> str:
     samplers = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}
     document: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.name not in axes and samplers & {*key.samplers} and (key.name != "fault" or scenario.faults):
+        if key.name not in axes and samplers & {*key.samplers}:
             value = scenario.value(key.name)
-            if value is None or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
+            if value in (None, ()) or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
                 continue
             table = document.setdefault(key.table, {}) if key.table else document
             table[key.name.rpartition(".")[2]] = key.kind.write(value)
@@ -230,7 +230,15 @@ def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 def _located(key: str, value: object, folder: Path) -> object:
     """A value with its paths relative to the folder made absolute."""
-    if key.removeprefix("sweep.") not in ("conditions.trace", "collective.schedule"):
+    name = key.removeprefix("sweep.")
+    if name == "job" and isinstance(value, list):
+        return [
+            {k: _located("collective.schedule", v, folder) if k == "schedule" else v for k, v in one.items()}
+            if isinstance(one, dict)
+            else _located(key, one, folder)
+            for one in value
+        ]
+    if name not in ("conditions.trace", "collective.schedule"):
         return value
     if isinstance(value, list):
         return [_located("conditions.trace", item, folder) for item in value]
@@ -242,8 +250,9 @@ def _unknown(key: str) -> str:
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
-        nearest = did_you_mean(table, (*_TABLES, "fault")) or did_you_mean(key, _KNOWN)
-        return f"unknown table or key, allowed: name, {', '.join(f'[{one}]' for one in _TABLES)}, [[fault]]{nearest}"
+        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class")) or did_you_mean(key, _KNOWN)
+        tables = ", ".join(f"[{one}]" for one in _TABLES)
+        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[fault]]{nearest}"
     if not name:
         return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":

@@ -2,15 +2,17 @@
 
 import sys
 
-from scenarios.spec import faults
+from scenarios.spec import classes, faults, jobs
 from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_SETTINGS, SWEPT, Key
 from topologies.conditions.sampler import SAMPLERS
 
 
 def reference() -> str:
-    """A table of every key: what it means, its unit, what it allows and its default; and what a [[fault]] has."""
+    """A table of every key: its meaning, unit, what it allows and its default; and those of [[job]] ... [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
     faulty = [f"| `{name}` | {allowed} |" for name, allowed in faults.WORDS.items()]
+    of_jobs = [f"| `{name}` | {key.allowed} |" for name, key in jobs.KEYS.items()]
+    of_classes = [f"| `{name}` | {allowed} |" for name, allowed in classes.WORDS.items()]
     fixed = ", ".join(f"`{key}`" for key in KEYS if key not in SWEPT)
     return "\n".join(
         [
@@ -20,6 +22,18 @@ def reference() -> str:
             "",
             f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
             f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes together span up to {MAX_SETTINGS:,} configurations.',
+            "",
+            "A `[[job]]` has these keys, all of which may be left out ([several jobs at once](#several-jobs-at-once)):",
+            "",
+            "| key | allowed |",
+            "| --- | --- |",
+            *of_jobs,
+            "",
+            "A `[[class]]` has these keys; `share` and `ceiling` may be left out ([classes](#classes-of-traffic)):",
+            "",
+            "| key | allowed |",
+            "| --- | --- |",
+            *of_classes,
             "",
             "A `[[fault]]` has these keys; without `for` it stays until the end:",
             "",
@@ -34,7 +48,9 @@ def reference() -> str:
 def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {' and '.join(f'`{name}`' for name in key.samplers)}."
     value = DEFAULTS.value(key.name)
-    written = {"name": "the file's name", "fault": "none"}.get(key.name, "none" if value is None else "")
+    written = {"name": "the file's name", "fault": "none", "job": "none", "class": "none"}.get(
+        key.name, "none" if value is None else ""
+    )
     default = written or f"`{_toml(key.kind.write(value))}`"
     return f"| `{key.name}` | {key.meaning}{only} | {key.kind.unit} | {key.kind.allowed} | {default} |"
 

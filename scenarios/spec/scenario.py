@@ -22,14 +22,17 @@ from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
-from scenarios.spec import faults
+from scenarios.spec import classes, faults, jobs
+from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
+from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 from topologies.fabric.fabric import (
+    GRAINS,
     MAX_GPUS_PER_SITE,
     MAX_SWITCHES_PER_TIER,
     Fabric,
@@ -38,6 +41,7 @@ from topologies.fabric.fabric import (
     even_split,
 )
 from topologies.fabric.wan import WAN_PRESETS, WanSpec
+from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
 MAX_COLLECTIVES = 10_000_000
@@ -84,6 +88,8 @@ class Scenario:
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
     faults: tuple[Fault, ...] = ()
+    jobs: tuple[JobSpec, ...] = ()
+    classes: tuple[ClassSpec, ...] = ()
     sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
@@ -94,7 +100,10 @@ class Scenario:
 
     @property
     def workload(self) -> Workload:
-        """What every collective of a configuration does; raises ScheduleError where that makes no sense."""
+        """What every collective, or every round of jobs, does; raises ScheduleError where that makes no sense."""
+        if self.jobs:
+            sites, seed = self.fabric.gpus_per_site, self.run.seed
+            return workload_of_jobs(self.jobs, self.collective, self.classes, sites=sites, seed=seed)
         return workload_of(self.collective, self.fabric.gpus_per_site)
 
     @property
@@ -105,13 +114,13 @@ class Scenario:
     def value(self, key: str) -> Any:
         """The value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec of its own."""
         declared = KEYS[key]
-        return getattr(getattr(self, declared.table) if declared.table else self, declared.attribute)
+        return getattr(getattr(self, declared.owner) if declared.owner else self, declared.attribute)
 
     def with_values(self, values: Mapping[str, Any]) -> "Scenario":
         """This scenario with other values of these keys."""
         changes: dict[str, dict[str, Any]] = {}
         for key, value in values.items():
-            changes.setdefault(KEYS[key].table, {})[KEYS[key].attribute] = value
+            changes.setdefault(KEYS[key].owner, {})[KEYS[key].attribute] = value
         own = changes.pop("", {})
         return replace(self, **own, **{name: replace(getattr(self, name), **new) for name, new in changes.items()})
 
@@ -144,6 +153,8 @@ class Scenario:
                 written = KEYS[key].kind.write(value)
                 name = key.partition(".")[2].replace("_", " ")
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
+        if self.fabric.grain != DEFAULTS.fabric.grain:
+            words.append(f"{self.fabric.grain} grain")
         if self.run.is_real:
             carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
             scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
@@ -154,6 +165,8 @@ class Scenario:
     def _named(self) -> Iterator[str]:
         """The collective in words, its kind where it is not the paper's, and its size."""
         spec = self.collective
+        if self.jobs:
+            yield f"{len(self.jobs)} job{'s' * (len(self.jobs) != 1)}"
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
         yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
@@ -170,20 +183,27 @@ class Scenario:
         }
 
     def shared_links(self, mode: str) -> tuple[str, ...]:
-        """The logical links, by name, that two flows of a configuration's collective can use at once in a mode."""
-        detours = any(fault.kind in ("link down", "switch down") for fault in self.faults)
-        return shared_links(build_fabric(self.fabric), self.workload, MODES[mode], detours=detours)
+        """The logical links or ports, by name, that two flows of a configuration's collective can use at once."""
+        fabric, every = build_fabric(self.fabric), [[fault] for fault in self.faults]
+        dead = dict.fromkeys(faults.dead_cables(struck, fabric) for struck in (*every, self.faults))
+        detours = tuple(cables for cables in dead if cables)
+        return shared_links(fabric, self.workload, MODES[mode], detours=detours)
 
     def routes_greedily(self, mode: str) -> bool:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
         return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
 
-    def fair_links(self, mode: str) -> tuple[str, ...]:
-        """The links that the emulation's flows share fairly in a mode; none on the wall clock, nor in fifo queues.
+    def fair_links(self, mode: str) -> tuple[str, ...] | None:
+        """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
 
         In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
+        So they are for logical links of which none is shared. A way of many ports needs the short segments of fair
+        queues in any case: long ones wait at each port that is slower than the last.
         """
-        return () if self.run.is_real or self.transport.queue == "fifo" else self.shared_links(mode)
+        if self.run.is_real or self.transport.queue == "fifo":
+            return None
+        shared = self.shared_links(mode)
+        return shared if shared or self.fabric.grain == "physical" else None
 
 
 class Wrong(ValueError):
@@ -213,18 +233,27 @@ class Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a scenario: the field that holds it, its kind, its meaning, and the samplers that heed it."""
+    """One key of a scenario: the field that holds it, its kind, its meaning, and the samplers that heed it.
+
+    `within` is the scenario's field that holds that, where it is not of the table's name.
+    """
 
     name: str
     attribute: str
     kind: Kind
     meaning: str
     samplers: tuple[str, ...] = SAMPLERS
+    within: str | None = None
 
     @property
     def table(self) -> str:
-        """The table that it is in, "" for those of the scenario itself: the name of the scenario's field, too."""
+        """The table that it is in, "" for those of the scenario itself."""
         return self.name.rpartition(".")[0]
+
+    @property
+    def owner(self) -> str:
+        """The scenario's field whose attribute it is, "" for the scenario itself."""
+        return self.table if self.within is None else self.within
 
 
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
@@ -300,6 +329,13 @@ def _write_wan(wan: WanSpec) -> object:
     return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
 
 
+def _frames(size_bytes: int, given: str) -> int:
+    if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
+        why = "too small" if size_bytes < FRAME_BYTES else "too large"
+        raise Wrong(f"{shown(given)} is {why}: allowed is {_FRAMES.allowed}")
+    return size_bytes
+
+
 _TRUTH = Kind("true or false", (bool,))
 _TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
 _FILE = _text(
@@ -339,6 +375,18 @@ _SWITCHES = Kind(
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
 )
+_JOBS = Kind("[[job]] tables", (list,), jobs.read, lambda found: [job.written() for job in found], is_object=True)
+_FRAMES = Kind(
+    f"text with a unit, {units.format_size(FRAME_BYTES)} (one frame) to {units.format_size(MAX_BUFFER_BYTES)}, such as "
+    '"500 kB"',
+    (str,),
+    lambda text: _frames(units.parse_size_bytes(text), text),
+    units.format_size,
+    unit=_SIZE.unit,
+)
+_CLASSES = Kind(
+    "[[class]] tables", (list,), classes.read, lambda found: [one.written() for one in found], is_object=True
+)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
 
@@ -351,6 +399,14 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.spines", "spines", _SWITCHES, "Spine switches of a site."),
         Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
         Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
+        Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
+        Key(
+            "fabric.buffer",
+            "buffer_bytes",
+            _FRAMES,
+            "Room in a link's fifo queue; all that comes, if not given.",
+            within="transport",
+        ),
         Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
         Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
         Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
@@ -379,6 +435,14 @@ KEYS: Mapping[str, Key] = {
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
         Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
         Key("transport.queue", "queue", _QUEUE, "How flows wait where they share a link; on the wall clock in fifo."),
+        Key(
+            "transport.ecn_threshold",
+            "ecn_threshold_bytes",
+            _FRAMES,
+            "Above what a fifo queue marks frames, for dctcp.",
+        ),
+        Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
+        Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }
@@ -386,8 +450,14 @@ KEYS: Mapping[str, Key] = {
 
 DEFAULTS = Scenario()
 _OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
-SWEPT = (*_OUTERMOST, *(key for key in KEYS if key not in (*_OUTERMOST, "name", "run.modes", "run.clock")))
-"""The keys that a sweep may vary, the outermost axis first: every configuration has all modes anyway."""
+SWEPT = (
+    *_OUTERMOST,
+    *(key for key in KEYS if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock")),
+)
+"""The keys that a sweep may vary, the outermost axis first.
+
+Every configuration has all modes anyway, and a rate is another thing in another grain, so no table has both.
+"""
 
 
 def values_of(scenario: Scenario) -> dict[str, Any]:
@@ -423,7 +493,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_gpus(one), *_of_workload(one)]
+            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -447,12 +517,49 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
 
 
+def _of_classes(setting: Scenario) -> Iterator[Mistake]:
+    """Whether WAN ports can serve classes: with fair queues, in virtual time, and to jobs."""
+    if not setting.classes:
+        return
+    if setting.run.is_real or setting.transport.queue != "fair":
+        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+        yield Mistake("class", f"classes {where}: allowed are fair queues in virtual time")
+    if not setting.jobs:
+        yield Mistake("class", "classes without a [[job]] that is of one: allowed are both or none")
+
+
+def _of_queue(setting: Scenario) -> Iterator[Mistake]:
+    """Finite queues are those of links that send in the order of arrival, in virtual time; dctcp alone heeds marks."""
+    transport, key = setting.transport, "fabric.buffer"
+    size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
+    if size is not None:
+        text = f"{units.format_size(size)} is"
+        if transport.queue != "fifo":
+            yield Mistake(key, f'{text} beside transport.queue "{transport.queue}": allowed is "fifo"')
+        if setting.run.is_real:
+            yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue: allowed is virtual")
+        if any(fault.kind == "link loss" for fault in setting.faults):
+            yield Mistake(key, f"{text} beside a link loss, which takes the queue's place: allowed is one of the two")
+    if threshold is not None:
+        key, text = "transport.ecn_threshold", f"{units.format_size(threshold)} is"
+        if transport.congestion_control != "dctcp":
+            name = transport.congestion_control
+            yield Mistake(key, f'{text} beside the congestion control {name}: allowed is "dctcp"')
+        if size is None or threshold >= size:
+            room = "no fabric.buffer" if size is None else f"a fabric.buffer of {units.format_size(size)}"
+            yield Mistake(key, f"{text} beside {room}: allowed is a threshold below a buffer")
+
+
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
+    if mistakes := list(jobs.check(setting.jobs, setting.gpus, setting.classes)):
+        yield from mistakes
+        return
     try:
         _ = setting.carried
     except ScheduleError as error:
-        yield Mistake("collective.kind" if setting.collective.schedule is None else "collective.schedule", str(error))
+        key = "collective.kind" if setting.collective.schedule is None else "collective.schedule"
+        yield Mistake("job" if setting.jobs else key, str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 
@@ -521,7 +628,7 @@ def _restored(kind: Kind, stored: Any) -> Any:
 
 def described(scenario: Scenario) -> list[dict[str, Any]]:
     """Every configuration as settings.json has it: what was swept, the value of every key, the fabric that its rows
-    refer to, its schedule, and for each mode the links that flows can share."""
+    refer to, its schedule, its jobs if any, and for each mode the links that flows can share."""
     return [
         {
             "setting": index,
@@ -531,6 +638,10 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "values": plain_values(setting),
             "fabric": _described(build_fabric(setting.fabric)),
             "schedule": _written(setting.workload),
+            "jobs": [
+                {"name": one.name, "start_s": one.start_s, "background": one.is_background}
+                for one in setting.workload.jobs
+            ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
         }
         for index, setting in enumerate(scenario.settings())
@@ -540,10 +651,17 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
 def _written(workload: Workload) -> dict[str, Any]:
     """A workload's schedule: of each flow the places it joins and its channel (of a stream its place and number), of
     each transfer its flow, its slots or seconds, what it waits for, and the place whose block it begins with, if any.
+    The transfers behind the first `waited_for` are background traffic.
     """
     flows = [list(astuple(flow)) for flow in workload.schedule.flows]
     transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
-    return {"algorithm": workload.algorithm, "slot_bytes": workload.slot_bytes, "flows": flows, "transfers": transfers}
+    return {
+        "algorithm": workload.algorithm,
+        "slot_bytes": workload.slot_bytes,
+        "flows": flows,
+        "transfers": transfers,
+        "waited_for": len(workload.waited_for),
+    }
 
 
 def _described(fabric: Fabric) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or with the mode "capacity" what can be carried; return an exit status."""
     setting, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
-    fair_links = () if mode == CAPACITY else setting.fair_links(mode)
+    fair_links = None if mode == CAPACITY else setting.fair_links(mode)
     try:
         with (
             platform.files() as folder,

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
-from hosts.agent.transport import set_queued_bytes, windows_of
+from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Mode, choose_placements, most_shared
+from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -32,9 +33,10 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import Shaping
+from topologies.shaping.classes import Buffer, Shaping
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
@@ -42,6 +44,8 @@ _READY_S = 60.0
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
 _IN_FORCE_NS = 20_000_000  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
+_DEADLINE_S = 60.0
+_LOST_FRAME_S = 0.2  # TCP's least retransmission timeout
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -69,6 +73,7 @@ class CollectiveRecord:
     `placement` is the rank at each place of the schedule, `path` the index in `Fabric.paths` of each flow's path over
     the WAN, -1 within a site.
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
+    `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
@@ -88,6 +93,7 @@ class CollectiveRecord:
     sent_ns: tuple[int, ...]
     arrived_ns: tuple[int, ...]
     drops: int
+    retransmitted_bytes: int | None = None
     late: bool
     attempts: int
     faults: tuple[int, ...]
@@ -117,10 +123,10 @@ class Testbed:
     """Everything that a configuration needs, up and ready; a context manager that takes it down again.
 
     `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long.
-    `fair_links` are the links, by name, that flows may share: if there are any, flows get fair shares of every link.
+    `fair_links` are the links or ports, by name, that flows may share: unless it is None, flows get fair shares.
     Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
-    `delays_s`, [links], are the links' delays; `placement` is the rank at each place in the next collective. After
+    `delays_s`, [links or ports], are their delays; `placement` is the rank at each place in the next collective. After
     setting it, call `join` before the next collective, and `route` if it needs other paths.
     """
 
@@ -130,18 +136,18 @@ class Testbed:
         *,
         platform: Platform = VIRTUAL,
         tell: Callable[[str], object] = lambda _: None,
-        fair_links: Collection[str] = (),
+        fair_links: Collection[str] | None = None,
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self._fair_links = fair_links
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
-        self.delays_s = self._conditions.delays_s
-        self._router = Router(self.fabric, self.delays_s)
+        self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self._routed_ns = 0  # when it did (CLOCK_MONOTONIC)
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
+        self._sent_again = 0  # bytes, over those connections before the next collective
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
@@ -176,8 +182,17 @@ class Testbed:
 
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
+        transport = self.setting.transport
+        size = transport.buffer_bytes
         shaping = Shaping(
-            fabric=self.fabric, delays_s=self.delays_s, late_s=self.platform.late_s, fair=bool(self._fair_links)
+            fabric=self.fabric,
+            delays_s=self._router.delays_s,
+            late_s=self.platform.late_s,
+            fair=self._fair_links is not None,
+            services=() if self._fair_links is None else services(self.setting.classes),
+            buffer=None
+            if size is None
+            else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
         )
         return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
 
@@ -189,28 +204,45 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        if self._fair_links:
-            self._set_windows()
+        if self._fair_links is not None:
+            self._set_windows(self._fair_links)
+        deadline_s = _DEADLINE_S
+        if self.setting.transport.buffer_bytes is not None:
+            segment_bytes = frame_segment_bytes()
+            self._set_segments(segment_bytes)
+            # Long enough for a message every frame of which is lost and sent again after a timeout.
+            deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / segment_bytes
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
             workload=carried(self.setting.workload, self.platform.scale),
             transport=self.setting.transport,
+            deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
         )
 
-    def _set_windows(self) -> None:
+    def _set_windows(self, shared: Collection[str]) -> None:
         """Have the connections that are made from now on queue so little that flows get fair shares."""
         windows = windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
-            shared_links=most_shared(self.fabric, self._fair_links),
+            shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._conditions.shaped_bps(0, ()).max(),
         )
+        self._set_segments(windows.segment_bytes)
+        for pid in self.network.host_pids:
+            with inside(pid):
+                set_queued_bytes(windows.queued_bytes)
+
+    def _set_segments(self, segment_bytes: int) -> None:
+        """Have TCP make segments of up to this size."""
         for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
             with inside(pid), closing(RtNetlink()) as netlink:
-                netlink.set_segment_bytes(gpu.interface, windows.segment_bytes)
-                set_queued_bytes(windows.queued_bytes)
+                netlink.set_segment_bytes(gpu.interface, segment_bytes)
+
+    @property
+    def _router(self) -> Router:
+        return Router(self.fabric, shared_by(self.fabric).delays_s(self.delays_s))
 
     def seen(self) -> dict[str, object]:
         """A snapshot of the VM (`snapshot.seen`)."""
@@ -293,6 +325,9 @@ class Testbed:
         late = self._timer_overrun()
         if result.faults:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
+        again = self._retransmitted() if self.setting.transport.queue == "fifo" else None
+        if self.setting.transport.buffer_bytes is not None:
+            self.part()  # the next collective starts as this one did, whatever TCP has learnt from losses
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
@@ -306,6 +341,7 @@ class Testbed:
             sent_ns=tuple(at - zero_ns for at in result.sent_ns),
             arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
             drops=self.drops(),
+            retransmitted_bytes=again,
             late=late,
             attempts=attempt,
             faults=tuple(faults),
@@ -321,6 +357,7 @@ class Testbed:
         if self._joined != self.placement:
             self._communicator.connect(self.placement)
             self._joined = self.placement
+            self._sent_again = 0
 
     def part(self) -> None:
         """Have new connections made before the next collective."""
@@ -366,6 +403,11 @@ class Testbed:
         """The bytes that TCP has retransmitted since the ring was made; raises CollectiveError."""
         return self._communicator.retransmitted_bytes()
 
+    def _retransmitted(self) -> int:
+        """The bytes that TCP has retransmitted since the last call; raises CollectiveError."""
+        before, self._sent_again = self._sent_again, self.retransmitted_bytes()
+        return self._sent_again - before
+
     def status(self) -> Mapping[str, Any]:
         """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
@@ -387,14 +429,14 @@ class Testbed:
         self.change(self._conditions.shaped_bps(number, self._faults(in_force)))
 
     def change(self, rates_bps: Floats) -> None:
-        """Give the links other rates, [links] bit/s, of which the rate scale's part is carried."""
+        """Give the links or ports other rates, [links or ports] bit/s, of which the rate scale's part is carried."""
         self._shaper.change(self.platform.scale.rates_bps(rates_bps))
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
         """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
         self._unshape()
         if delays_s is not None:
-            self.delays_s, self._router = delays_s, Router(self.fabric, delays_s)
+            self.delays_s = delays_s
         self._shaper = self._shape(rates_bps)
 
     def allow_late(self, late_s: float) -> None:
@@ -418,17 +460,20 @@ class Testbed:
         return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
-        """The placement of a mode under these rates, [links] bit/s, 0 for a failed link; ValueError for none."""
+        """The placement of a mode under these rates of logical links, 0 for a failed one; ValueError for none."""
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload)
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats) -> int:
-        """Have the controller choose and install the paths of the flows that cross; the OpenFlow messages it sent."""
+        """Have the controller choose and install the paths of the flows that cross, under these rates of logical links.
+
+        Returns how many OpenFlow messages it sent.
+        """
         crossings = self._crossings()
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
-            delays_s=self.delays_s.tolist(),
+            delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=mode.reroutes,
         )

@@ -15,10 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.figures.__main__ import draw, main
+from analysis.figures.collective import collectives_of
+from analysis.figures.points import configurations_of, points_of
 from analysis.report import __main__ as report
+from analysis.results.reader import open_run
 from analysis.results.schema import TRANSFERS
 from tests.analysis.test_results import OLD
 from tests.fakes.stored import write_run
+from topologies.fabric.fabric import GRAINS
 
 EQUAL = {  # 10 GB/s everywhere
     "conditions.intra_rate": "80 Gbit/s",
@@ -98,6 +102,29 @@ def test_a_timeline_holds_every_transfer_as_measured(run):
         if "transfer" in moves[0]:  # in program order, of which the table is
             blocks = {int(m["transfer"]): m["block"] for m in moves}
             assert [blocks[i] or "-1" for i in range(len(here))] == [str(chunk) for chunk in here.chunk]
+
+
+@pytest.mark.parametrize("grain", GRAINS)
+def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyond_its_rate(tmp_path, grain):
+    values = {"fabric.gpus": 6, "fabric.grain": grain, "collective.kind": "alltoall"}
+    write_run(tmp_path / "run", overrides=values | {"run.modes": ["base"]}, modelled=3, emulated=2)
+    run = open_run(tmp_path / "run")
+    (configuration,) = configurations_of(run)
+    (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
+    assert len(one.spans) == len(one.moves) == 30
+    carried = {move.transfer: 0.0 for move in one.moves}
+    used: dict[tuple[int, float], float] = {}
+    for move in one.moves:
+        flow = one.flows[move.flow]
+        for start_s, end_s, share in one.spans[move.transfer]:
+            assert 0 < share <= 1 + 1e-9
+            carried[move.transfer] += share * flow.rate_bps * (end_s - start_s) / 8
+            for link in flow.links:
+                used[link, start_s] = used.get((link, start_s), 0.0) + share * flow.rate_bps
+    assert carried == pytest.approx({move.transfer: move.size for move in one.moves}, rel=1e-6)
+    assert all(bps <= one.rates_bps[link] * (1 + 1e-9) for (link, _), bps in used.items())
+    report.write(tmp_path / "run")
+    assert "Filled: the rate over time" in words(tmp_path / "run")
 
 
 def test_what_is_not_an_allgather_is_not_called_one_nor_its_messages_chunks(run):

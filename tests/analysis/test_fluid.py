@@ -1,5 +1,6 @@
-"""The timing model of flows that share links, against hand-computed cases, the definition of max-min fairness, an exact
-lock-step simulation, a simulation by small steps, one by packets, and max-plus where nothing is shared."""
+"""The timing model of flows that share links, against hand-computed cases, the definition of max-min fairness, a
+lexicographic linear programme, an exact lock-step simulation, a simulation by small steps, one by packets, and max-plus
+where nothing is shared."""
 
 import random
 import subprocess
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from analysis.model import fluid, max_plus
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Transfer
 from tests.conftest import PROJECT
 from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.ports import Ports
+from topologies.fabric.ports import Ports, links_of
 
 Links = tuple[tuple[int, ...], ...]  # of every flow
 
@@ -198,6 +200,58 @@ def test_rates_are_max_min_fair_by_definition(network: tuple[Links, tuple[int, .
         assert rates[flow] >= rates[on[link]].max() * (1 - 1e-9)
 
 
+def lexicographic_rates(links: Links, capacities: Sequence[int]) -> np.ndarray:
+    """The rates whose least is the highest possible, then their next least, and so on, by linear programmes.
+
+    Each finds the highest common least rate of the flows that are not fixed yet, and fixes those that have this rate in
+    all of its solutions: those whose bound has a dual price (complementary slackness). Max-min fair rates are
+    the lexicographically greatest (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2).
+    """
+    rates = np.zeros(len(links))
+    on = np.array([[link in own for own in links] for link in range(len(capacities))], float)
+    free = np.arange(len(links))
+    while free.size:
+        room = np.array(capacities, float) - on @ rates
+        # Variables: the free flows' rates, and their least. Each link has room for the rates, and no rate is less.
+        least_first = np.hstack([-np.eye(free.size), np.ones((free.size, 1))])
+        found = linprog(
+            [0.0] * free.size + [-1.0],
+            A_ub=np.vstack([np.hstack([on[:, free], np.zeros((len(on), 1))]), least_first]),
+            b_ub=np.concatenate([room, np.zeros(free.size)]),
+            method="highs-ds",
+        )
+        assert found.status == 0, found.message
+        fixed = -found.ineqlin.marginals[len(on) :] > 1e-9  # these prices add up to 1
+        assert fixed.any()
+        rates[free[fixed]] = found.x[-1]
+        free = free[~fixed]
+    return rates
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+@pytest.mark.parametrize("sites", [(2, 2), (4, 4), (3, 2, 2)], ids=lambda sites: "+".join(map(str, sites)))
+def test_rates_are_those_of_the_lexicographic_linear_programme(grain: str, sites: tuple[int, ...]) -> None:
+    """168 random instances of each, 1,008 in all: flows between any GPUs over any paths, and capacities with ties."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=sites))
+    ports, rng, shared = Ports(fabric), np.random.default_rng(len(fabric.gpus)), 0
+    for instance in range(168):
+        ends = np.array([rng.choice(len(fabric.gpus), 2, replace=False) for _ in range(rng.integers(2, 13))])
+        src, dst = ends.T
+        path = np.array(
+            [rng.choice(fabric.paths_between[a, b]).index if a != b else -1 for a, b in fabric.gpu_sites[ends].tolist()]
+        )
+        ways = ports.ports_of(src, dst, path) if grain == "physical" else links_of(fabric, src, dst, path)
+        count = len(ports.ports) if grain == "physical" else len(fabric.links)
+        most = 4 if instance % 2 else 10**6  # of which few or hardly any are alike
+        capacities = rng.integers(1, most, count, endpoint=True).tolist()
+        links = tuple(tuple(int(link) for link in way if link >= 0) for way in ways)
+        rates, _ = fluid.fair_rates(ways, np.array(capacities, float))
+        np.testing.assert_allclose(rates, lexicographic_rates(links, capacities), rtol=1e-9)
+        alone_bps = [min(capacities[link] for link in own) for own in links]
+        shared += bool((rates < np.array(alone_bps) * 0.99).any())
+    assert shared > 84, "hardly anything is shared"
+
+
 # --- whole schedules against other simulations -----------------------------------------------------------------------
 
 
@@ -304,8 +358,8 @@ def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algor
     ]
     case = Case(
         transfers=found.transfers,
-        links=tuple(tuple(int(port) for port in own if port >= 0) for own in ports.ports_of(src, dst, np.array(path))),
-        capacities=tuple(rng.integers(1, 10, len(ports.ports)).tolist()),
+        links=tuple(tuple(int(port) for port in own if port >= 0) for own in ports.of(src, dst, np.array(path))),
+        capacities=tuple(rng.integers(1, 10, len(ports.all)).tolist()),
         delays=tuple(rng.choice([0.25, 0.5], len(found.flows)).tolist()),
     )
     leaves = np.array(lock_step_leaves(case), float)

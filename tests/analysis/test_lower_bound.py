@@ -53,7 +53,7 @@ def test_no_algorithm_in_no_mode_beats_it(
         )
         found_s = completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)
         # Flows that share a link get the whole of it each, and together more than there is.
-        if not shared_links(fabric, repeated, mode, detours=False):
+        if not shared_links(fabric, repeated, mode):
             assert (found_s >= bound * (1 - 1e-12)).all()
 
 

@@ -19,7 +19,6 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, Decisions, decide
 from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.spec.scenario import Scenario, described
-from topologies.conditions.sampler import delays_s
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""
@@ -59,9 +58,9 @@ def write_run(
     if "emulation" in engines:
         tables = []
         for place, setting in enumerate(chosen.settings()):
-            drawn = conditions_of(setting)
-            delays = delays_s(drawn.fabric, setting.conditions)
-            tables.append(schema.conditions_table(place, 0, drawn.rates_bps(0, emulated), delays))
+            conditions = conditions_of(setting)
+            rates = conditions.shared_bps(0, emulated)
+            tables.append(schema.conditions_table(place, 0, rates, conditions.shared_delays_s))
         write_table(directory / "conditions.parquet", schema.CONDITIONS, tables)
     with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
         for point, rows in points.items():
@@ -93,7 +92,7 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
     return decide(
         conditions.fabric,
         conditions,
-        delays_s=delays_s(conditions.fabric, setting.conditions),
+        delays_s=conditions.delays_s,
         mode=MODES[mode],
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
@@ -103,10 +102,10 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
 
 
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
-    plan, rates_bps = _plan(setting, mode, count), conditions_of(setting).rates_bps(0, count)
+    plan = _plan(setting, mode, count)
     return Rows(
         start=0,
-        completion_s=predicted(setting, mode, plan, rates_bps),
+        completion_s=predicted(setting, mode, plan, conditions_of(setting), start=0),
         ring=plan.placement.astype(np.int16),
         paths=plan.path.astype(np.int16),
         reembedded=plan.reembedded,
@@ -131,7 +130,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
     definition of a schedule has them, else as the model has them."""
     workload, plan, found = setting.workload, _plan(setting, mode, count), []
     shared = setting.shared_links(mode)
-    seen = predicted_times(setting, mode, plan, conditions_of(setting).rates_bps(0, count)) if shared else None
+    seen = predicted_times(setting, mode, plan, conditions_of(setting), start=0) if shared else None
     for k, placement in enumerate(plan.placement.tolist()):
         free: dict[int, float] = {}
         arrived: list[float] = []

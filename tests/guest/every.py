@@ -21,8 +21,8 @@ from scenarios.testbed.testbed import Testbed
 def measured(settings: dict[str, Scenario]) -> dict[str, Any]:
     """What the first collective of each of these settings was, one after the other on one testbed."""
     found = {}
-    links = {link for setting in settings.values() for link in setting.fair_links("base")}
-    with Testbed(next(iter(settings.values())), fair_links=sorted(links)) as testbed:
+    links = {link for setting in settings.values() for link in setting.fair_links("base") or ()}
+    with Testbed(next(iter(settings.values())), fair_links=sorted(links) or None) as testbed:
         for name, setting in settings.items():
             testbed.renew(setting.collective)
             record = testbed.collective(MODES["base"], 0)

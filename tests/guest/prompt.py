@@ -20,6 +20,7 @@ from scenarios.vm import openvswitch
 
 RUN = Path(__file__).parent.parent.parent / "scenarios" / "run.py"
 PROMPT = "mininet> "
+COLLECTIVES = {"allgather": "64 MB", "allreduce": "64 MB", "alltoall": "64 MB", "broadcast": "64 MB tree"}
 SYSCTLS = ("net/core/netdev_max_backlog", "net/ipv4/tcp_mem")
 
 
@@ -74,7 +75,7 @@ def main() -> None:
         seen["pingall"] = ask(child, "pingall")
         ask(child, "rate g0>g1 50 Gbit/s")
         seen["iperf"] = ask(child, "iperf g0 g1 3")
-        seen["allgather"] = ask(child, "allgather 64 MB")
+        seen["collectives"] = {verb: ask(child, f"{verb} {size}") for verb, size in COLLECTIVES.items()}
         ask(child, "rate g0>g1 1 Gbit/s")
         child.sendline("allgather 640 MB")
         time.sleep(3)

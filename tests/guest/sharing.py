@@ -27,7 +27,7 @@ from hosts.agent.transport import retransmitted_bytes, set_queued_bytes, windows
 from scenarios.vm import openvswitch
 from tests.guest.network import MSG_EOR, flows, inside, namespace, sh
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.ports import Ports
+from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, netlink_of
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
@@ -128,15 +128,14 @@ def transfers(fabric: Fabric, pids: tuple[int, ...], wanted: list[list[Any]]) ->
 
 def shaping_of(fabric: Fabric, case: Mapping[str, Any]) -> tuple[Shaping, Floats]:
     """A case's shaping and rates."""
-    index = {link.name: link.index for link in fabric.links}
-    if case.get("physical"):
-        index = {port.name: port.index for port in Ports(fabric).ports}
+    shaped = build_fabric(FabricSpec(grain="physical")) if case.get("physical") else fabric
+    index = {link.name: link.index for link in shared_by(shaped).all}
     rates = np.full(len(index), FAST_BPS)
     for name, rate_bps in case["rates"].items():
         rates[index[name]] = rate_bps
     inner_s, wan_s = case["delays"]
     delays = np.array([wan_s if link.kind == "wan" else inner_s for link in fabric.links])
-    return Shaping(fabric=fabric, delays_s=delays, fair=True, physical=bool(case.get("physical"))), rates
+    return Shaping(fabric=shaped, delays_s=delays, fair=True), rates
 
 
 def run(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> dict[str, Any]:

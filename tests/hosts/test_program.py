@@ -51,7 +51,12 @@ def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[
         left[rank][kept[rank][slot]] -= 1
         assert left[rank][kept[rank][slot]] >= 0
 
+    streams = [[list(tasks) for tasks in one.computations] for one in of_ranks]
     while any(due.values()):
+        for rank, of_rank in enumerate(streams):
+            for stream in of_rank:
+                while stream and done[rank].issuperset(stream[0].after):
+                    done[rank].add(stream.pop(0).task)
         sendable = [key for key, sends in out.items() if sends and done[key[0]].issuperset(sends[0].after)]
         key = rng.choice(sendable + [key for key, queue in flying.items() if queue])
         src, dst, _ = key
@@ -189,7 +194,7 @@ class Agents:
         for payload, one in zip(self.payloads, of_ranks, strict=True):
             if payload.sums is not None:
                 payload.sums.multiply(one.multiplier)
-        self.buffers = [Buffers(found.slot_bytes, scratch_bytes=one.part_bytes) for one in self.payloads]
+        self.buffers = [Buffers(found.largest_slot_bytes, scratch_bytes=one.part_bytes) for one in self.payloads]
         self.collective = 0
 
     def run(self, flip: Sequence[int] = ()) -> tuple[list[Any], list[tuple[int, int, str]]]:
@@ -206,7 +211,7 @@ class Agents:
                 incoming=[incoming[src, rank, channel] for src, channel, _ in one.receives],
                 payload=self.payloads[rank],
                 buffers=self.buffers[rank],
-                slot_bytes=self.found.slot_bytes,
+                slot_bytes=self.found.largest_slot_bytes,
                 deadline_s=20,
                 flip=flip,
             ).run(now_ns())

@@ -7,6 +7,7 @@ import pytest
 from scenarios import bench, soak, vm
 from scenarios.engines import emulation
 from scenarios.engines.base import Failed
+from scenarios.grains import PIECES
 
 
 def test_a_sweep_the_models_rate_and_its_memory_are_measured() -> None:
@@ -16,6 +17,8 @@ def test_a_sweep_the_models_rate_and_its_memory_are_measured() -> None:
     assert 1e3 < rate < 1e9 and 2**24 < peak < 2**34
     transfers, rate = bench.evaluated("allreduce", "ring", 1, 4)
     assert transfers == 2 * 3 * 4 and 1e3 < rate < 1e9
+    transfers, *seconds = bench.scheduled("broadcast", "chain", 4)
+    assert transfers == 3 * PIECES and all(0 <= took < 60 for took in seconds)
 
 
 @pytest.mark.parametrize("arguments", [["--jobs", "2"], []])

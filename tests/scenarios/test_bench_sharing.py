@@ -3,8 +3,16 @@
 import pytest
 
 from scenarios import bench_sharing
+from topologies.fabric.fabric import GRAINS
 
 
-@pytest.mark.parametrize("grain", bench_sharing.GRAINS)
+@pytest.mark.parametrize("grain", GRAINS)
 def test_collectives_are_counted(grain: str) -> None:
     assert 10 < bench_sharing.collectives_per_second(8, "alltoall", "direct", grain, batch=20) < 1e9
+
+
+def test_only_sizes_that_two_sites_divide_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    for sizes in ("7", "8,many", "258"):
+        with pytest.raises(SystemExit, match="2"):
+            bench_sharing.main(["--gpus", sizes])
+        assert f"{sizes}: allowed are even numbers from 4 to 256" in capsys.readouterr().err

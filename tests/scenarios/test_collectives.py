@@ -83,6 +83,22 @@ def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: 
     assert word in capsys.readouterr().err
 
 
+def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGHAUL_KERNEL", "/nonexistent")
+    asked = ["--algorithms", "ring", "--from", "8 MB", "--to", "8 MB", "--collectives", "2", "--modes", "base"]
+    predicted = lines(capsys, *asked)
+    assert main([*asked, "--engine", "both", "--json"]) == 3
+    said = capsys.readouterr()
+    assert json.loads(said.out) == predicted and predicted[0]["measured_s"] is None
+    last = said.err.splitlines()[-1]
+    assert last.startswith("collectives.py: nothing was measured: ") and "/nonexistent" in last
+    assert main([*asked, "--engine", "emulation"]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and "/nonexistent" in said.err
+
+
 def test_what_was_found_is_printed_where_another_point_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

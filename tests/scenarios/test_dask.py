@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from analysis.results.reader import open_run
+from scenarios.engines.dask import Cluster
 from tests.conftest import PROJECT
 from tests.fakes.commands import run
 from tests.fakes.processes import descendants
@@ -21,6 +24,7 @@ from tests.fakes.runs import rows, started
 RECORDED = Path(__file__).with_name("nanoseconds.json")
 WORKERS = 2
 MODEL = ["fig4b", "--engine", "model", "--collectives", "40000", "--modes", "base,joint", "--chunk", "8 MB"]
+MODEL += ["--set", "collective.kind=allreduce"]
 
 
 def free_port():
@@ -126,6 +130,20 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
     assert found == {key: ns for key, ns in recorded.items() if key[0] in ("base", "joint")}
     assert len(open_run("there").transfers) == 6 * 7 * 8
     assert open_run("there").provenance["vm"]["after"] is not None
+
+
+def test_a_result_that_is_being_fetched_when_the_scheduler_dies_is_not_waited_for(tmp_path):
+    with cluster(tmp_path / "dask") as (address, _, scheduler):
+        there = Cluster(address)
+        try:
+            future = there.submit(bytes, 400_000_000)  # a second on the way
+            time.sleep(0.15)
+            scheduler.kill()
+            with pytest.raises((OSError, CancelledError)) as ended:
+                future.result(timeout=60)
+            assert not isinstance(ended.value, TimeoutError)
+        finally:
+            there.shutdown()
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys):

@@ -15,10 +15,11 @@ from controller.forwarding.state import choose
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from scenarios.engines.prediction import links_by_flow
+from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import MODES, Decisions, decide, most_shared, shared_links
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE
+from topologies.fabric.failures import NONE, cable
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -145,7 +146,10 @@ def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
 
 
 def shared(name: str, mode: str, *, detours: bool) -> set[str]:
-    return set(shared_links(FABRICS[name], ring_allgather(FABRICS[name]), MODES[mode], detours=detours))
+    fabric = FABRICS[name]
+    broken = next(link for link in fabric.links if link.kind == "wan")
+    dead = [frozenset({cable(broken.src, broken.dst)})] if detours else []
+    return set(shared_links(fabric, ring_allgather(fabric), MODES[mode], detours=tuple(dead)))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -238,10 +242,12 @@ def test_paths_that_are_chosen_together_make_collectives_no_slower(
     together = routed(fabric, load, 60)
     monkeypatch.setattr(Router, "together", Router.best)
     alone = routed(fabric, load, 60)
-    rates = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 60)
+    drawn = sampler(fabric, ConditionsSpec(), seed=1)
+    rates = drawn.rates_bps(0, 60)
+    conditions = Conditions(fabric, delays_s(fabric, ConditionsSpec()), drawn, None)
 
     def mean_s(decisions: Decisions) -> float:
-        links = links_by_flow(load, fabric, decisions.placement, decisions.path)
+        links = links_by_flow(load, decisions, conditions, start=0)
         found = fluid.completion_s(load.schedule.transfers, links, rates, decisions.alpha_s, slot_bytes=load.slot_bytes)
         return float(found.mean())
 

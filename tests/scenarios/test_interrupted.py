@@ -124,6 +124,12 @@ def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
     assert ended("os.kill(os.getpid(), signal.SIGKILL)") == (137, "", "-c: killed by signal 9\n")
 
 
+def test_a_command_of_a_caller_that_ignores_the_end_of_its_children_ends() -> None:
+    ignoring = ["env", "--ignore-signal=CHLD", *runs.RUN, "--dry-run"]
+    found = subprocess.run(ignoring, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 0 and "nothing was run" in found.stdout
+
+
 FAMILY = """
 subprocess.Popen(["sleep", "60"])
 heir = "trap 'sleep 0.7; exit' TERM; while :; do sleep 0.1; done"

@@ -4,7 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +124,41 @@ def test_a_worker_killed_between_two_tasks_is_replaced():
         pid = executors[0].submit(os.getpid).result()
         os.kill(pid, signal.SIGKILL)
         assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}
+
+
+def killed_while_its_result_is_sent(_):
+    def send_half(self, data, write=os.write):
+        write(self.fileno(), bytes(data)[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection._send = send_half
+    return bytes(10**5)
+
+
+@pytest.mark.timeout(120)
+def test_half_a_result_of_a_worker_that_is_killed_is_not_waited_for():
+    with processes(2) as executors:
+        assert [one.submit(doubled, 2).result() for one in executors] == [4, 4]  # the second has what is open here
+        ((_, lost),) = results(killed_while_its_result_is_sent, [1], executors[:1])
+        assert "ended before its task was done" in lost.why
+        assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}
+
+
+def unpicklable(task):
+    return lambda: task
+
+
+def test_a_result_that_cannot_be_sent_is_lost():
+    ((_, lost),) = over(unpicklable, [1], 2).items()
+    assert "pickle" in lost.why
+
+
+def test_an_executor_that_is_there_several_times_has_as_many_tasks_at_a_time():
+    """As the workers of a Dask cluster are one executor."""
+    together = threading.Barrier(3)
+    with ThreadPoolExecutor(3) as threads:
+        found = dict(results(lambda task: (together.wait(timeout=60), task)[1], range(3), [threads] * 3))
+    assert found == {0: 0, 1: 1, 2: 2}
 
 
 def test_workers_go_on_while_their_results_are_being_taken(tmp_path):

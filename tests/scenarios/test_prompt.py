@@ -296,7 +296,10 @@ def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothin
     seen = json.loads(ended.stdout.splitlines()[-1])
     assert "on this machine's own kernel" in seen["banner"] and seen["bridges"] == 12
     assert "(12/12 received)" in seen["pingall"] and carried_bps(seen["iperf"]) > 40e6
-    assert "ratio" in seen["allgather"] and "aborted" in seen["aborted"]
+    assert seen["collectives"].keys() == {"allgather", "allreduce", "alltoall", "broadcast"}
+    for verb, output in seen["collectives"].items():
+        assert re.search(rf"^{verb} .*ratio [0-9.]+", output, re.MULTILINE), output
+    assert "aborted" in seen["aborted"]
     assert seen["status"] == {"exit": 0, "a signal": 143, "Ctrl-C while it comes up": 130}
     for end, after in seen["after"].items():
         assert after == seen["before"], end

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.path_choice import Router
-from scenarios.engines.prediction import predicted
-from scenarios.policies.decide import MODES, decide
+from scenarios.engines.prediction import decided, predicted
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decide import MODES
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
 from scenarios.prompt.state import State, edges, pairs
-from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.load import assignment, load_scenario
-from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
 from topologies.fabric.wan import WanSpec
 from topologies.shaping.rate_scale import RateScale
@@ -125,28 +124,30 @@ def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall", "broadcast"])
 @pytest.mark.parametrize("mode", sorted(MODES))
-def test_the_prediction_is_the_engines(mode: str, kind: str) -> None:
-    conditions, repeated = ConditionsSpec(wan_delay_s=1e-3), workload_of(CollectiveSpec(kind=kind), (4, 4))
-    drawn, delays = sampler(FABRIC, conditions, seed=3), delays_s(FABRIC, conditions)
-    plan = decide(
-        FABRIC, drawn, delays_s=delays, mode=MODES[mode], workload=repeated, reembed_every=10, start=0, count=1
-    )
-    rates_bps, placement, used = drawn.rates_bps(0, 1)[0], plan.placement[0].tolist(), plan.path[0].tolist()
-    flows = pairs(repeated.schedule, placement)
+@pytest.mark.parametrize("grain", GRAINS)
+def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None:
+    wanted = f"collective.kind={kind}", f"fabric.grain={grain}", "conditions.wan_delay=1 ms", "run.seed=3"
+    setting = load_scenario("paper", [*map(assignment, wanted), assignment("collective.count=1")])
+    conditions, repeated = conditions_of(setting), setting.workload
+    plan = decided(setting, mode, conditions, start=0, count=1)
+    placement, used = plan.placement[0].tolist(), plan.path[0].tolist()
+    flows, fabric = pairs(repeated.schedule, placement), conditions.fabric
     routes = [[*ends, path, 1] for ends, path in zip(flows, used, strict=True) if path >= 0]
-    now = State(fabric=FABRIC, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
+    (rates_bps,), delays = conditions.shared_bps(0, 1), conditions.shared_delays_s
+    now = State(fabric=fabric, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
     ways = [now.way(src, dst) for src, dst in flows]
     assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
     assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
     predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)
-    setting = load_scenario("paper", [assignment(f"collective.kind={kind}"), assignment("collective.count=1")])
-    (engines_s,) = predicted(setting, mode, plan, rates_bps[None])
+    (engines_s,) = predicted(setting, mode, plan, conditions, start=0)
     assert predicted_s == pytest.approx(engines_s)
     src, dst = next(ends for ends, path in zip(flows, used, strict=True) if path >= 0)
     size = repeated.largest_message_bytes
-    chosen = Router(FABRIC, delays).best(rates_bps[None], np.array([src]), np.array([dst]), chunk_bytes=size)
+    chosen = Router(fabric, conditions.delays_s).best(
+        now.logical_bps[None], np.array([src]), np.array([dst]), chunk_bytes=size
+    )
     cheapest = text.paths(now, flows, message_bytes=size, scale=RateScale()).splitlines()[1]
-    assert cheapest.startswith(FABRIC.paths[chosen.path[0]].name)
+    assert cheapest.startswith(fabric.paths[chosen.path[0]].name)
     assert ("in use" in cheapest) == (chosen.path[0] == now.path(src, dst))
 
 

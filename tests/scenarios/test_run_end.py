@@ -2,13 +2,14 @@
 
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
 import time
 
 from analysis.results.reader import load
-from tests.fakes.processes import descendants, living
+from tests.fakes.processes import Process, descendants, living
 from tests.fakes.runs import RUN, ended, started
 
 
@@ -36,20 +37,27 @@ def watched(*arguments, cwd, then):
     """Run at a terminal; returns the exit status and what was shown. Once there is a table, `then` has the process."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen([*RUN, *arguments], cwd=cwd, stderr=theirs, stdout=subprocess.PIPE, env=environment)
+    process = Process([*RUN, *arguments], cwd=cwd, stderr=theirs, stdout=subprocess.PIPE, env=environment)
     os.close(theirs)
+    with process:
+        shown = until_closed(ours, lambda: then(process))
+        process.communicate(timeout=60)
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+def until_closed(ours, then):
+    """All that is written to a terminal; once there is a table, `then` is called."""
     shown, has_table = b"", False
     while True:
+        assert select.select([ours], [], [], 60)[0], shown
         try:
             shown += os.read(ours, 4096)
         except OSError:
-            break
+            return shown
         if not has_table and b"\x1b[?25l" in shown:
             has_table = True
-            then(process)
-    process.communicate()
-    os.close(ours)
-    return process.returncode, shown.decode()
+            then()
 
 
 def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path):

@@ -87,6 +87,8 @@ TEXTS = [
     '[run]\nclock = "wall"\nrate_scale = "1/1000"\n[transport]\nline_rate = false',
     '[[fault]]\nat = "40 ms into collective 12"\nwhat = "agent 3 killed"\n'
     '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"',
+    '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
+    '[transport]\nqueue = "fifo"\n[sweep]\n"fabric.buffer" = ["9014 B", "64 KiB", "2 GB"]',
     'name = "a-b_c.d"\n[run]\nmodes = ["joint"]\nseed = 9223372036854775807',
 ]
 
@@ -201,6 +203,32 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[run]\nmodes = ["base", 3]', "run.modes", "3 is an integer"),
         ('[run]\nrate_scale = "1/10"', "run.rate_scale", "1/10 is for the wall clock"),
         ('[run]\nclock = "wall"\nrate_scale = "2"', "run.rate_scale", '"2"'),
+        ('[fabric]\nbuffer = "1 MB"', "fabric.buffer", 'transport.queue "fair": allowed is "fifo"'),
+        (
+            '[fabric]\nbuffer = "9013 B"',
+            "fabric.buffer",
+            "too small: allowed is text with a unit, 9.014 kB (one frame)",
+        ),
+        ('[fabric]\nbuffer = "2001 MB"', "fabric.buffer", '"2001 MB" is too large'),
+        (
+            '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[run]\nclock = "wall"',
+            "fabric.buffer",
+            "1 MB is beside the wall clock",
+        ),
+        (
+            '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[[fault]]\nat = "collective 1"\n'
+            'what = "link s0b0-s1b0 loss 1 %"',
+            "fabric.buffer",
+            "1 MB is beside a link loss",
+        ),
+        ('[transport]\necn_threshold = "65 kB"', "transport.ecn_threshold", 'control cubic: allowed is "dctcp"'),
+        ('[transport]\necn_threshold = "65 kB"', "transport.ecn_threshold", "65 kB is beside no fabric.buffer"),
+        (
+            '[fabric]\nbuffer = "65 kB"\n'
+            '[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
+            "transport.ecn_threshold",
+            "beside a fabric.buffer of 65 kB: allowed is a threshold below",
+        ),
         ('name = "../etc"', "name", '"../etc"'),
         ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes", "cannot be swept"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "sweep.collective.chunk", "twice"),

@@ -1,5 +1,6 @@
 """A collective of a testbed with scripted parts: what of it reaches the record and its JSON."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +50,27 @@ def test_what_reconfiguring_costs_is_recorded_where_something_was(
     assert [one.get("reconfigure_s") for one in found] == [None if count is None else 250e-9 for count in messages]
 
 
+@pytest.mark.parametrize(("size", "connected", "totals"), [(None, 1, [700, 700, 950]), (10**6, 3, [700, 0, 250])])
+def test_in_fifo_queues_what_tcp_sends_again_is_counted_for_each_collective(
+    size: int | None, connected: int, totals: list[int]
+) -> None:
+    """With finite buffers every collective has connections of its own, whose counts begin at 0."""
+    up: Any = bed()
+    assert up.collective(MODES["base"], 0).retransmitted_bytes is None
+    up = bed()
+    up.setting = up.setting.with_values({"transport.queue": "fifo", "fabric.buffer": size})
+    found, joined = iter(totals), []
+    up._communicator.retransmitted_bytes = lambda: next(found)
+    up._communicator.connect = joined.append
+    records = [up.collective(MODES["base"], number) for number in range(3)]
+    assert [record.retransmitted_bytes for record in records] == [700, 0, 250]
+    assert records[2].as_json()["retransmitted_bytes"] == 250
+    assert len(joined) == connected
+
+
 def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
     up: Any = bed()
-    up.setting = SimpleNamespace(faults=(SLOW,) * 3, collective=up.setting.collective, workload=up.setting.workload)
+    up.setting = replace(up.setting, faults=(SLOW,) * 3)
     up.controller = SimpleNamespace(alive=lambda: False)
     record = up.collective(MODES["joint"], 0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)

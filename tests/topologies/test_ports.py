@@ -46,12 +46,12 @@ def test_flows_pass_the_ports_that_packets_pass_by_the_flow_rules(data: st.DataO
         change = rules.change(ways, routes, wanted, generation=generation, tunnels=tunnels)
         network.apply(*(message for stage in change.stages for message in stage))
         routes, tunnels = change.routes, change.tunnels
-        names = [ports.ports[port].name for port in ports.edge_ports(src, dst, path)]
+        names = [ports.all[port].name for port in ports.edge(src, dst, path)]
         assert names == walked(network, src, dst)
     src, dst, path = (np.array(column) for column in zip(*found, strict=True))
-    together = ports.ports_of(src, dst, path)
+    together = ports.of(src, dst, path)
     for row, edge in zip(together, found, strict=True):
-        assert tuple(port for port in row if port >= 0) == ports.edge_ports(*edge)
+        assert tuple(port for port in row if port >= 0) == ports.edge(*edge)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -66,7 +66,7 @@ def test_logical_links_and_delays_are_those_of_the_fabric(fabric: Fabric) -> Non
 
 
 def test_every_cable_has_a_port_in_each_direction() -> None:
-    ports = Ports(FABRIC).ports
+    ports = Ports(FABRIC).all
     assert [port.index for port in ports] == list(range(2 * len(FABRIC.cables)))
     assert {frozenset((port.src, port.dst)) for port in ports} == {frozenset((c.a, c.b)) for c in FABRIC.cables}
     count = {kind: sum(port.kind == kind for port in ports) for kind in PORT_KINDS}
@@ -78,7 +78,7 @@ def test_every_cable_has_a_port_in_each_direction() -> None:
 def test_transit_routers_are_joined_by_wan_ports() -> None:
     fabric = build_fabric(FabricSpec.parse(gpus=8, wan="five-router"))
     ports = Ports(fabric)
-    wan = {port.name for port in ports.ports if port.kind == "wan"}
+    wan = {port.name for port in ports.all if port.kind == "wan"}
     assert wan == {link.name for link in fabric.links if link.kind == "wan"}
 
 
@@ -86,7 +86,7 @@ def test_other_spines_can_be_chosen() -> None:
     ports = Ports(FABRIC)
 
     def names(*given: object) -> list[str]:
-        return [ports.ports[port].name for port in ports.edge_ports(*given)]  # type: ignore[arg-type]
+        return [ports.all[port].name for port in ports.edge(*given)]  # type: ignore[arg-type]
 
     assert names(0, 3) == ["g0>s0l0", "s0l0>s0p1", "s0p1>s0l1", "s0l1>g3"]
     assert names(0, 3, -1, (0, 0)) == ["g0>s0l0", "s0l0>s0p0", "s0p0>s0l1", "s0l1>g3"]
@@ -109,7 +109,7 @@ def test_other_spines_can_be_chosen() -> None:
 )
 def test_what_does_not_exist_is_refused(edge: tuple[int, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Ports(FABRIC).edge_ports(*edge)
+        Ports(FABRIC).edge(*edge)
     if len(edge) == 3:
         with pytest.raises(ValueError, match=says):
             links_of(FABRIC, *(np.array([part]) for part in edge))

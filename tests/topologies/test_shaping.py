@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import VIRTUAL_LATE_S, Shaping, htb_classes, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import VIRTUAL_LATE_S, Service, Shaping, classes_of, mismatch, wire_bytes_per_s
+from topologies.shaping.netlink import Inner
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
 counts = st.integers(1, 3)
@@ -159,8 +161,8 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
 @settings(deadline=None, max_examples=40)
 @given(specs)
 def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec: FabricSpec) -> None:
-    fabric = build_fabric(spec)
-    shaping = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), physical=True)
+    fabric = build_fabric(replace(spec, grain="physical"))
+    shaping = Shaping(fabric=fabric, delays_s=delays_s(build_fabric(spec), ConditionsSpec()))
     rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
     index = {f"{a}>{b}": 2 * n + turned for n, c in enumerate(fabric.cables) for turned, (a, b) in _both(c.a, c.b)}
     read = Read(shaping.structure(rates))
@@ -172,7 +174,7 @@ def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec
         names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
         assert found == [8 * wire_bytes_per_s(int(rates[index[name]])) for name in names], (src, dst, switches)
     assert len(shaping.classes) == len(rates) and not any(read.filters.values())
-    with pytest.raises(ValueError, match=f"the fabric has {len(rates)} ports, one rate each"):
+    with pytest.raises(ValueError, match=f"the fabric has {len(rates)} links or ports, one rate each"):
         shaping.wanted(rates[1:])
 
 
@@ -231,7 +233,7 @@ def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late(
     delays = np.array([given[link.kind] for link in fabric.links])
     wanted_ns = {"wan": 12_345_679, "intra": 700, "to_br": 1}
     found = Shaping(fabric=fabric, delays_s=delays).delays_ns
-    for one in htb_classes(fabric):
+    for one in classes_of(fabric):
         assert found.get(one.key) == wanted_ns.get(fabric.links[one.link].kind)
     late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # less than 10 us says nothing there
     assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
@@ -247,10 +249,53 @@ def test_a_mismatch_tells_port_wanted_and_found() -> None:
     assert "should not be there" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
 
 
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_services_are_below_the_wan_alone_and_have_their_parts_of_its_rates(grain: str) -> None:
+    fabric = build_fabric(FabricSpec(grain=grain))
+    served = [Service(dscp=8, assured=0.25), Service(dscp=16, ceiling=0.5), Service(dscp=0)]
+    plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
+    shaping = replace(plain, services=tuple(served))
+    rates = rates_of(fabric)
+    lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
+    near = {one.name for one in (*_inside(fabric), *fabric.gpus)}
+    wan = {port.interface for one in fabric.switches for port in one.ports if {one.name, port.peer}.isdisjoint(near)}
+    assert len(wan) == 8
+    assert [line for line in lines if _port(line) not in wan] == [line for line in without if _port(line) not in wan]
+    for port in wan:
+        here = "\n".join(line for line in lines if _port(line) == port)
+        (rate,) = re.findall(r"parent 1: classid 1:1 htb rate (\d+)bit ceil \1bit", here)
+        below = re.findall(r"parent 1:1 classid 1:(\w+) htb rate (\d+)bit ceil (\d+)bit .* prio (\d+)", here)
+        whole = int(rate) // 8
+        parts = [(whole * 0.25, whole), (0, whole * 0.5), (0, whole)]
+        for (minor, own, most, priority), (assured, ceiling), number in zip(below, parts, range(3), strict=True):
+            assert (int(minor, 16), int(priority)) == (2 + number, number)
+            assert abs(int(own) / 8 - max(1, assured)) <= 0.5 and abs(int(most) / 8 - ceiling) <= 0.5
+        tos = re.findall(r"match ip tos (0x\w+) 0xfc flowid 1:(\w+)", here)
+        assert [(int(value, 16) >> 2, int(minor, 16)) for value, minor in tos] == [(8, 2), (16, 3), (0, 4)]
+        assert "htb default 4 " in here and "parent 1:1 fq" not in here  # what is above others has no queue
+
+
+def _port(line: str) -> str:
+    words = line.split()
+    return words[words.index("dev") + 1]
+
+
+def _inside(fabric: Fabric) -> list[Switch]:
+    return [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
+
+
+def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -> None:
+    wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): Inner(rate=250, parent=1, priority=0)}
+    right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
+    assert mismatch(wanted, right, inner) is None
+    found = mismatch(wanted, right | {("p", 2): (500, 500)}, inner)
+    assert found == "class 1:2 of port p should have 2000 bit/s and has 4000 bit/s"
+
+
 @pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])
 def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: int) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
-    bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(htb_classes(fabric))]
+    bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(classes_of(fabric))]
     parts = list(netlink.portions(bodies))
     assert [body for part in parts for body in part] == bodies
     assert 1 <= len(parts) <= most

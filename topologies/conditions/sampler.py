@@ -1,7 +1,8 @@
-"""Conditions: the available bandwidth of every logical link for every collective, from a seed.
+"""Conditions: the available bandwidth of every link for every collective, from a seed.
 
-The rate of link l in collective k is a function of (seed, k, l) alone, so every mode, engine, batch and worker sees the
-same network. Rates are whole bit/s: the shaping sets exactly those that the model predicts with.
+Links are logical ones, or in the fabric's physical grain directed ports. The rate of link l in collective k is a
+function of (seed, k, l) alone, so every mode, engine, batch and worker sees the same network. Rates are whole bit/s:
+the shaping sets exactly those that the model predicts with.
 """
 
 import math
@@ -17,6 +18,7 @@ from topologies.conditions.synthetic import Gaussian, Markov, Uniform
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 SAMPLERS = ("uniform", "gaussian", "markov", "trace")
 
@@ -54,12 +56,13 @@ class Sampler(Protocol):
 
 
 def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
-    """The sampler `spec` declares over the fabric's links.
+    """The sampler `spec` declares over what has a rate in the fabric's grain, logical links or ports.
 
     Raises ConditionsError for what `check` refuses and for a trace that cannot be read or has holes.
     """
     check(spec)
-    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in fabric.links]
+    links = shared_by(fabric).all
+    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in links]
     low, high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)  # [links] bit/s each
     if spec.sampler == "gaussian":
         return Gaussian(low, high, mean=spec.mean, deviation=spec.deviation, seed=seed)
@@ -68,14 +71,20 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     uniform = Uniform(low, high, seed=seed)
     if spec.trace is None:
         return uniform
-    names = [link.name for link in fabric.links]
-    within_sites = {link.name for link in fabric.links if link.kind != "wan"}
+    names = [link.name for link in links]
+    within_sites = {link.name for link in links if link.kind != "wan"}
     return read_trace(spec.trace, names, within_sites=within_sites, step_s=spec.trace_step_s, unlisted=uniform)
 
 
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
-    """Every logical link's propagation delay, [links], seconds: the WAN's on WAN links, the sites' on all others."""
-    return np.array([spec.wan_delay_s if link.kind == "wan" else spec.intra_delay_s for link in fabric.links])
+    """The propagation delay of whatever has a rate, [links], seconds: the WAN's on WAN links.
+
+    Logical links within sites all have the sites' delay. So that a way has the same in both grains, of the ports those
+    from GPUs to leaves and from border routers to spines have it, and the others have none.
+    """
+    by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
+    by_kind["wan"] = spec.wan_delay_s
+    return np.array([by_kind.get(link.kind, 0.0) for link in shared_by(fabric).all])
 
 
 def check(spec: ConditionsSpec) -> None:

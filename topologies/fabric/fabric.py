@@ -23,18 +23,25 @@ MAX_SWITCHES_PER_TIER = 32
 
 _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
 
+GRAINS = ("logical", "physical")
+"""What conditions are of: logical links, of which every two GPUs of a site have their own, or ports of cables."""
+
 IndexTable = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FabricSpec:
-    """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site."""
+    """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
+
+    `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`).
+    """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
     leaves: int | tuple[int, ...] = 2
     spines: int | tuple[int, ...] = 2
     border_routers: int | tuple[int, ...] = 2
     wan: WanSpec = field(default_factory=WanSpec)
+    grain: str = "logical"
 
     @classmethod
     def parse(

@@ -1,4 +1,4 @@
-"""What flows from rank to rank pass, in two grains: logical links, or the directed ports of cables. Pure.
+"""What flows from rank to rank pass and share, in two grains: logical links, or the directed ports of cables. Pure.
 
 Which spines a flow passes is as the controller's forwarding rules have it (`controller.routing.paths`), which know
 addresses alone:
@@ -13,16 +13,17 @@ all flows of a GPU to border routers share one spine, and so do all channels bet
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, cable, spines
+from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
 
 Floats = npt.NDArray[np.float64]
-Links = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int32]
 Integers = npt.NDArray[np.integer[Any]]
 
 PORT_KINDS = ("gpu_leaf", "leaf_gpu", "leaf_spine", "spine_leaf", "spine_br", "br_spine", "wan")
@@ -56,6 +57,34 @@ def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: C
     return next(whole, first)
 
 
+class Links:
+    """The logical links of a fabric, and which of them flows pass; the logical counterpart of `Ports`."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.all: tuple[LogicalLink, ...] = fabric.links
+
+    def of(self, src: Integers, dst: Integers, path: Integers) -> Indices:
+        """The links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.of`."""
+        return links_of(self.fabric, src, dst, path)
+
+    def edge(self, src: int, dst: int, path: int = -1) -> tuple[int, ...]:
+        """The links from one rank to another, in order; raises as `Fabric.edge_links`."""
+        return self.fabric.edge_links(src, dst, path)
+
+    def failed(self, dead: Cables) -> tuple[int, ...]:
+        """The links, by index, that have no way left without these cables."""
+        return failed_links(self.fabric, dead)
+
+    def slowest_bps(self, rates_bps: Floats) -> Floats:
+        """The rates of logical links [..., links] under these rates, which they are."""
+        return rates_bps
+
+    def delays_s(self, delays_s: Floats) -> Floats:
+        """The delays of logical links [links] under these delays, which they are."""
+        return delays_s
+
+
 class Ports:
     """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and which of them flows pass.
 
@@ -68,7 +97,7 @@ class Ports:
         ends = [pair for c in fabric.cables for pair in ((c.a, c.b), (c.b, c.a))]
         kinds = [f"{tier[a]}_{tier[b]}" for a, b in ends]
         self.fabric = fabric
-        self.ports = tuple(
+        self.all = tuple(
             DirectedPort(index=index, kind=kind if kind in PORT_KINDS else "wan", src=src, dst=dst)
             for index, (kind, (src, dst)) in enumerate(zip(kinds, ends, strict=True))
         )
@@ -99,14 +128,15 @@ class Ports:
             local = [gpu for gpu in gpus if gpu.site == site]
             for index, gpu in enumerate(local):
                 self._spine[gpu.rank, row[name]] = select_spine(self._tiers[site], index, (gpu.leaf, name), dead)
-        links, longest = self.fabric.links, max(len(path.links) for path in self.fabric.paths)
-        self._wan = np.full((len(self.fabric.paths), longest), -1, np.int32)
+        links, longest = self.fabric.links, max((len(path.links) for path in self.fabric.paths), default=0)
+        # One row more, which path -1 selects: a fabric of one site has no paths at all.
+        self._wan = np.full((len(self.fabric.paths) + 1, longest), -1, np.int32)
         for path in self.fabric.paths:
             hops = [links[link] for link in path.links]
             self._wan[path.index, : len(hops)] = [self._port[link.src, link.dst] for link in hops]
-        self._path_ends = np.array([(path.src_br, path.dst_br) for path in self.fabric.paths], np.int32)
+        self._path_ends = np.array([*((path.src_br, path.dst_br) for path in self.fabric.paths), (-1, -1)], np.int32)
 
-    def ports_of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Links:
+    def of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Indices:
         """The ports from rank to rank over a WAN path, -1 within a site: [..., H], in order, with -1 between them.
 
         `src`, `dst` and `path` are of one shape. `spine` [..., 2] chooses other spines, by index in their sites: that
@@ -115,7 +145,7 @@ class Ports:
         not exist.
         """
         _check_paths(self.fabric, src, dst, path)
-        crosses, over = path >= 0, np.maximum(path, 0)
+        crosses, over = path >= 0, np.maximum(path, -1)
         up_end = np.where(crosses, self._first_router + self._path_ends[over, 0], self._leaf[dst])
         down_end = np.where(crosses, self._first_router + self._path_ends[over, 1], self._leaf[src])
         down = self._spine[dst, down_end]
@@ -131,15 +161,47 @@ class Ports:
         found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
         found[..., 1] = np.where(climbs, self._to_spine[self._leaf[src], up], -1)
         found[..., 2] = np.where(crosses, self._from_spine[up_end, up], -1)
-        found[..., 3:-3] = np.where(crosses[..., None], self._wan[over], -1)
+        found[..., 3:-3] = self._wan[over]
         found[..., -3] = np.where(crosses, self._to_spine[down_end, down], -1)
         found[..., -2] = np.where(climbs, self._from_spine[self._leaf[dst], down], -1)
         return found
 
-    def edge_ports(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
-        """The ports from one rank to another, in order; arguments and errors as for `ports_of`."""
-        found = self.ports_of(np.array(src), np.array(dst), np.array(path), np.array(spine))
+    def edge(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
+        """The ports from one rank to another, in order; arguments and errors as for `of`."""
+        found = self.of(np.array(src), np.array(dst), np.array(path), np.array(spine))
         return tuple(int(port) for port in found if port >= 0)
+
+    def failed(self, dead: Cables) -> tuple[int, ...]:
+        """The ports, by index, of these cables."""
+        return tuple(port.index for port in self.all if cable(port.src, port.dst) in dead)
+
+    def slowest_bps(self, rates_bps: Floats) -> Floats:
+        """The rates of logical links [..., links] under these of ports: that of the slowest port on a link's way."""
+        return np.where(self._ways >= 0, rates_bps[..., self._ways], np.inf).min(axis=-1)  # type: ignore[no-any-return]
+
+    def delays_s(self, delays_s: Floats) -> Floats:
+        """The delays of logical links [links] under these of ports: the sum over a link's way."""
+        return delays_of(self._ways, delays_s)
+
+    @cached_property
+    def _ways(self) -> Indices:
+        """The ports on the way of each logical link, [links, H], -1 where there are fewer."""
+        rank = {gpu.name: gpu.rank for gpu in self.fabric.gpus}
+        router = {name: self._first_router + index for index, name in enumerate(self.fabric.border_routers)}
+        found = np.full((len(self.fabric.links), 6 + self._wan.shape[1]), -1, np.int32)
+        src, dst = np.nonzero(self.fabric.intra_index >= 0)
+        found[self.fabric.intra_index[src, dst]] = self.of(src, dst, np.full(src.shape, -1))
+        for link in self.fabric.links:
+            if link.kind == "wan":
+                found[link.index, 0] = self._port[link.src, link.dst]
+            elif link.kind != "intra":
+                is_up = link.kind == "to_br"
+                gpu, end = (rank[link.src], router[link.dst]) if is_up else (rank[link.dst], router[link.src])
+                leaf, spine = self._leaf[gpu], self._spine[gpu, end]
+                up = self._nic[gpu, 0], self._to_spine[leaf, spine], self._from_spine[end, spine]
+                down = self._to_spine[end, spine], self._from_spine[leaf, spine], self._nic[gpu, 1]
+                found[link.index, :3] = up if is_up else down
+        return found
 
     def _check_spines(self, ranks: Integers, chosen: Integers) -> None:
         allowed = np.array([len(tier) for tier in self._tiers])[self.fabric.gpu_sites[ranks]]
@@ -147,8 +209,8 @@ class Ports:
             raise ValueError(f"spine {chosen[lost][0]}: allowed is 0 to {allowed[lost][0] - 1} in that site")
 
 
-def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Links:
-    """The logical links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.ports_of`."""
+def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Indices:
+    """The logical links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.of`."""
     _check_paths(fabric, src, dst, path)
     crosses, over = path >= 0, np.maximum(path, 0)
     longest = max(len(one.links) for one in fabric.paths)
@@ -161,13 +223,23 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Li
     return found
 
 
-def delays_of(links: Links, delays_s: Floats) -> Floats:
-    """The delay of flows over these logical links, [...] s, in both grains; `delays_s` [links] are the links'."""
+Shared = Links | Ports
+"""What flows share: whatever conditions are of."""
+
+
+@lru_cache(maxsize=64)
+def shared_by(fabric: Fabric, dead: Cables = NONE) -> Shared:
+    """What flows share in the fabric's grain while these cables, which the forwarding rules avoid, are dead."""
+    return Ports(fabric, dead) if fabric.spec.grain == "physical" else Links(fabric)
+
+
+def delays_of(links: Indices, delays_s: Floats) -> Floats:
+    """The delay of flows over these links or ports, [...] s; `delays_s` are those of links or ports, [links]."""
     return np.where(links >= 0, delays_s[links], 0.0).sum(axis=-1)  # type: ignore[no-any-return]
 
 
 def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
-    path_sites = np.array([(one.src_site, one.dst_site) for one in fabric.paths])[np.maximum(path, 0)]
+    path_sites = np.array([*((one.src_site, one.dst_site) for one in fabric.paths), (-1, -1)])[np.maximum(path, -1)]
     sites = np.stack([fabric.gpu_sites[src], fabric.gpu_sites[dst]], axis=-1)
     right = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
     if not right.all():

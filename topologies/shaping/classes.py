@@ -31,10 +31,20 @@ sockets (each packet knows its own, in one kernel). What else that takes:
 1. fq sends up to 8 packets in the order of their arrival when it has run empty, unless it has a `maxrate`.
 2. Acknowledgements pass the shaper, or those of a flow the other way would take a share: IP packets of 52 bytes.
 3. Delays are applied behind the shared links (`ifb`), and flows have little queued (`hosts.agent.transport.Windows`).
+
+*Finite buffers.* A class with a `Buffer` drops the frames that its queue has no room for: bfifo, or where frames are
+marked, an fq_codel with a single flow, which is a queue in the order of arrival with a threshold above which it marks.
+1. fq_codel marks a frame that has waited for longer than a time. In a queue in the order of arrival, with a constant
+   rate, that is a frame that found more than rate x time in the queue: the rule of DCTCP (Alizadeh et al., SIGCOMM
+   2010), and of TCN (Bai et al., CoNEXT 2016). The kernel takes whole microseconds, so thresholds are rounded to those.
+   CoDel's own control law is out of reach.
+2. fq_codel limits memory, which a frame takes somewhat more of than it has bytes. When it is full the oldest frame is
+   dropped; bfifo drops the newest.
+3. Delays are applied behind the links, since a netem has no room for what is on its way only.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -42,8 +52,9 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import Ports
+from topologies.fabric.ports import shared_by
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
+from topologies.shaping.netlink import Inner
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
@@ -57,26 +68,61 @@ VIRTUAL_LATE_S = 64e-9
 """How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
 QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
 QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
+MAX_BUFFER_BYTES = 2_000_000_000  # limits are 32 bits, and memory is more than bytes
+_FRAME_MEMORY_BYTES = FRAME_BYTES + 766  # of a full frame of TCP, as measured in the VM
 FQ = (
-    f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {MTU_BYTES + _ETHERNET_BYTES} "
-    f"initial_quantum {MTU_BYTES + _ETHERNET_BYTES} orphan_mask 4194303"
+    f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {FRAME_BYTES} "
+    f"initial_quantum {FRAME_BYTES} orphan_mask 4194303 limit {QUEUE_PACKETS}"
 )
-"""A fair queue as tc names it, without its limit: segments in turn, whatever their size, byte for byte alike."""
+"""A fair queue as tc names it: segments in turn, whatever their size, byte for byte alike."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """The finite queue of every class, in bytes of frames: its room, and above what it marks, never if None."""
+
+    limit_bytes: int
+    ecn_threshold_bytes: int | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue as tc names it; where it marks, from its first change of rates on."""
+        if self.ecn_threshold_bytes is None:
+            return f"bfifo limit {self.limit_bytes}"
+        memory_bytes = self.limit_bytes * _FRAME_MEMORY_BYTES // FRAME_BYTES
+        return (
+            f"fq_codel flows 1 limit {QUEUE_PACKETS} memory_limit {memory_bytes} drop_batch 1 "
+            "target 1000s interval 1000s ecn"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A class of traffic on a WAN port: packets with this DSCP have the part `assured` of the port's rate first, and
+    then up to the part `ceiling` of what is left."""
+
+    dscp: int
+    assured: float = 0.0
+    ceiling: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HtbClass:
     """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
 
-    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port.
+    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. One that is below the class `parent`
+    is of the service of this number, in the order in which they borrow.
     """
 
     link: int
     interface: str
     minor: int
     match: str | None
+    parent: int = 0
+    service: int = 0
 
     @property
     def key(self) -> ClassKey:
@@ -84,33 +130,54 @@ class HtbClass:
         return self.interface, self.minor
 
     def queue(self, kind: str) -> str:
-        """The "netem", "pfifo" or FQ beneath the class, as tc's batch text names it.
+        """A queue beneath the class, as tc's batch text names it; `kind` is its kind with its options.
 
         Only a netem has a handle that is known: the kernel does not change the kind of a queue that keeps its handle.
         """
-        handle = f" handle {self.minor + 1:x}:" if kind == "netem" else ""
+        handle = f" handle {self.minor + 1:x}:" if kind.startswith("netem ") else ""
         return f"dev {self.interface} parent 1:{self.minor:x}{handle} {kind}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shaping:
-    """How a fabric whose links have these propagation delays, [links] seconds, is shaped.
+    """How a fabric whose logical links have these propagation delays, [links] seconds, is shaped in its grain.
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
-    flows that share a link get equal shares of it. With `physical` the rates are those of `Ports.ports`, and delays
-    those of ways.
+    flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
+    drops what it has no room for. With `services`, which are for fair queues, every WAN port serves them in their
+    order; the last of them has what is of none.
     """
 
     fabric: Fabric
     delays_s: Floats = field(repr=False)
     late_s: float = VIRTUAL_LATE_S
     fair: bool = False
-    physical: bool = False
+    buffer: Buffer | None = None
+    services: tuple[Service, ...] = ()
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
-        """Every class, port by port."""
-        return port_classes(self.fabric) if self.physical else htb_classes(self.fabric)
+        """Every class, port by port; those below another follow it."""
+        wan = wan_of(self.fabric) if self.services else frozenset()
+        found = []
+        for one in classes_of(self.fabric):
+            found.append(one)
+            if one.link in wan:
+                found += [
+                    replace(one, minor=one.minor + 1 + number, parent=one.minor, service=number)
+                    for number in range(len(self.services))
+                ]
+        return tuple(found)
+
+    @cached_property
+    def _above(self) -> frozenset[ClassKey]:
+        """The classes that others are below."""
+        return frozenset((one.interface, one.parent) for one in self.classes if one.parent)
+
+    @cached_property
+    def leaves(self) -> tuple[HtbClass, ...]:
+        """The classes that have a queue."""
+        return tuple(one for one in self.classes if one.key not in self._above)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
@@ -123,22 +190,40 @@ class Shaping:
 
         A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
         """
-        if self.fair or self.physical:
+        if self._delays_behind:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
-        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.classes}
+        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
+
+    @property
+    def _delays_behind(self) -> bool:
+        """Whether ifbs delay, behind the links."""
+        return self.fair or self._is_physical or self.buffer is not None
 
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
-        """The ifbs: of GPUs' ports in the physical grain, and those that delay, there and where sharing is fair."""
-        found = nics(self.fabric) if self.physical else ()
-        return found + delays(self.fabric, self.delays_s) if self.fair or self.physical else ()
+        """The ifbs: of GPUs' ports in the physical grain, and those that delay where delays are behind the links."""
+        found = nics(self.fabric) if self._is_physical else ()
+        return found + delays(self.fabric, self.delays_s) if self._delays_behind else ()
+
+    @property
+    def _is_physical(self) -> bool:
+        return self.fabric.spec.grain == "physical"
 
     @property
     def queue(self) -> str:
         """The queue beneath a class without a netem, as tc names it."""
-        return FQ if self.fair else "pfifo"
+        if self.buffer is not None:
+            return self.buffer.queue
+        return FQ if self.fair else f"pfifo limit {QUEUE_PACKETS}"
+
+    def marks_us(self, rates_bps: Floats) -> dict[ClassKey, int]:
+        """After how many microseconds in its queue every class marks a frame under the conditions `rates_bps`."""
+        if self.buffer is None or self.buffer.ecn_threshold_bytes is None:
+            return {}
+        threshold = self.buffer.ecn_threshold_bytes
+        return {key: max(1, round(threshold / rate * 1e6)) for key, rate in self.wanted(rates_bps).items()}
 
     def structure(self, rates_bps: Floats) -> str:
         """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
@@ -146,18 +231,18 @@ class Shaping:
         The ifbs must be there, and the ports must have no queueing discipline of their own, as interfaces begin. Bursts
         and delays are not what they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
         """
-        wanted = self.wanted(rates_bps)
+        wanted, inner = self.wanted(rates_bps), self.inner(rates_bps)
         lines: list[str] = []
         for interface, group in groupby(self.classes, key=lambda one: one.interface):
             classes = list(group)
-            everything = next((one.minor for one in classes if one.match is None), 0)
+            everything = next((one.minor for one in reversed(classes) if one.match is None), 0)
             lines.append(
                 f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for one in classes:
-                lines += self._class_lines(one, wanted[one.key])
+                lines += self._class_lines(one, wanted[one.key], inner.get(one.key))
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -166,29 +251,60 @@ class Shaping:
 
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
-        count, what = len(self.fabric.links), "links"
-        if self.physical:
-            count, what = 2 * len(self.fabric.cables), "ports"
+        count = len(shared_by(self.fabric).all)
         if rates_bps.shape != (count,):
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} {what}, one rate each")
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
-        return {one.key: wire[one.link] for one in self.classes}
+        parts = {one.key: self.services[one.service].ceiling if one.parent else 1 for one in self.classes}
+        return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
 
-    def _class_lines(self, one: HtbClass, rate: int) -> Iterator[str]:
+    def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
+        """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
+        wanted = self.wanted(rates_bps)
+        return {
+            one.key: Inner(
+                rate=max(1, round(wanted[one.interface, one.parent] * self.services[one.service].assured)),
+                parent=one.parent,
+                priority=one.service,
+            )
+            for one in self.classes
+            if one.parent
+        }
+
+    def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """A class, its queue, and the filter of its traffic."""
-        bits, burst = 8 * rate, max(1, round(rate * self.late_s))
-        limits = f"rate {bits}bit ceil {bits}bit burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
-        yield f"class add dev {one.interface} parent 1: classid 1:{one.minor:x} htb {limits}"
+        rate, parent, priority = inner or (ceiling, 0, 0)
+        burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
+        limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
+        below = f"1:{parent:x}" if parent else "1:"
+        prio = f" prio {priority}" if parent else ""
+        yield f"class add dev {one.interface} parent {below} classid 1:{one.minor:x} htb {limits}{prio}"
+        if one.key in self._above:
+            return
         ns = self.delays_ns.get(one.key, 0)
-        queue = one.queue("netem") + f" delay {ns // 1000}us" if ns else one.queue(self.queue)
-        yield f"qdisc add {queue} limit {QUEUE_PACKETS}"  # HTB's own would hold no more than the port's txqueuelen
-        if one.match is not None:
+        # HTB's own queue would hold no more than the port's txqueuelen.
+        queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
+        yield f"qdisc add {one.queue(queue)}"
+        if parent:
+            match = f"protocol ip prio 1 u32 match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {one.interface} parent 1: {match} flowid 1:{one.minor:x}"
+        elif one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
             yield f"filter add dev {one.interface} parent 1: {match}"
 
 
-def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The classes of a fabric, port by port; on each port they are numbered from 1."""
+def wan_of(fabric: Fabric) -> frozenset[int]:
+    """The WAN links, or the ports of the WAN, by index in the fabric's grain."""
+    return frozenset(one.index for one in shared_by(fabric).all if one.kind == "wan")
+
+
+def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The classes of a fabric in its grain, port by port."""
+    return _port_classes(fabric) if fabric.spec.grain == "physical" else _link_classes(fabric)
+
+
+def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The classes of logical links; on each port they are numbered from 1."""
     address = {gpu.name: gpu.ip for gpu in fabric.gpus}
     leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
     ports = [(switch, port) for switch in fabric.switches for port in switch.ports]
@@ -213,13 +329,13 @@ def htb_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
     return tuple(one for classes in on_port.values() for one in classes)
 
 
-def port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The class of each port of `Ports`, in their order."""
+def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
+    """The class of each port, in their order."""
     interface = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
     return tuple(
         HtbClass(link=port.index, interface=interface[port.src, port.dst], minor=1, match=None)
-        for port in Ports(fabric).ports
+        for port in shared_by(fabric).all
     )
 
 
@@ -237,17 +353,22 @@ def class_name(key: ClassKey) -> str:
     return f"class 1:{key[1]:x} of port {key[0]}"
 
 
-def mismatch(wanted: Mapping[ClassKey, int], found: Mapping[ClassKey, tuple[int, int]]) -> str | None:
+def mismatch(
+    wanted: Mapping[ClassKey, int],
+    found: Mapping[ClassKey, tuple[int, int]],
+    inner: Mapping[ClassKey, Inner] | None = None,
+) -> str | None:
     """The first class that is not as it should be, in one sentence, or None.
 
-    `wanted` are rates in bytes/s, `found` rates and ceilings in bytes/s.
+    `wanted` are ceilings in bytes/s, and rates where `inner` has no other, `found` rates and ceilings in bytes/s.
     """
     for key in sorted(wanted.keys() | found.keys()):
         if key not in found:
             return f"{class_name(key)} should have {8 * wanted[key]} bit/s and is not there"
         if key not in wanted:
             return f"{class_name(key)} should not be there and has {8 * found[key][0]} bit/s"
-        for rate in found[key]:
-            if rate != wanted[key]:
-                return f"{class_name(key)} should have {8 * wanted[key]} bit/s and has {8 * rate} bit/s"
+        rate = wanted[key] if inner is None or key not in inner else inner[key].rate
+        for right, held in zip((rate, wanted[key]), found[key], strict=True):
+            if held != right:
+                return f"{class_name(key)} should have {8 * right} bit/s and has {8 * held} bit/s"
     return None

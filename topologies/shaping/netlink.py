@@ -32,6 +32,7 @@ _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
 _NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
+_TCA_FQ_CODEL_CE_THRESHOLD = 7
 _HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB also wants a table of times
 _TICK_NS = 64  # the unit of bursts in tc and the kernel: the time that they take at the class's rate
@@ -58,6 +59,15 @@ class Netem(NamedTuple):
 
     delay_ns: int
     loss: float = 0.0
+
+
+class Inner(NamedTuple):
+    """What an HTB class has that is below another: its own rate, bytes/s, the other's minor number and its priority, of
+    which the lowest borrows first."""
+
+    rate: int
+    parent: int
+    priority: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,14 +208,21 @@ class RtNetlink(_Socket):
         return dict(_held_rates(found) for found in map(_tc_object, dump) if found.kind == "htb")
 
     def change_rates(
-        self, rates: Mapping[ClassId, int], *, burst_ns: int, quantum_bytes: int
+        self,
+        rates: Mapping[ClassId, int],
+        *,
+        burst_ns: int,
+        quantum_bytes: int,
+        inner: Mapping[ClassId, Inner] | None = None,
     ) -> dict[ClassId, tuple[int, int]]:
         """Set the rates, bytes/s of frames, of HTB classes that exist; rate and ceiling that each then holds.
 
-        A burst is what the class sends in `burst_ns`. Raises OSError, with the class's interface and number, for the
+        Of classes below another, which are in `inner`, too, they are ceilings. A burst is what the class sends in
+        `burst_ns`. Raises OSError, with the class's interface and number, for the
         first that the kernel refuses; those after it are changed all the same.
         """
-        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes) for one, rate in rates.items()]
+        below = inner or {}
+        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes, below.get(one)) for one, rate in rates.items()]
         answers = self._batch(_RTM_NEWTCLASS, REQUEST_ECHO, bodies, what=f"the rates of {len(bodies)} classes")
         for ((interface, minor), rate), (code, _) in zip(rates.items(), answers, strict=True):
             if code:
@@ -224,6 +241,18 @@ class RtNetlink(_Socket):
             if code:
                 where = f"the netem of class 1:{minor:x} of interface {interface}"
                 raise OSError(code, f"{where} does not take {netem.delay_ns} ns: {os.strerror(code)}")
+
+    def change_marks(self, marks_us: Mapping[ClassId, int]) -> None:
+        """Set after how many microseconds in the queue an fq_codel, under each class, marks a packet; all must exist.
+
+        Raises OSError for the first that the kernel refuses.
+        """
+        bodies = [_marks_body(one, us) for one, us in marks_us.items()]
+        answers = self._batch(_RTM_NEWQDISC, REQUEST_ACK, bodies, what=f"the marks of {len(bodies)} queues")
+        for ((interface, minor), us), (code, _) in zip(marks_us.items(), answers, strict=True):
+            if code:
+                where = f"the fq_codel of class 1:{minor:x} of interface {interface}"
+                raise OSError(code, f"{where} does not take {us} us: {os.strerror(code)}")
 
     def qdiscs(self) -> list[Qdisc]:
         """The queueing disciplines of all interfaces."""
@@ -340,12 +369,14 @@ def _qdisc(found: _TcObject) -> Qdisc:
     )
 
 
-def _htb_body(one: ClassId, rate: int, burst_ns: int, quantum_bytes: int) -> bytes:
-    spec = (0, _ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF))
+def _htb_body(one: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
+    rate, parent, priority = inner or (ceiling, 0, 0)
+    specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
     ticks = max(1, burst_ns // _TICK_NS)
-    options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*spec, *spec, ticks, ticks, quantum_bytes, 0, 0))
-    options += b"".join(attribute(kind, struct.pack("=Q", rate)) for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64))
-    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE, 0)
+    options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*specs[0], *specs[1], ticks, ticks, quantum_bytes, 0, priority))
+    exact = ((_TCA_HTB_RATE64, rate), (_TCA_HTB_CEIL64, ceiling))
+    options += b"".join(attribute(kind, struct.pack("=Q", each)) for kind, each in exact)
+    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE + parent, 0)
     return head + attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, options)
 
 
@@ -355,6 +386,12 @@ def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
     parent = _FIRST_HANDLE + one[1] if one[1] else _ROOT
     head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, parent, 0)
     return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)
+
+
+def _marks_body(one: ClassId, us: int) -> bytes:
+    head = _TCMSG.pack(0, one[0], 0, _FIRST_HANDLE + one[1], 0)
+    options = attribute(_TCA_FQ_CODEL_CE_THRESHOLD, struct.pack("=I", us))
+    return head + attribute(_TCA_KIND, b"fq_codel\0") + attribute(_TCA_OPTIONS, options)
 
 
 def _error(body: bytes) -> int:

@@ -14,6 +14,7 @@ from socket import if_indextoname, if_nametoindex
 import numpy as np
 import numpy.typing as npt
 
+from topologies.fabric.fabric import Fabric
 from topologies.mininet_network import inside
 from topologies.shaping import netlink
 from topologies.shaping.classes import (
@@ -51,6 +52,7 @@ class Shaper:
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
         self._ifbs = Ifbs(shaping.ifbs, host_pids)
+        self._senders = Senders(shaping.fabric, host_pids if shaping.buffer else ())
         made = {one.name for one in shaping.ifbs}
         self._index = {name: _index(name) for name in shaping.interfaces if name not in made}
         self._netlink = RtNetlink()
@@ -61,6 +63,7 @@ class Shaper:
             raise
         try:
             self._ifbs.make()
+            self._senders.release()
             self._index = {name: _index(name) for name in shaping.interfaces}
             self._ports = {index: name for name, index in self._index.items()}
             _tc(shaping.structure(rates_bps))
@@ -80,21 +83,25 @@ class Shaper:
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
+        of_services = self.shaping.inner(rates_bps)
+        inner = {(self._index[name], minor): one for (name, minor), one in of_services.items()}
+        marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
-            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES)
+            self._netlink.change_marks({(self._index[name], minor): us for (name, minor), us in marks_us.items()})
+            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
         except OSError as error:
             raise TcError(error.strerror) from None
-        self._compare(wanted, held)
+        self._compare(rates_bps, held)
 
     def check(self, rates_bps: Floats) -> None:
         """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
         held = {key: rates for index in self._ports for key, rates in self._netlink.rates(index).items()}
-        self._compare(self.shaping.wanted(rates_bps), held)
+        self._compare(rates_bps, held)
 
-    def _compare(self, wanted: Mapping[ClassKey, int], held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
+    def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
         found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        sentence = mismatch(wanted, found)
+        sentence = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
         if sentence:
             raise TcError(sentence)
 
@@ -103,7 +110,7 @@ class Shaper:
 
         Packets that wait in a netem stay there. Raises TcError.
         """
-        classes = [one for one in self.shaping.classes if one.interface == interface]
+        classes = [one for one in self.shaping.leaves if one.interface == interface]
         if classes:
             self._lose_in_classes(classes, share)
         elif share:
@@ -116,8 +123,8 @@ class Shaper:
         """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
         delays_ns = self.shaping.delays_ns
         undelayed = [one for one in classes if one.key not in delays_ns]
-        kind = "netem" if share else self.shaping.queue
-        _tc("".join(f"qdisc replace {one.queue(kind)} limit {QUEUE_PACKETS}\n" for one in undelayed))
+        kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
+        _tc("".join(f"qdisc replace {one.queue(kind)}\n" for one in undelayed))
         netems = classes if share else [one for one in classes if one.key in delays_ns]
         self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
 
@@ -126,6 +133,7 @@ class Shaper:
         with contextlib.suppress(TcError):
             _tc(self.shaping.removal(), "-force")  # some may be gone
         self._ifbs.remove()
+        self._senders.restore()
         self._netlink.close()
 
     def __enter__(self) -> "Shaper":
@@ -206,6 +214,33 @@ class Ifbs:
                 for one in ifbs:
                     with contextlib.suppress(OSError):
                         kernel.delete_link(one.name)
+
+
+class Senders:
+    """The GPUs' interfaces, in the network namespaces of these processes, by rank: what they send counts as delivered.
+
+    All switches are in one kernel, in which TCP small queues hold back a flow whose segments wait anywhere. In a real
+    network they see the sender's own interface alone. A netem of 1 ns there counts as delivery (`skb_orphan_partial`).
+    """
+
+    def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
+        self._interfaces = {str(pid): gpu.interface for gpu, pid in zip(fabric.gpus, host_pids, strict=bool(host_pids))}
+
+    def release(self) -> None:
+        """Have TCP hold nothing back; raises TcError where the kernel refuses."""
+        for pid, name in self._interfaces.items():
+            try:
+                with inside(pid), contextlib.closing(RtNetlink()) as kernel:
+                    _tc(f"qdisc add dev {name} root handle 1: netem limit {QUEUE_PACKETS}\n")
+                    kernel.change_netems({(if_nametoindex(name), 0): Netem(1)}, limit_packets=QUEUE_PACKETS)
+            except OSError as error:
+                raise TcError(error.strerror) from None
+
+    def restore(self) -> None:
+        """Leave the interfaces as they were, as far as their hosts are still there."""
+        for pid, name in self._interfaces.items():
+            with contextlib.suppress(OSError, TcError), inside(pid):
+                _tc(f"qdisc del dev {name} root\n")
 
 
 def _index(interface: str) -> int:

@@ -1,0 +1,77 @@
+"""The times of a collective's algorithms over the ring's, in each grain: a panel for each kind and grain.
+
+Above the line at 1 the ring is faster. The axis is logarithmic: half and twice the ring's time are as far from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from analysis.figures.output import Picture, canvas, legend, log_ticks, panels, table
+from analysis.figures.style import INK
+
+
+class Row(NamedTuple):
+    """An algorithm with so many GPUs in a grain: its time over the ring's, and the ends of its interval, if any."""
+
+    grain: str
+    kind: str
+    gpus: int
+    algorithm: str
+    over_ring: float
+    low: float | None
+    high: float | None
+
+
+_LOOKS = (("#17375E", ""), ("#B5472F", "///"), ("#5BA4CF", "---"), ("#F5D04C", "xxx"))
+_WIDTH = 0.8  # of the bars of an algorithm together
+
+
+def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
+    """The figure of these rows; those of the ring itself are left out. `more` are further files by their ending."""
+    others = [row for row in rows if row.algorithm != "ring"] or list(rows)
+    grains, kinds = (list(dict.fromkeys(row[part] for row in others)) for part in (0, 1))
+    sizes = sorted({row.gpus for row in others})
+    with canvas(max(5.2, 4.0 * len(grains)), 2.6 * len(kinds) + 0.9) as figure:
+        places = [(kind, grain) for kind in kinds for grain in grains]
+        for axes, (kind, grain) in zip(
+            panels(figure, len(places), columns=len(grains), sharey=True), places, strict=True
+        ):
+            _draw(axes, [row for row in others if (row.kind, row.grain) == (kind, grain)], sizes)
+            axes.set_title(f"{kind}, {grain} grain")
+            if grain == grains[0]:
+                axes.set_ylabel("time over the ring's")
+        figure.suptitle(title, fontsize="medium")
+        handles = [Patch(label=f"{gpus} GPUs", **_look(number)) for number, gpus in enumerate(sizes)]
+        legend(figure, handles)
+    data = table(row._asdict() for row in rows)
+    return Picture(
+        name=name,
+        caption=f"Times of algorithms over the ring's by grain: {title}.",
+        figure=figure,
+        data=data,
+        more=more,
+    )
+
+
+def _look(number: int) -> dict[str, Any]:
+    colour, hatch = _LOOKS[number % len(_LOOKS)]
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": INK}
+
+
+def _draw(axes: Axes, rows: Sequence[Row], sizes: Sequence[int]) -> None:
+    algorithms = list(dict.fromkeys(row.algorithm for row in rows))
+    width = _WIDTH / len(sizes)
+    for row in rows:
+        number = sizes.index(row.gpus)
+        at = algorithms.index(row.algorithm) + (number - (len(sizes) - 1) / 2) * width
+        axes.bar(at, row.over_ring - 1, width, bottom=1, linewidth=0.6, **_look(number))
+        if row.low is not None and row.high is not None:
+            axes.vlines(at, row.low, row.high, color=INK, linewidth=1)
+    axes.axhline(1, color=INK, linewidth=1)
+    axes.set_yscale("log")
+    log_ticks(axes.yaxis)
+    axes.set_xticks(range(len(algorithms)), algorithms, rotation=30, ha="right", rotation_mode="anchor")

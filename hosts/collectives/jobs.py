@@ -1,0 +1,197 @@
+"""Several jobs at once, as one workload: the union of their schedules, each on GPUs of its own or on shared ones.
+
+Jobs share nothing but links: their flows are different connections even between the same two GPUs, their slots are
+apart, and so are their streams. A place has a gate for each job, a computation on a stream: the job's start as long as
+nothing happens there, and then, of no length, the end of one collective and the beginning of the next. What a place
+sends first on each connection waits for the gate, and so it begins a collective once it has received all of the one
+before.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from hosts.collectives.kinds import JOBS, JobSpan, Workload
+from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
+
+MOST_TRANSFERS = 200_000
+MOST_SLOTS = 2**15
+"""Of all places together: what each holds is a set with a bit for every one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """A collective that is done `count` times back to back, the first of them `start_s` after the beginning.
+
+    `places` are those that its workload's places stand at, in their order. A background job is traffic that nobody
+    waits for: a round is over without it, and its places do not move. `dscp` is in the packets that its places send.
+    """
+
+    name: str
+    workload: Workload
+    places: tuple[int, ...]
+    start_s: float = 0.0
+    count: int = 1
+    is_background: bool = False
+    dscp: int = 0
+
+
+def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
+    """These jobs at once over the places of these sites, site by site; `Workload.jobs` is in the order of `jobs`.
+
+    The unit of its schedule is the byte. Where any job makes sums, the slots of all are rounded up to whole words.
+    Raises ScheduleError without a job that is not background, for places that do not exist or are not as many as the
+    job's, for a start that is negative or not finite, a count below 1, and for more transfers or slots than allowed.
+    """
+    places = sum(sites)
+    for job in jobs:
+        _check(job, places)
+    if all(job.is_background for job in jobs):
+        raise ScheduleError(f"{len(jobs)} jobs, all of them background: allowed is one at least that is not")
+    transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
+    slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
+    if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
+        raise ScheduleError(
+            f"{len(jobs)} jobs have {transfers:,} transfers and {slots:,} slots of all GPUs: allowed are "
+            f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
+        )
+    union = _Union(places, word=max(job.workload.unit_bytes for job in jobs))
+    spans = {}
+    # Those that are waited for come first, so that they are a beginning of the transfers and of the flows.
+    for index in sorted(range(len(jobs)), key=lambda index: jobs[index].is_background):
+        spans[index] = union.add(jobs[index])
+    return Workload(
+        kind=JOBS,
+        algorithm=", ".join(job.name for job in jobs),
+        schedule=union.schedule(),
+        slot_bytes=1,
+        slot_sizes=tuple(union.slot_sizes),
+        contents=union.contents(),
+        groups=_groups(jobs, sites),
+        dscp=tuple(union.dscp),
+        jobs=tuple(spans[index] for index in range(len(jobs))),
+    )
+
+
+def _check(job: Job, places: int) -> None:
+    wanted = job.workload.schedule.places
+    if len(job.places) != wanted or len(set(job.places)) != wanted or not all(0 <= one < places for one in job.places):
+        raise ScheduleError(
+            f"{job.name} is at the places {list(job.places)}: allowed are {wanted} of 0 to {places - 1}, each once"
+        )
+    if not 0 <= job.start_s < math.inf or job.count < 1:
+        raise ScheduleError(
+            f"{job.name} begins at {job.start_s:g} s, {job.count} times: allowed are 0 s or later, and once or more"
+        )
+
+
+def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The places that may exchange their ranks: those of a site that have the same jobs, and are the root of none."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for place, site in enumerate(site for site, gpus in enumerate(sites) for _ in range(gpus)):
+        here = [index for index, job in enumerate(jobs) if place in job.places]
+        stays = any(jobs[i].is_background or (jobs[i].workload.is_rooted and jobs[i].places[0] == place) for i in here)
+        if not stays:
+            found.setdefault((site, *here), []).append(place)
+    return tuple(map(tuple, found.values()))
+
+
+class _Union:
+    """The union while it is put together; `slot_sizes` are the bytes of each slot, `dscp` is of each flow."""
+
+    def __init__(self, places: int, *, word: int) -> None:
+        self._places, self._word = places, word
+        self._flows: dict[Flow | Stream, int] = {}
+        self._transfers: list[Transfer] = []
+        self._channels = self._streams = 0  # that are taken
+        self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
+        self.slot_sizes: list[int] = []
+        self.dscp: list[int] = []
+
+    def add(self, job: Job) -> JobSpan:
+        """Add a job's collectives; returns where its transfers are."""
+        first, gates, arrived = len(self._transfers), dict[int, int](), dict[int, Collection[int]]()
+        if job.start_s:
+            gates = {place: self._gate(place, job.start_s) for place in job.places}
+        for number in range(job.count):
+            if number:
+                gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
+            arrived = self._collective(job, gates)
+        channels = [one.channel if isinstance(one, Flow) else 0 for one in job.workload.schedule.flows]
+        streams = [one.number if isinstance(one, Stream) else 0 for one in job.workload.schedule.flows]
+        self.dscp += [job.dscp] * (len(self._flows) - len(self.dscp))
+        self._channels += 1 + max(channels)
+        self._streams += 2 + max(streams)
+        return JobSpan(
+            name=job.name,
+            transfers=range(first, len(self._transfers)),
+            start_s=job.start_s,
+            is_background=job.is_background,
+        )
+
+    def _gate(self, place: int, seconds: float, after: Collection[int] = ()) -> int:
+        stream = self._flow(Stream(place, self._streams))
+        self._transfers.append(Transfer(flow=stream, size=seconds, after=tuple(sorted(after))))
+        return len(self._transfers) - 1
+
+    def _flow(self, flow: Flow | Stream) -> int:
+        return self._flows.setdefault(flow, len(self._flows))
+
+    def _collective(self, job: Job, gates: dict[int, int]) -> dict[int, Collection[int]]:
+        """Add one collective behind these gates, by place; returns the last arrivals at each place."""
+        workload, first, slot = job.workload, len(self._transfers), len(self.slot_sizes)
+        schedule, at = workload.schedule, job.places
+        begins, ends = schedule.ends
+        flows = [
+            self._flow(
+                Flow(at[one.src], at[one.dst], self._channels + one.channel)
+                if isinstance(one, Flow)
+                else Stream(at[one.place], self._streams + 1 + one.number)
+            )
+            for one in schedule.flows
+        ]
+        slot_sizes = [self._whole(workload.bytes_of(one)) for one in range(schedule.slots)]
+        begun: set[int] = set()
+        last: dict[int, dict[int, int]] = {place: {} for place in at}
+        for index, one in enumerate(schedule.transfers):
+            after = [first + other for other in one.after]
+            if one.flow not in begun and at[begins[one.flow]] in gates:
+                after.append(gates[at[begins[one.flow]]])
+            begun.add(one.flow)
+            size = one.size
+            if one.slots:
+                size = sum(slot_sizes[there] for there, _ in one.slots)
+            elif isinstance(schedule.flows[one.flow], Flow):
+                size = self._whole(one.size * workload.slot_bytes)
+            last[at[ends[one.flow]]][one.flow] = first + index
+            slots = tuple((slot + here, slot + there) for here, there in one.slots)
+            self._transfers.append(
+                replace(one, flow=flows[one.flow], slots=slots, after=tuple(sorted(after)), size=size)
+            )
+        self.slot_sizes += slot_sizes
+        self._holds.append((workload.holds, at, slot))
+        return {place: found.values() for place, found in last.items()}
+
+    def _whole(self, size_bytes: float) -> int:
+        """A size in whole words."""
+        return -(-round(size_bytes) // self._word) * self._word
+
+    def schedule(self) -> Schedule:
+        """The schedule of all jobs."""
+        return Schedule(
+            places=self._places,
+            slots=len(self.slot_sizes),
+            flows=tuple(self._flows),
+            transfers=tuple(self._transfers),
+        )
+
+    def contents(self) -> Contents:
+        """What all slots hold before it: of each collective what its workload says."""
+        slots = len(self.slot_sizes)
+        found = [[0] * slots for _ in range(self._places)]
+        for holds, at, slot in self._holds:
+            for place, contents in zip(at, holds, strict=True):
+                found[place][slot : slot + len(contents)] = [
+                    1 << (place * slots + slot + here) if content else 0 for here, content in enumerate(contents)
+                ]
+        return found

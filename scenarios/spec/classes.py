@@ -1,0 +1,111 @@
+"""Classes of traffic as a scenario declares them: read from its [[class]] tables. Pure.
+
+[[class]]
+name = "gold"
+priority = 0               # the lowest is served first on WAN ports
+share = 0.2                # the part of a port's rate that it has in any case
+ceiling = 0.9              # and the most that it gets
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.shaping.classes import Service
+
+MAX_CLASSES = 7
+MAX_PRIORITY = 100
+
+WORDS = {
+    "name": "text of 1 to 32 printable letters, another for each class",
+    "priority": f"a whole number from 0 to {MAX_PRIORITY}, another for each class",
+    "share": "a number from 0 to 1",
+    "ceiling": "a number from 0 to 1, more than 0",
+}
+"""The keys of a [[class]] table, each with what it allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSpec:
+    """One class: the lowest priority is served first; parts of a WAN port's rate that it has, and has at most."""
+
+    name: str
+    priority: int
+    share: float = 0.0
+    ceiling: float = 1.0
+
+    def written(self) -> dict[str, Any]:
+        """The table that declares it."""
+        return {"name": self.name, "priority": self.priority, "share": self.share, "ceiling": self.ceiling}
+
+
+def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
+    """The classes in the order in which they are served."""
+    return tuple(sorted(classes, key=lambda one: one.priority))
+
+
+def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
+    """The DSCP of a class, a class selector by its place in the order (RFC 2474); 0 where a job has none."""
+    names = [one.name for one in in_order(classes)]
+    return 0 if name is None else 8 * (names.index(name) + 1)
+
+
+def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
+    """What WAN ports serve, in their order: the classes, and last whatever is of none; nothing without classes."""
+    if not classes:
+        return ()
+    found = [
+        Service(dscp=dscp_of(classes, one.name), assured=one.share, ceiling=one.ceiling) for one in in_order(classes)
+    ]
+    return (*found, Service(dscp=0))
+
+
+def read(tables: list[object]) -> tuple[ClassSpec, ...]:
+    """The classes that a scenario's list of tables declares; raises SpecError with mistakes, as "class[1].name"."""
+    if len(tables) > MAX_CLASSES:
+        raise SpecError([Mistake("class", f"{len(tables)} classes are too many: allowed are {MAX_CLASSES}")])
+    mistakes = [
+        Mistake(f"class[{number}]{place}", text)
+        for number, table in enumerate(tables, 1)
+        for place, text in _mistakes(table)
+    ]
+    if mistakes:
+        raise SpecError(mistakes)
+    found = tuple(ClassSpec(**table) for table in tables if isinstance(table, dict))
+    for field in ("name", "priority"):
+        values = [getattr(one, field) for one in found]
+        for number, value in enumerate(values):
+            if value in values[:number]:
+                text = f"{shown(value)} is that of another class: allowed is {WORDS[field]}"
+                raise SpecError([Mistake(f"class[{number + 1}].{field}", text)])
+    shares = sum(one.share for one in found)
+    if shares > 1 + 1e-9:
+        raise SpecError([Mistake("class", f"the shares are {shares:g} together: allowed is 1 at most")])
+    return found
+
+
+def _mistakes(table: object) -> Iterator[tuple[str, str]]:
+    """What is wrong with a table, each with its place in it."""
+    if not isinstance(table, dict):
+        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        return
+    for key in table:
+        if key not in WORDS:
+            yield f".{key}", f"unknown key of a class, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+    for key, allowed in WORDS.items():
+        if key in table and not _fits(key, table[key]):
+            yield f".{key}", f"{shown(table[key])} is not allowed: allowed is {allowed}"
+        elif key not in table and key in ("name", "priority"):
+            yield f".{key}", f"is missing: allowed is {allowed}"
+    share, ceiling = table.get("share", 0), table.get("ceiling", 1)
+    if _fits("share", share) and _fits("ceiling", ceiling) and share > ceiling:
+        yield ".share", f"{shown(share)} is above the ceiling: allowed is up to {ceiling:g}"
+
+
+def _fits(key: str, value: object) -> bool:
+    if key == "name":
+        return isinstance(value, str) and 1 <= len(value) <= 32 and value.isprintable()
+    if key == "priority":
+        return type(value) is int and 0 <= value <= MAX_PRIORITY
+    return type(value) in (int, float) and 0 <= value <= 1 and (key == "share" or value > 0)  # type: ignore[operator]

@@ -1,0 +1,294 @@
+"""Jobs as a scenario declares them: read from its [[job]] tables, and the workload that they are together. Pure.
+
+[[job]]
+name = "training"
+ranks = [0, 1, 4, 5]       # all GPUs where this is left out
+kind = "allreduce"         # and algorithm, channels, pieces, chunk, size, schedule: as in [collective]
+start = "2 ms"
+count = 3                  # back to back
+[[job]]
+kind = "background"
+pattern = "poisson"
+rate = "10 Gbit/s"         # that each of its GPUs sends, on average
+duration = "20 ms"
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hosts.collectives.background import PATTERNS, background
+from hosts.collectives.jobs import Job, together
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
+from hosts.collectives.schedule import ScheduleError
+from scenarios.spec.classes import ClassSpec, dscp_of
+from scenarios.spec.collective import CollectiveSpec, workload_of
+from topologies import units
+from topologies.errors import Mistake, SpecError, did_you_mean, shown
+
+MAX_JOBS = 16
+MAX_COUNT = 1000
+MAX_CHANNELS, MAX_PIECES = 64, 4096
+BACKGROUND = "background"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+_KINDS = (*ALGORITHMS, MESSAGES, BACKGROUND)
+_ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One job: on which ranks, what it does there, from when on and how often back to back.
+
+    What is None is as in [collective], `ranks` all. Of a background job `pattern`, `rate_bps`, the mean rate that each
+    of its ranks sends at, and `duration_s` say what it does, in messages of `chunk_bytes`.
+    """
+
+    name: str
+    ranks: tuple[int, ...] | None = None
+    kind: str | None = None
+    algorithm: str | None = None
+    channels: int | None = None
+    pieces: int | None = None
+    chunk_bytes: int | None = None
+    size_bytes: int | None = None
+    schedule: Path | None = None
+    start_s: float = 0.0
+    count: int = 1
+    pattern: str | None = None
+    rate_bps: int | None = None
+    duration_s: float | None = None
+    traffic_class: str | None = None
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it is traffic that nobody waits for."""
+        return self.kind == BACKGROUND
+
+    def collective(self, default: CollectiveSpec) -> CollectiveSpec:
+        """What the job does, where `default` is the scenario's [collective].
+
+        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind.
+        """
+        found = default
+        if self.kind not in (None, default.kind):
+            found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
+        if self.schedule is not None:
+            found = replace(found, schedule=self.schedule, algorithm=None, channels=1, pieces=1)
+        elif self.algorithm not in (None, found.algorithm):
+            found = replace(found, algorithm=self.algorithm, channels=1, schedule=None)
+        if self.size_bytes is not None or self.chunk_bytes is not None:
+            found = replace(found, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or found.chunk_bytes)
+        return replace(found, channels=self.channels or found.channels, pieces=self.pieces or found.pieces)
+
+    def written(self) -> dict[str, Any]:
+        """The table that declares it."""
+        found = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
+        default = {"start": 0.0, "count": 1}
+        return {
+            key: KEYS[key].write(value)
+            for key, value in found.items()
+            if value is not None and value != default.get(key)
+        }
+
+
+class Key(NamedTuple):
+    """A key of a [[job]] table: the field of JobSpec, what is allowed, and how a value is read and written.
+
+    `read` raises ValueError, whose text is shown where it has any.
+    """
+
+    attribute: str
+    allowed: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+
+
+def _one_of(*names: str) -> tuple[str, Callable[[Any], str]]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise ValueError
+        return value
+
+    return ", ".join(names), read
+
+
+def _whole(most: int) -> tuple[str, Callable[[Any], int]]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError
+        return value
+
+    return f"a whole number from 1 to {most:,}", read
+
+
+def _quantity(of: units.Quantity, parse: Callable[[str], Any]) -> tuple[str, Callable[[Any], Any]]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError
+        return parse(value)
+
+    return f'text with a unit, such as "{of.example}"', read
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError
+    return value
+
+
+def _class(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
+        raise ValueError
+    if len(set(value)) < len(value):
+        raise ValueError(f"{shown(value)} has a rank twice: allowed is each once")
+    return tuple(value)
+
+
+def _file(value: Any) -> Path:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError
+    return Path(value)
+
+
+_SIZE = _quantity(units.SIZE, units.parse_size_bytes)
+
+KEYS: Mapping[str, Key] = {
+    "name": Key("name", "1 to 32 letters, digits, '-', '_' and '.', another for each job", _name),
+    "ranks": Key("ranks", "a list of two ranks or more, in the order of their places", _ranks, list),
+    "kind": Key("kind", *_one_of(*_KINDS)),
+    "algorithm": Key("algorithm", *_one_of(*_ALGORITHMS)),
+    "channels": Key("channels", *_whole(MAX_CHANNELS)),
+    "pieces": Key("pieces", *_whole(MAX_PIECES)),
+    "chunk": Key("chunk_bytes", *_SIZE, units.format_size),
+    "size": Key("size_bytes", *_SIZE, units.format_size),
+    "schedule": Key("schedule", "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text", _file, str),
+    "start": Key("start_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "count": Key("count", *_whole(MAX_COUNT)),
+    "class": Key("traffic_class", "the name of a [[class]]", _class),
+    "pattern": Key("pattern", *_one_of(*PATTERNS)),
+    "rate": Key("rate_bps", *_quantity(units.RATE, units.parse_rate_bps), units.format_rate),
+    "duration": Key("duration_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+}
+_OF_BACKGROUND = ("pattern", "rate", "duration")
+_OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count")
+
+
+def read(tables: list[object]) -> tuple[JobSpec, ...]:
+    """The jobs that a scenario's list of tables declares; raises SpecError with every mistake, as "job[1].start".
+
+    One without a name is called after its place, "job1".
+    """
+    if len(tables) > MAX_JOBS:
+        raise SpecError([Mistake("job", f"{len(tables)} jobs are too many: allowed are {MAX_JOBS}")])
+    mistakes: list[Mistake] = []
+    jobs: list[JobSpec] = []
+    for number, table in enumerate(tables, 1):
+        fields: dict[str, Any] = {"name": f"job{number}"}
+        wrong = list(_mistakes(table, fields))
+        if not wrong and fields["name"] in {job.name for job in jobs}:
+            wrong = [(".name", f"{fields['name']} is the name of another job: allowed is another for each")]
+        mistakes += [Mistake(f"job[{number}]{place}", text) for place, text in wrong]
+        if not wrong:
+            jobs.append(JobSpec(**fields))
+    if mistakes:
+        raise SpecError(mistakes)
+    return tuple(jobs)
+
+
+def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a table, each with its place in it; adds the fields of its JobSpec to `fields`."""
+    if not isinstance(table, dict):
+        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(KEYS)}"
+        return
+    for key, value in table.items():
+        if key not in KEYS:
+            yield f".{key}", f"unknown key of a job, allowed: {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
+            continue
+        try:
+            fields[KEYS[key].attribute] = KEYS[key].read(value)
+        except ValueError as error:  # units.UnitError, too
+            yield f".{key}", str(error) or f"{shown(value)} is not allowed: allowed is {KEYS[key].allowed}"
+    is_background = table.get("kind") == BACKGROUND
+    for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
+        if key in table:
+            of = "collectives" if is_background else f"the kind {BACKGROUND}"
+            yield f".{key}", f"does nothing here: allowed only with {of}"
+    if is_background:
+        for key in _OF_BACKGROUND:
+            if key not in table:
+                yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
+    if "chunk" in table and "size" in table:
+        yield ".size", "is given beside chunk: allowed is one of the two"
+
+
+def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
+    """What is wrong with jobs on so many GPUs, with these classes."""
+    names = [one.name for one in classes]
+    for number, job in enumerate(jobs, 1):
+        if job.traffic_class is not None and job.traffic_class not in names:
+            allowed = f"allowed is the name of a [[class]]: {', '.join(names) or 'there is none'}"
+            yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class: {allowed}")
+        if job.ranks is not None and max(job.ranks) >= gpus:
+            yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}: allowed is 0 to {gpus - 1}")
+
+
+@lru_cache(maxsize=64)
+def workload_of_jobs(
+    jobs: tuple[JobSpec, ...],
+    default: CollectiveSpec,
+    classes: tuple[ClassSpec, ...],
+    *,
+    sites: tuple[int, ...],
+    seed: int,
+) -> Workload:
+    """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
+
+    `default` is the scenario's [collective], and `seed` what background traffic is drawn from.
+    """
+    found = [_job(job, number, default, sites, seed) for number, job in enumerate(jobs)]
+    dscp = [dscp_of(classes, job.traffic_class) for job in jobs]
+    return together([replace(one, dscp=each) for one, each in zip(found, dscp, strict=True)], sites)
+
+
+def _job(job: JobSpec, number: int, default: CollectiveSpec, sites: tuple[int, ...], seed: int) -> Job:
+    ranks = job.ranks or tuple(range(sum(sites)))
+    try:
+        if job.is_background:
+            assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
+            found = background(
+                job.pattern,
+                places=len(ranks),
+                rate_bps=job.rate_bps,
+                message_bytes=job.chunk_bytes or default.chunk_bytes,
+                duration_s=job.duration_s,
+                seed=(seed, number),
+            )
+        else:
+            found = workload_of(job.collective(default), _sites_of(ranks, sites))
+    except ScheduleError as error:
+        raise ScheduleError(f"{job.name}: {error}") from None
+    return Job(
+        name=job.name,
+        workload=found,
+        places=ranks,
+        start_s=job.start_s,
+        count=job.count,
+        is_background=job.is_background,
+    )
+
+
+def _sites_of(ranks: tuple[int, ...], sites: tuple[int, ...]) -> tuple[int, ...]:
+    """How many ranks in a row are of one site: the sites of a job's places."""
+    site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
+    return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))

@@ -1,0 +1,89 @@
+"""Fairness of transfers that share links: Jain's index, times under way, and what a run says of fifo queues."""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.statistics.fairness import busy_s, jain_index, shares
+from analysis.statistics.fidelity import fidelity, fifo_of
+from hosts.collectives.schedule import Transfer
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
+def test_jains_index_is_its_formula_in_fractions(given_shares: list[int]) -> None:
+    exact = Fraction(sum(given_shares) ** 2, len(given_shares) * sum(one**2 for one in given_shares))
+    assert jain_index(np.array(given_shares, float)) == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_jains_index_of_the_papers_examples() -> None:
+    """k of n users with equal shares and the others with none: k/n."""
+    assert jain_index(np.array([3.0, 3.0, 3.0])) == 1
+    assert jain_index(np.array([1.0] * 20 + [0.0] * 80)) == pytest.approx(0.2)
+
+
+def test_a_transfer_is_under_way_since_it_could_begin_or_the_one_before_had_arrived() -> None:
+    transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1), Transfer(flow=0, size=1), Transfer(flow=0, size=1)]
+    begins, arrives = np.array([0.0, 1.0, 0.0, 9.0]), np.array([4.0, 2.0, 7.0, 10.0])
+    assert busy_s(transfers, begins, arrives).tolist() == [4, 1, 3, 1]
+    assert begins.tolist() == [0, 1, 0, 9]
+
+
+def test_shares_are_of_the_link_that_is_least_fair() -> None:
+    fair = np.array([2.0, 2.0, 1.0, 4.0])
+    # On "a" both took twice as long as is fair; on "b" one as long, and one four times as long: shares 1 and 1/4.
+    found = shares(np.array([4.0, 4.0, 1.0, 16.0]), fair, {"a": [0, 1], "b": [2, 3]})
+    assert (found.quickest, found.slowest, found.link) == (1, 4, "b")
+    assert found.fairness == pytest.approx(1.25**2 / (2 * (1 + 1 / 16)))
+    alone = shares(fair, fair, {})
+    assert (alone.quickest, alone.slowest, alone.link) == (1, 1, "") and np.isnan(alone.fairness)
+
+
+def rows(**changes: object) -> pd.DataFrame:
+    one = {"completion_s": 1.0, "predicted_s": 1.0, "drops": 0, "retransmitted_bytes": 0.0, "quickest_transfer": 1.0}
+    return pd.DataFrame([one | {"slowest_transfer": 1.0, "fairness": np.nan, "fairness_link": ""} | changes])
+
+
+def measured(frames: list[pd.DataFrame]) -> list[tuple[np.ndarray, ...]]:
+    return [(f["completion_s"], f["predicted_s"], f["drops"], np.zeros(len(f), bool)) for f in frames]
+
+
+def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> None:
+    other = rows(retransmitted_bytes=np.nan)
+    one = rows(
+        completion_s=1.5, drops=3, retransmitted_bytes=27e3, quickest_transfer=0.5, fairness=0.9, fairness_link="a"
+    )
+    two = rows(
+        completion_s=12.34, drops=2, retransmitted_bytes=9e5, slowest_transfer=40, fairness=0.5, fairness_link="b"
+    )
+    assert fifo_of([other]) is None
+    frames = [other, one, two]
+    found = fidelity(measured(frames), fifo=fifo_of(frames))
+    assert found is not None and not found.holds and found.fifo is not None and found.fifo.collectives == 2
+    first, second = found.warnings
+    assert first == (
+        "the model does not hold in fifo queues, where TCP decides what flows get: collectives took 1.50 to 12.3 times "
+        "as long as predicted and single transfers 0.50 to 40 times, with 5 drops and 0.9 MB sent again; shares are "
+        "least fair on b (Jain's index 0.50 of 1)"
+    )
+    assert "predictions for this configuration do not hold" in second  # as other queues were measured, too
+    assert "WARNING: the model does not hold in fifo queues" in str(found)
+
+
+def test_where_transfers_in_fifo_queues_take_what_the_model_says_nothing_is_said() -> None:
+    near = fidelity(measured([rows(slowest_transfer=1.009)]), fifo=fifo_of([rows(slowest_transfer=1.009)]))
+    assert near is not None and near.holds and near.warnings == ()
+    late = fidelity(measured([rows()]), fifo=fifo_of([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")]))
+    assert late is not None and not late.holds and len(late.warnings) == 1
+
+
+def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none() -> None:
+    frames = [rows(retransmitted_bytes=np.nan, drops=2), rows(slowest_transfer=9, drops=7)]
+    found = fidelity(measured(frames), fifo=fifo_of(frames))
+    assert found is not None and found.drops == 9
+    assert [warning for warning in found.warnings if "lose none" in warning] == [
+        "2 packets lost in a network that is to lose none: these times are not those of a lossless fabric"
+    ]

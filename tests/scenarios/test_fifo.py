@@ -1,0 +1,107 @@
+"""Fifo queues, where TCP decides what flows get: what a run stores and says of them, and that it ends."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.results import load
+from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
+from tests.fakes.runs import ended
+
+FIFO = ("--set", "transport.queue=fifo")
+DIRECT = ("--set", "collective.kind=alltoall", "--set", "collective.algorithm=direct")
+
+
+def late(row: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Transfer 0, from GPU 0 to 1, takes 1 s; those from GPU 0 to the other site 2 s, the last of them 6 s."""
+    arrived = [1_000_000_000] + [2_000_000_000] * 55
+    arrived[6] = 6_000_000_000
+    times = {"sent_ns": [0] * 56, "arrived_ns": arrived, "completion_s": 6.0}
+    return times | {"drops": 4, "retransmitted_bytes": 35_792}
+
+
+def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(testbeds, capsys):
+    testbeds(FakeTestbeds(changes=late))
+    run("--engine", "emulation", *FIFO, *DIRECT, "--modes", "base", "--collectives", "2", "--json", "--out", "run")
+    answer = json.loads(capsys.readouterr().out)
+    rows = load("run")
+    assert rows.retransmitted_bytes.to_list() == [35_792] * 2
+    assert (rows.slowest_transfer > rows.quickest_transfer).all() and rows.fairness.between(1 / 16, 1).all()
+    (point,) = answer["points"]
+    assert (point["drops"], point["retransmitted_bytes"]) == (8, 71_584)
+    assert point["fairness"] == rows.fairness.min() and point["fairness_link"] in point["shared_links"]
+    assert point["slowest_transfer"] == rows.slowest_transfer.max()
+    with Path("run/summary.csv").open() as file:
+        (line,) = csv.DictReader(file)
+    assert (float(line["fairness"]), line["fairness_link"]) == (point["fairness"], point["fairness_link"])
+    warnings = answer["fidelity"]["warnings"]
+    assert len(warnings) == 1 and "8 drops and 0.1 MB sent again" in warnings[0]
+    assert f"least fair on {point['fairness_link']} " in warnings[0] and answer["fidelity"]["holds"] is False
+    page = Path("run/report.html").read_text()
+    assert "<h2>Fifo queues</h2>" in page and "the model does not hold in fifo queues" in page
+    run("--resume", "run")
+    printed = capsys.readouterr().out
+    assert "sent again (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
+
+
+def test_the_fairest_link_is_not_named_where_none_is_shared(testbeds):
+    testbeds(FakeTestbeds(changes=lambda row, _: {"retransmitted_bytes": 0}))
+    run("--engine", "emulation", *FIFO, "--modes", "base", "--collectives", "1", "--out", "run")
+    (row,) = load("run").to_dict("records")
+    assert row["fairness_link"] == "" and row["fairness"] != row["fairness"]
+
+
+def test_other_queues_say_nothing_of_it(testbeds, capsys):
+    testbeds(FakeTestbeds())
+    run("--engine", "emulation", *DIRECT, "--modes", "base", "--collectives", "1", "--json", "--out", "run")
+    answer = json.loads(capsys.readouterr().out)
+    assert "fifo" not in answer["fidelity"] and "fairness" not in answer["points"][0]
+    assert load("run").retransmitted_bytes.isna().all()
+    assert "Fifo queues" not in Path("run/report.html").read_text()
+
+
+# --- measured in VMs ------------------------------------------------------------------------------------------------
+
+
+def measured(folder: Path, *arguments: str) -> dict[str, Any]:
+    command = ("--json", "--engine", "emulation", *FIFO, *DIRECT, "--modes", "base", "--collectives", "2")
+    answer: dict[str, Any] = json.loads(ended(*command, "--out", folder, *arguments, cwd=folder.parent)[0])
+    return answer
+
+
+def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_model_does_not_hold(tmp_path):
+    answer = measured(tmp_path / "run", "--wan-delay", "10 ms", "--set", "fabric.buffer=1 MB")
+    fifo, rows = answer["fidelity"]["fifo"], load(tmp_path / "run")
+    assert fifo["least_ratio"] > 2 and fifo["slowest_transfer"] > 2
+    # Of a message every frame that is dropped has 8,948 bytes, but for the last; acknowledgements are dropped, too.
+    assert rows.drops.sum() == fifo["drops"] > 1000
+    assert fifo["retransmitted_bytes"] == pytest.approx(8948 * fifo["drops"], rel=0.2)
+    assert 0 < fifo["fairness"] < 0.99 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
+    assert any("does not hold in fifo queues" in warning for warning in answer["fidelity"]["warnings"])
+
+
+def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
+    """With conditions that stay, each takes as long as the first."""
+    calm = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=100 Gbit/s")
+    measured(tmp_path / "run", "--set", "fabric.buffer=500 kB", "--chunk", "2 MB", *calm)
+    rows = load(tmp_path / "run")
+    assert rows.drops.min() > 100
+    assert rows.completion_s[1] == pytest.approx(rows.completion_s[0], rel=0.5)
+
+
+def test_dctcp_marks_in_place_of_losses(tmp_path):
+    start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false")
+    cubic = measured(tmp_path / "cubic", *start)["fidelity"]["fifo"]
+    marking = ("--set", "transport.congestion_control=dctcp", "--set", "transport.ecn_threshold=200 kB")
+    dctcp = measured(tmp_path / "dctcp", *start, *marking)["fidelity"]["fifo"]
+    assert dctcp["drops"] < cubic["drops"] / 50
+    assert dctcp["greatest_ratio"] < 1.5 < cubic["least_ratio"]
+
+
+def test_a_buffer_of_one_frame_is_survived(tmp_path):
+    answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
+    assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0
+    assert answer["fidelity"]["collectives"] == 2

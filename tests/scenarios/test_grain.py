@@ -1,0 +1,127 @@
+"""The physical grain: conditions are of ports, flows share them, and what is measured is as the model says."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from scenarios.engines.model import Model
+from scenarios.engines.prediction import decided
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec.load import ScenarioError, assignment, axis, load_scenario
+from scenarios.spec.scenario import Scenario
+from tests.fakes.runs import ended
+
+PHYSICAL, MODES = "fabric.grain=physical", 'run.modes=["base"]'
+
+
+def scenario(*values: str) -> Scenario:
+    return load_scenario("paper", [assignment(value) for value in values])
+
+
+def completions(setting: Scenario, mode: str) -> "list[float]":
+    rows = [part.rows for part in Model().run([setting]) if part.mode == mode]  # type: ignore[union-attr]
+    return [float(value) for part in rows for value in part.completion_s]
+
+
+def test_conditions_are_of_ports_and_in_their_ranges() -> None:
+    setting = scenario(PHYSICAL, "conditions.wan_rate=1-2 Gbit/s", "conditions.intra_rate=30-40 Gbit/s")
+    conditions = conditions_of(setting)
+    drawn, ports = conditions.shared_bps(0, 50), conditions.shared.all
+    assert drawn.shape == (50, 2 * len(conditions.fabric.cables))
+    for port, rates in zip(ports, drawn.T, strict=True):
+        low, high = (1e9, 2e9) if re.fullmatch(r"s\db\d>s\db\d", port.name) else (30e9, 40e9)
+        assert low <= rates.min() < rates.max() <= high
+    # What decisions are made by: the rate of a logical link is that of the slowest port on its way.
+    names = {link.name: link.index for link in conditions.fabric.links}
+    by_port = {port.name: port.index for port in ports}
+    known = conditions.rates_bps(0, 50)
+    assert (known[:, names["g0>g1"]] == drawn[:, [by_port["g0>s0l0"], by_port["s0l0>g1"]]].min(axis=1)).all()
+    up = [by_port[name] for name in ("g3>s0l1", "s0l1>s0p1", "s0p1>s0b1")]
+    assert (known[:, names["g3>s0b1"]] == drawn[:, up].min(axis=1)).all()
+
+
+@pytest.mark.parametrize("kind", ["alltoall", "gather", "scatter", "broadcast"])
+def test_a_gpu_has_one_nic(kind: str) -> None:
+    """Seven messages pass a GPU's port; of logical links that to or from a border router has most, four."""
+    values = f"collective.kind={kind}", "collective.algorithm=direct", "collective.chunk=8 MB", "collective.count=1"
+    wide = "conditions.intra_rate=10 Gbit/s", "conditions.wan_rate=1000 Gbit/s"
+    setting = scenario(PHYSICAL, *values, *wide, MODES, "fabric.leaves=1", "fabric.spines=8")
+    (physical,) = completions(setting, "base")
+    delay_s = 2 * 0.7e-6 + 10e-6
+    message_s = 8 * setting.workload.largest_message_bytes / 10e9
+    assert physical == pytest.approx(7 * message_s + delay_s, rel=1e-3)
+    (logical,) = completions(setting.with_values({"fabric.grain": "logical"}), "base")
+    assert logical == pytest.approx(4 * message_s + delay_s, rel=1e-3)
+
+
+def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
+    setting = scenario(PHYSICAL, "collective.count=20", MODES)
+    conditions = conditions_of(setting)
+    decisions = decided(setting, "base", conditions, start=0, count=20)
+    src = decisions.placement
+    ways = conditions.passed(0, src, np.roll(src, -1, axis=1), decisions.path)
+    assert max(np.unique(row[row >= 0], return_counts=True)[1].max() for row in ways) == 1
+    assert np.isfinite(completions(setting, "base")).all() and setting.shared_links("base") == ()
+
+
+def test_every_output_names_its_grain_and_no_sweep_has_two(tmp_path: Path) -> None:
+    assert scenario(PHYSICAL).label.endswith(", physical grain") and "grain" not in scenario().label
+    answer = json.loads(ended("--dry-run", "--json", "--set", PHYSICAL, cwd=tmp_path)[0])
+    assert {point["grain"] for point in answer["points"]} == {"physical"}
+    assert "g0>s0l0" in answer["links"][0]["names"] and "g0>g1" not in answer["links"][0]["names"]
+    with pytest.raises(ScenarioError, match="cannot be swept"):
+        load_scenario("paper", [axis("fabric.grain=logical,physical")])
+
+
+FAULTS = """
+[fabric]
+grain = "physical"
+[collective]
+kind = "alltoall"
+chunk = "2 MB"
+count = 4
+[run]
+modes = ["base", "joint"]
+[[fault]]
+at = "collective 1"
+what = "switch s0p0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 2"
+what = "link s0b0-s1b0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 3"
+what = "agent 1 slow 10x"
+"""
+
+
+def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "faults.toml").write_text(FAULTS)
+    answer = json.loads(ended("faults.toml", "--json", "--engine", "both", "--out", "run", cwd=tmp_path)[0])
+    fidelity = answer["fidelity"]
+    assert (fidelity["collectives"], fidelity["drops"]) == (8, 0)
+    assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.01
+    times: dict[str, dict[str, float]] = {}
+    for point in answer["points"]:
+        times.setdefault(point["engine"], {})[point["mode"]] = point["mean_s"]
+    assert times["model"] == pytest.approx(times["emulation"], rel=0.01)  # the model engine has the faults, too
+    conditions = pq.read_table(tmp_path / "run" / "conditions.parquet")
+    assert conditions.num_rows == 4 * 56  # two directions of 28 cables
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [("allgather", "hierarchical"), ("allreduce", "double-tree")])
+def test_over_ports_two_boots_are_the_same_and_as_the_model_says(tmp_path: Path, kind: str, algorithm: str) -> None:
+    values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
+    options = [part for value in values for part in ("--set", value)]
+    ends = []
+    for out in ("one", "two"):
+        command = ("--json", "--engine", "emulation", "--modes", "joint", "--collectives", "3", "--out", out, *options)
+        fidelity = json.loads(ended(*command, cwd=tmp_path)[0])["fidelity"]
+        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.01
+        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
+    assert ends[0] == ends[1]

@@ -1,0 +1,381 @@
+"""Jobs: how a scenario declares them, what the model makes of them, how they are stored, and what the VM measures."""
+
+import json
+import re
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from analysis.results import reader
+from analysis.results.reader import open_run
+from analysis.results.rows import Point
+from analysis.results.writer import Writer
+from hosts.collectives.background import PATTERNS, background
+from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.engines.base import Slice
+from scenarios.engines.model import Model
+from scenarios.engines.prediction import decided, predicted_with_jobs
+from scenarios.experiment import command
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec import ScenarioError, classes
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from scenarios.spec.scenario import described, from_json, to_json
+from tests.conftest import PROJECT
+from tests.fakes.runs import ended
+
+GOAL = str(PROJECT / "tests" / "data" / "goal" / "allreduce_ring_calc.goal")
+NOISE = {"kind": "background", "pattern": "poisson", "rate": "5 Gbit/s", "duration": "4 ms"}
+TENANTS = [
+    {"name": "a", "ranks": [0, 1, 4, 5]},
+    {"name": "b", "ranks": [2, 3, 6, 7], "kind": "allreduce", "size": "16 MB", "start": "1 ms", "count": 2},
+]
+
+
+def scenario(*jobs, **values):
+    overrides = [Override("job", list(jobs), "job")]
+    overrides += [Override(key.replace("__", "."), value, key) for key, value in values.items()]
+    return load_scenario("paper", overrides)
+
+
+def setting(*jobs, **values):
+    (found,) = scenario(*jobs, **values).settings()
+    return found
+
+
+# --- what a scenario says -------------------------------------------------------------------------------------------
+
+
+def test_what_is_declared_is_read_and_written_back_the_same():
+    found = scenario(
+        *TENANTS,
+        {"kind": "messages", "schedule": GOAL, "ranks": [3, 2, 1, 0]},
+        {"kind": "allgather", "algorithm": "direct", "chunk": "1 MB", "pieces": 2},
+        {"name": "noise", **NOISE, "chunk": "100 kB", "start": "1 ms"},
+    )
+    assert [job.name for job in found.jobs] == ["a", "b", "job3", "job4", "noise"]
+    assert scenario_of(resolved(found)) == found
+    (one,) = found.settings()
+    assert from_json(to_json(one)) == one
+    assert [job["name"] for job in described(found)[0]["jobs"]] == [job.name for job in found.jobs]
+    assert one.workload.jobs[1].start_s == 1e-3 and one.workload.jobs[4].is_background
+
+
+def test_a_schedule_is_relative_to_the_scenario_that_names_it(tmp_path):
+    (tmp_path / "mine.goal").write_bytes((PROJECT / "tests/data/goal/allreduce_ring_calc.goal").read_bytes())
+    path = tmp_path / "mine.toml"
+    path.write_text('[[job]]\nkind = "messages"\nschedule = "mine.goal"\nranks = [0, 1, 2, 3]\n')
+    assert load_scenario(str(path)).jobs[0].schedule == tmp_path / "mine.goal"
+
+
+@pytest.mark.parametrize(
+    ("job", "spec"),
+    [
+        ({}, {"kind": "allgather", "algorithm": "ring", "channels": 2}),
+        ({"kind": "allgather", "chunk": "1 MB"}, {"channels": 2, "chunk_bytes": 1_000_000, "size_bytes": None}),
+        ({"kind": "allreduce"}, {"kind": "allreduce", "algorithm": None, "channels": 1}),
+        ({"algorithm": "bruck"}, {"algorithm": "bruck", "channels": 1, "size_bytes": 64_000_000}),
+        ({"channels": 3, "size": "1 MB"}, {"algorithm": "ring", "channels": 3, "size_bytes": 1_000_000}),
+        ({"kind": "messages", "schedule": GOAL}, {"kind": "messages", "algorithm": None, "channels": 1}),
+    ],
+)
+def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
+    default = CollectiveSpec(algorithm="ring", channels=2, size_bytes=64_000_000, chunk_bytes=8_000_000)
+    (read,) = scenario({"ranks": [0, 1, 2, 3], "chunk": "1 MB"} | job if "schedule" in job else job).jobs
+    found = read.collective(default)
+    assert {key: getattr(found, key) for key in spec} == spec
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "words"),
+    [
+        ({"rank": [0, 1]}, ".rank", "unknown key of a job.*did you mean ranks"),
+        ({"ranks": [0]}, ".ranks", "a list of two ranks or more"),
+        ({"ranks": [0, 0]}, ".ranks", "has a rank twice"),
+        ({"ranks": [0, 8]}, ".ranks", "there is no rank 8: allowed is 0 to 7"),
+        ({"kind": "allgathr"}, ".kind", "allowed is allgather, "),
+        ({"count": 0}, ".count", "0 is not allowed: allowed is a whole number from 1"),
+        ({"count": True}, ".count", "true is not allowed"),
+        ({"start": "2 parsecs"}, ".start", "2 parsecs"),
+        ({"name": "a b"}, ".name", "is not allowed: allowed is 1 to 32 letters"),
+        ({"name": "a"}, ".name", "a is the name of another job"),
+        ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
+        ({"pattern": "poisson"}, ".pattern", "does nothing here: allowed only with the kind background"),
+        ({**NOISE, "count": 2}, ".count", "does nothing here: allowed only with collectives"),
+        ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing: allowed is text"),
+        ({**NOISE, "pattern": "storm"}, ".pattern", "allowed is permutation, poisson, on-off"),
+        ({**NOISE, "duration": "900 s"}, "", "job2: background traffic of about .* messages: allowed are 20,000"),
+        ({"algorithm": "tree"}, "", "job2: there is no algorithm 'tree' of allgather"),
+        ({"kind": "messages", "schedule": GOAL}, "", "job2: .*allowed are the kind messages and 4 GPUs"),
+    ],
+)
+def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
+    with pytest.raises(ScenarioError) as refusal:
+        scenario({"name": "a"}, job)
+    (line,) = refusal.value.mistakes
+    assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
+
+
+def test_background_alone_is_refused():
+    with pytest.raises(ScenarioError, match="allowed is one at least that is not"):
+        scenario(NOISE)
+
+
+# --- background -----------------------------------------------------------------------------------------------------
+
+
+def sent(found):
+    """The messages of background traffic: when each may go, from where, to where, and its bytes."""
+    clock, messages = {}, []
+    for transfer in found.schedule.transfers:
+        flow = found.schedule.flows[transfer.flow]
+        if isinstance(flow, Flow):
+            (gate,) = transfer.after
+            assert found.schedule.transfers[gate].flow in clock
+            messages.append((clock[found.schedule.transfers[gate].flow], flow.src, flow.dst, transfer.size))
+        else:
+            clock[transfer.flow] = clock.get(transfer.flow, 0.0) + transfer.size
+    return messages
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_background_traffic_has_its_rate_its_length_and_its_seed(pattern):
+    about = {"places": 6, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.2}
+    messages = sent(background(pattern, **about, seed=(7, 1)))
+    assert all(0 <= at < 0.2 and src != dst for at, src, dst, _ in messages)
+    for place in range(6):
+        rate = 8 * sum(size for _, src, _, size in messages if src == place) / 0.2
+        # 2,000 messages: of evenly spaced ones all, and of 125 bursts and silences the mean within three deviations.
+        assert rate == pytest.approx(8e9, rel={"permutation": 0.001, "poisson": 0.1, "on-off": 0.3}[pattern])
+    assert (
+        sent(background(pattern, **about, seed=(7, 1))) == messages != sent(background(pattern, **about, seed=(8, 1)))
+    )
+
+
+def test_a_permutation_sends_from_each_to_one_and_the_others_to_all():
+    about = {"places": 7, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.1, "seed": (1, 0)}
+    pairs = {(src, dst) for _, src, dst, _ in sent(background("permutation", **about))}
+    assert len(pairs) == len({src for src, _ in pairs}) == len({dst for _, dst in pairs}) == 7
+    for pattern in ("poisson", "on-off"):
+        assert len({(src, dst) for _, src, dst, _ in sent(background(pattern, **about))}) == 7 * 6
+
+
+def test_background_traffic_of_no_message_is_refused():
+    with pytest.raises(ScheduleError, match="one message at least"):
+        background("poisson", places=2, rate_bps=1, message_bytes=10**6, duration_s=1e-3, seed=(1, 0))
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def modelled(one, mode="base", count=20):
+    conditions = conditions_of(one)
+    decisions = decided(one, mode, conditions, start=0, count=count)
+    return predicted_with_jobs(one, mode, decisions, conditions, start=0)
+
+
+def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
+    apart = {"name": "a", "ranks": [0, 1, 2, 3]}, {"name": "b", "ranks": [4, 5, 6, 7], "start": "2 ms"}
+    round_s, both_s = modelled(setting(*apart))
+    for number, one in enumerate(apart):
+        _, alone_s = modelled(setting(one))
+        assert np.allclose(both_s[:, number], alone_s[:, 0], rtol=1e-9)
+    assert np.array_equal(round_s, np.maximum(both_s[:, 0], both_s[:, 1] + 2e-3))
+
+
+def test_a_single_job_is_the_collective():
+    round_s, jobs_s = modelled(setting({}), mode="wan")
+    alone_s, none = modelled(setting(), mode="wan")
+    assert none is None
+    assert np.allclose(round_s, alone_s, rtol=1e-9) and np.array_equal(round_s, jobs_s[:, 0])
+
+
+def test_two_equal_tenants_on_one_wan_link_take_twice_as_long():
+    """Where the WAN is the narrowest by far, each message has half of it."""
+    alike = {"conditions__intra_rate": "200 Gbit/s", "conditions__wan_rate": "1 Gbit/s"}
+    pair = {"kind": "broadcast", "algorithm": "direct", "size": "8 MB"}
+    two = {**pair, "ranks": [0, 4]}, {**pair, "ranks": [1, 5]}
+    _, both_s = modelled(setting(*two, **alike), count=1)
+    _, alone_s = modelled(setting(two[0], **alike), count=1)
+    delay_s = 10e-6 + 2 * 700e-9
+    assert both_s[0] - delay_s == pytest.approx([2 * (alone_s[0, 0] - delay_s)] * 2, rel=1e-9)
+    assert alone_s[0, 0] == pytest.approx(8e6 * 8 / 1e9 + delay_s, rel=1e-9)
+
+
+def test_a_round_does_not_wait_for_background_which_takes_its_share():
+    quiet_s, _ = modelled(setting(TENANTS[0]))
+    noisy = setting(TENANTS[0], {**NOISE, "rate": "20 Gbit/s", "duration": "200 ms"})
+    noisy_s, jobs_s = modelled(noisy)
+    assert (noisy_s > quiet_s * (1 + 1e-9)).all() and (jobs_s[:, 1] > 0.19).all() and (noisy_s < jobs_s[:, 1]).all()
+
+
+def test_places_are_exchanged_among_those_with_the_same_jobs_alone():
+    one = setting(*TENANTS, collective__reembed_every=1)
+    decisions = decided(one, "joint", conditions_of(one), start=0, count=20)
+    assert len({tuple(row) for row in decisions.placement.tolist()}) > 1
+    for place, group in ((0, {0, 1}), (2, {2, 3}), (4, {4, 5}), (6, {6, 7})):
+        assert {int(rank) for rank in decisions.placement[:, place : place + 2].ravel()} == group
+    fixed_s, chosen_s = (modelled(one, mode=mode)[0].mean() for mode in ("wan", "joint"))
+    assert chosen_s < fixed_s
+
+
+# --- what is stored -------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_run_that_was_cut_short_have_its_jobs_and_so_has_its_end(tmp_path):
+    found = scenario(*TENANTS, **{"collective__count": 30, "run__modes": ["base"]})
+    point = Point("model", 0, "base")
+    (tmp_path / "settings.json").write_text(json.dumps(described(found)))
+    (tmp_path / "scenario.toml").write_text(resolved(found))
+    known = {"format": 1, "started": "now", "ended": None, "seed": 1, "command": []}
+    (tmp_path / "provenance.json").write_text(json.dumps(known))
+    slices = [one.rows for one in Model(batch=10).run(found.settings()) if isinstance(one, Slice)]
+    for stop in (1, 3):
+        with closing(Writer(tmp_path, described(found), {point: 30})) as writer:
+            for rows in slices[:stop]:
+                writer.add(point, rows)
+            writer.flush()
+            jobs = open_run(tmp_path).jobs
+            assert len(jobs) == 2 * 10 * stop and jobs.job.to_list()[:2] == ["a", "b"]
+    writer.write_tables()
+    (tmp_path / "provenance.json").write_text(json.dumps(known | {"ended": "now"}))
+    run = open_run(tmp_path)
+    both = run.jobs.assign(end_s=run.jobs.start_s + run.jobs.completion_s).groupby("collective").end_s.max()
+    assert np.allclose(both.to_numpy(), run.collectives.completion_s.to_numpy(), rtol=1e-12)
+    next((tmp_path / reader.PARTS).glob("*.jobs.parquet")).unlink()
+    with pytest.raises(reader.ResultsError, match="is damaged"):
+        Writer(tmp_path, described(found), {point: 30})
+
+
+def test_summary_json_report_and_figure_have_every_job(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tenants.toml"
+    path.write_text(resolved(scenario(*TENANTS, {"name": "noise", **NOISE})))
+    wanted = [str(path), "--engine", "model", "--collectives", "20", "--modes", "base,joint", "--json", "--out", "it"]
+    assert command.run(wanted) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    stored = open_run(tmp_path / "it").jobs
+    means_s = stored.groupby(["mode", "job"]).completion_s.mean()
+    for point in points:
+        assert [job["name"] for job in point["jobs"]] == ["a", "b", "noise"]
+        assert [job["background"] for job in point["jobs"]] == [False, False, True]
+        for job in point["jobs"]:
+            assert job["mean_s"] == pytest.approx(means_s[point["mode"], job["name"]], rel=1e-12)
+    header = (tmp_path / "it/summary.csv").read_text().splitlines()[0].split(",")
+    assert {"job.a.mean_s", "job.b.mean_predicted_s", "job.noise.mean_s"} <= {*header}
+    page = (tmp_path / "it/report.html").read_text()
+    assert "<h2>Jobs</h2>" in page and "background" in page
+    assert len((tmp_path / "it/figures/paper-jobs.csv").read_text().splitlines()) == 1 + 3 * 2
+    assert (tmp_path / "it/figures/paper-timeline.svg").is_file()  # the stored times are those of the stored rounds
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+GOLD, BRONZE = {"name": "gold", "priority": 2}, {"name": "bronze", "priority": 5}
+
+
+def test_classes_are_read_and_written_back_and_served_by_priority():
+    found = scenario(
+        {"name": "a", "class": "bronze"},
+        {"name": "b", "class": "gold", "ranks": [0, 1]},
+        {"ranks": [2, 3]},
+        **{"class": [BRONZE | {"share": 0.25, "ceiling": 0.5}, GOLD]},
+    )
+    assert scenario_of(resolved(found)) == found
+    (one,) = found.settings()
+    assert from_json(to_json(one)) == one
+    assert [(each.dscp, each.assured, each.ceiling) for each in classes.services(one.classes)] == [
+        (8, 0.0, 1.0),
+        (16, 0.25, 0.5),
+        (0, 0.0, 1.0),
+    ]
+    by_channel = {flow.channel: dscp for flow, dscp in zip(one.workload.schedule.flows, one.workload.dscp, strict=True)}
+    assert by_channel == {0: 16, 1: 8, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("tables", "place", "words"),
+    [
+        ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
+        ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
+        ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
+        ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
+        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is not allowed: allowed is a number from 0 to 1"),
+        ([GOLD | {"share": 0.5, "ceiling": 0.4}], r"class\[1\].share", "above the ceiling: allowed is up to 0.4"),
+        ([GOLD | {"share": 0.5}, BRONZE | {"share": 0.6}], "class", "the shares are 1.1 together"),
+        ([GOLD | {"color": 1}], r"class\[1\].color", "unknown key of a class"),
+        ([BRONZE], r"job\[1\].class", '"gold" is not a class: allowed is the name of a .*bronze'),
+    ],
+)
+def test_every_mistake_of_classes_is_a_sentence(tables, place, words):
+    with pytest.raises(ScenarioError) as refusal:
+        scenario({"class": "gold"}, **{"class": tables})
+    (line,) = refusal.value.mistakes
+    assert re.match(f"{place}: .*{words}", line), line
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [({"transport__queue": "fifo"}, "fair queues in virtual time"), ({"run__clock": "wall"}, "on the wall clock")],
+)
+def test_classes_are_refused_where_queues_cannot_serve_them(values, words):
+    with pytest.raises(ScenarioError, match=words):
+        scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
+
+
+# --- in the VM ------------------------------------------------------------------------------------------------------
+
+
+def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_another_boot(tmp_path):
+    """Every byte is verified, or the command would fail."""
+    path = tmp_path / "tenants.toml"
+    noise = {"name": "noise", **NOISE, "chunk": "1 MB", "start": "500 us"}
+    path.write_text(resolved(scenario(*TENANTS, noise)))
+    wanted = ("--engine", "emulation", "--modes", "base,joint", "--collectives", "3", "--json", "--out")
+    runs = []
+    for name in ("one", "other"):
+        out, _ = ended(path, *wanted, tmp_path / name, cwd=tmp_path)
+        assert json.loads(out)["fidelity"]["drops"] == 0
+        runs.append(open_run(tmp_path / name))
+    jobs = runs[0].jobs.set_index(["mode", "collective", "job"]).sort_index()
+    tenants = jobs[~jobs.background]
+    assert len(tenants) == 2 * 3 * 2 and len(jobs) == 2 * 3 * 3
+    assert (tenants.completion_s / tenants.predicted_s - 1).abs().max() <= 0.01
+    assert (runs[0].collectives.completion_s / runs[0].collectives.predicted_s - 1).abs().max() <= 0.01
+    assert runs[0].jobs.equals(runs[1].jobs) and runs[0].transfers.equals(runs[1].transfers)  # to the ns
+
+
+def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_kept(tmp_path):
+    """16 MB of gold and 24 MB of bronze meet on a WAN link of 10 Gbit/s: 12.8 and 19.2 ms alone. Three VMs."""
+    pair = {"kind": "broadcast", "algorithm": "direct"}
+    wanted = scenario(
+        pair | {"name": "g", "ranks": [0, 4], "size": "16 MB", "class": "gold"},
+        pair | {"name": "b", "ranks": [1, 5], "size": "24 MB", "class": "bronze"},
+        **{"class": [GOLD, BRONZE], "conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"},
+        run__modes=["base"],
+    )
+    path = tmp_path / "classes.toml"
+    assured, capped = [GOLD, BRONZE | {"share": 0.25}], [GOLD | {"ceiling": 0.5}, BRONZE]
+    swept = [Override("sweep.class", [[GOLD, BRONZE], assured, capped], "class")]
+    path.write_text(resolved(scenario_of(resolved(wanted), swept)))
+    ended(path, "--engine", "emulation", "--collectives", "1", "--out", tmp_path / "run", cwd=tmp_path)
+    found = open_run(tmp_path / "run").jobs.set_index(["setting", "job"]).sort_index()
+    delay_ms = 0.0114
+    by_hand_ms = {
+        (0, "g"): 12.8,
+        (0, "b"): 12.8 + 19.2,
+        # Gold at three quarters is over after 17.07 ms, when bronze at one has sent 5.33 of its 24 MB.
+        (1, "g"): 12.8 / 0.75,
+        (1, "b"): 12.8 + 19.2,
+        # At half of the rate each, bronze has sent 16 MB when gold is over.
+        (2, "g"): 25.6,
+        (2, "b"): 12.8 + 19.2,
+    }
+    for key, ms in by_hand_ms.items():
+        measured_ms, predicted_ms = found.loc[key, "completion_s"] * 1e3, found.loc[key, "predicted_s"] * 1e3
+        assert predicted_ms - delay_ms == pytest.approx(ms, rel=1e-6), key
+        assert measured_ms == pytest.approx(predicted_ms, rel=0.01), key
+    assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
+    # Bronze has over 98 % of what gold leaves.
+    assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
