@@ -20,9 +20,10 @@ class ControllerError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class RouteReply:
-    """The path of every crossing asked for, as indices in `Fabric.paths`; all are in force.
+    """The path of every crossing asked for, as indices in `Fabric.paths`; the switches have confirmed all.
 
-    `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
+    They may follow decisions that they have cached for a moment longer (Open vSwitch for 5 ms). `messages` counts the
+    OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
     """
 
     paths: tuple[int, ...]

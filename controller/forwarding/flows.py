@@ -1,13 +1,15 @@
 """Flow rules, and the messages that install and remove them, as values: the part of OpenFlow 1.3 that is used here.
 
-Every rule is for IPv4. `rules` makes them, `switches` sends them.
+Rules are for IPv4, but those of tunnels, which look at the destination MAC alone. `rules` makes them, `switches` sends
+them.
 """
 
 from dataclasses import dataclass, field
 
 DEFAULT_PRIORITY = 100
 TURN_PRIORITY = 110  # a default rule for packets to send back out of their input port
-ROUTE_PRIORITY = 200
+TUNNEL_PRIORITY = 200
+ROUTE_PRIORITY = 200  # at leaves, which no tunnel passes
 
 IN_PORT = 0xFFFF_FFF8
 """OpenFlow's OFPP_IN_PORT; a switch drops a packet that its port's number would send back out of its input port."""
@@ -19,7 +21,8 @@ _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
 DEFAULT_COOKIE = _OURS
 ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ LAST_GENERATION
-"""The cookie and mask that match all routes of all generations, and no default rule."""
+"""The cookie and mask that match all routes of all generations, and no other rule."""
+TUNNEL_COOKIE = _OURS | 2 << 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +74,17 @@ def route_cookie(generation: int) -> int:
     return ROUTES_COOKIE | generation
 
 
-def tag(number: int) -> str:
-    """The MAC address that replaces the destination's while a packet follows a route with this tag; 0: no route.
+def tunnel_tag(path: int) -> str:
+    """The MAC address that replaces the destination's in a tunnel, over the WAN path of that index.
 
     Locally administered, and never a GPU's.
     """
+    return _tag(path + 1)
+
+
+def _tag(number: int) -> str:
     return ":".join(f"{byte:02x}" for byte in b"\x06\x4c" + number.to_bytes(4, "big"))
+
+
+NO_TUNNEL = _tag(0)
+"""The MAC address that the default rules give packets on their way over the WAN."""

@@ -1,50 +1,48 @@
 """From routes to flow rules, and from old routes to new ones without losing a packet.
 
-The default rules lead from every GPU to every other: by the destination alone within its
-site, by the pair of sites over the WAN, on the default path. A route puts one pair of GPUs on another path. Its first
-leaf tags the pair's packets (in the destination MAC, so the IP header stays as it is), the switches further along match
-the tag and the route's input port, and the last leaf restores the MAC. There are two tags, and a pair that changes its
-route takes the other one: with a new tag every time, switches would cache a decision for each and revalidate them all
-at every change.
+The default rules lead from every GPU to every other: by the destination alone within its site, by the pair of sites
+over the WAN, on the default path. A tunnel is a candidate path over the WAN. Its packets bear its tag (in the
+destination MAC, so the IP header stays as it is), which is all that the spines of the source's site and the routers
+before the last look at. From the last router on the default rules lead to the destination, whose leaf restores the MAC.
+A route puts one pair of GPUs into a tunnel, by a rule at the first leaf.
 
 No packet is lost while routes change, not even one in flight:
-- No packet carries a new route's tag until every switch past the first leaf has its rules; then the first leaf changes
-  over in one message. So each packet sees the old route or the new one, never a mixture, even where the two pass the
-  same switches in opposite order.
-- A packet whose tag a switch no longer knows falls to the default rules, which every router of every candidate path
-  has. They clear the tag, so that no route takes the packet back, and lead to the destination without a loop.
-- A packet delayed until its tag was reused follows the new route where its input port matches that route, and the
-  default rules elsewhere. Sending a packet back out of its input port needs OFPP_IN_PORT, hence TURN_PRIORITY.
+- The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. So
+  each packet sees the old route or the new one, never a mixture, and one message to a leaf changes over.
+- A packet whose tag a switch does not know, as it has lost its rules, falls to the default rules, which every router of
+  every candidate path has. They clear the tag, so that no tunnel takes the packet back, and lead to the destination
+  without a loop. Sending it back out of its input port needs OFPP_IN_PORT, hence TURN_PRIORITY.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.forwarding import flows
-from controller.forwarding.flows import Install, Match, Message, Remove, Rule, Stage, tag
+from controller.forwarding.flows import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
 from controller.routing.paths import Ways
 from topologies.fabric.addressing import Switch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A pair of ranks on a path other than the default one, the generation that installed it, the tag of its packets (1
-    or 2), and the switches that it passes."""
+    """A pair of ranks in the tunnel over a path other than the default one, the spine that its leaf sends it to, and
+    the generation that installed it."""
 
     src: int
     dst: int
     path: int
+    spine: str
     generation: int
-    tag: int
-    passed: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """The stages that lead from some routes to others, and the routes in force after the last stage."""
+    """The stages that lead from some routes to others; the routes in force after the last stage, and the tunnels, by
+    path, whose rules are installed then."""
 
     stages: tuple[Stage, ...]
     routes: tuple[Route, ...]
+    tunnels: frozenset[int]
 
 
 def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
@@ -54,29 +52,59 @@ def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
     return (*_inwards(ways, here), *outwards(ways, here))
 
 
-def change(ways: Ways, old: Collection[Route], wanted: Mapping[tuple[int, int], int], *, generation: int) -> Change:
+def tunnel_rules(ways: Ways, switch: str, path: int) -> tuple[Rule, ...]:
+    """The rules of a tunnel at a switch: one at every spine of the source's site and at every router before the last,
+    none elsewhere. They do not depend on which cables are dead."""
+    here, routers = ways.switches[switch], ways.over_wan(ways.fabric.paths[path])
+    if switch in routers[:-1]:
+        peer = routers[routers.index(switch) + 1]
+    elif here.kind == "spine" and here.site == ways.fabric.paths[path].src_site:
+        peer = routers[0]
+    else:
+        return ()
+    rule = Rule(
+        priority=flows.TUNNEL_PRIORITY,
+        cookie=flows.TUNNEL_COOKIE,
+        match=Match(eth_dst=tunnel_tag(path)),
+        out_port=ways.port(switch, peer),
+    )
+    return (rule,)
+
+
+def change(
+    ways: Ways,
+    old: Collection[Route],
+    wanted: Mapping[tuple[int, int], int],
+    *,
+    generation: int,
+    tunnels: Collection[int],
+) -> Change:
     """From the routes in force to these paths, by pair of ranks; every other pair returns to the default path.
 
-    A route that stays keeps its generation and its rules; a pair on the default path needs no route. New routes get
+    `tunnels` are those whose rules are installed. A change is one stage, behind another one if it needs more tunnels. A
+    route that stays keeps its generation and its rule; a pair on the default path needs no route. New routes get
     `generation`, which no route in force may have.
     """
     before = {(route.src, route.dst): route for route in old}
     stay, fresh = [], []
     for (src, dst), path in wanted.items():
-        current, passed = before.get((src, dst)), ways.over(src, dst, path)
-        if current is not None and current.passed == passed:
+        current = before.get((src, dst))
+        spine = ways.spine(ways.fabric.gpus[src], ways.over_wan(ways.fabric.paths[path])[0])
+        if current is not None and (current.path, current.spine) == (path, spine):
             stay.append(current)
         elif path != ways.default(src, dst):
-            other = 1 if current is None or current.tag == 2 else 2
-            fresh.append(Route(src=src, dst=dst, path=path, generation=generation, tag=other, passed=passed))
-    gone = [route for route in old if route not in stay]
-    replaced = {(route.src, route.dst) for route in fresh}
-    further = [tuple(reversed(installs(ways, route)[1:])) for route in fresh]  # from the destination back
-    first: list[Message] = [installs(ways, route)[0] for route in fresh]
-    first += [_removal(ways, route)[0] for route in gone if (route.src, route.dst) not in replaced]
-    behind = [_removal(ways, route)[1:] for route in gone]
-    stages = (tuple(m for ms in further for m in ms), tuple(first), tuple(m for ms in behind for m in ms))
-    return Change(stages=tuple(stage for stage in stages if stage), routes=(*stay, *fresh))
+            fresh.append(Route(src=src, dst=dst, path=path, spine=spine, generation=generation))
+    kept = {(route.src, route.dst) for route in (*stay, *fresh)}
+    leaves: list[Message] = [install(ways, route) for route in fresh]
+    leaves += [_removal(ways, route) for route in old if (route.src, route.dst) not in kept]
+    more = {route.path for route in fresh}.difference(tunnels)
+    switches = [switch.name for switch in ways.fabric.switches]
+    stages = (tuple(m for switch in switches for m in _tunnel_installs(ways, switch, more)), tuple(leaves))
+    return Change(
+        stages=tuple(stage for stage in stages if stage),
+        routes=(*stay, *fresh),
+        tunnels=frozenset(more.union(tunnels)),
+    )
 
 
 def detour(old: Ways, new: Ways, switch: str) -> Stage:
@@ -92,16 +120,20 @@ def detour(old: Ways, new: Ways, switch: str) -> Stage:
     return (*fresh, *(Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match) for match in gone))
 
 
-def greeting(ways: Ways, switch: str, routes: Collection[Route]) -> tuple[Stage, Stage, Stage]:
-    """The messages to a switch that connects, whatever rules it holds: the default rules, and these routes alone.
+def greeting(
+    ways: Ways, switch: str, routes: Collection[Route], tunnels: Collection[int]
+) -> tuple[Stage, Stage, Stage]:
+    """The messages to a switch that connects, whatever rules it holds: the default rules, those of these tunnels, and
+    these routes alone.
 
     Between the second stage and the third its packets follow the default rules; none is lost.
     """
-    mine = tuple(message for route in routes for message in installs(ways, route)[::-1] if message.switch == switch)
+    mine = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
     rules = default_rules(ways, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
     no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
-    return defaults, (*_other_turns(ways, switch, rules), no_routes), mine
+    standing = (*defaults, *_tunnel_installs(ways, switch, tunnels))
+    return standing, (*_other_turns(ways, switch, rules), no_routes), mine
 
 
 def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
@@ -114,31 +146,28 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
                 yield Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match)
 
 
-def installs(ways: Ways, route: Route) -> tuple[Install, ...]:
-    """A route's rules, one for each switch, in the order in which packets pass them."""
+def install(ways: Ways, route: Route) -> Install:
+    """A route's rule, at its first leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    label = tag(route.tag)
-    found = []
-    for index, (switch, peer) in enumerate(zip(route.passed, (*route.passed[1:], dst.name), strict=True)):
-        before = ways.port(switch, route.passed[index - 1]) if index else None
-        match = Match(src=src.ip, dst=dst.ip, in_port=before, eth_dst=label if index else None)
-        rewrite = label if index == 0 else dst.mac if peer == dst.name else None
-        rule = Rule(
-            priority=flows.ROUTE_PRIORITY,
-            cookie=flows.route_cookie(route.generation),
-            match=match,
-            out_port=ways.port(switch, peer),
-            eth_dst=rewrite,
-        )
-        found.append(Install(switch=switch, rule=rule))
-    return tuple(found)
+    rule = Rule(
+        priority=flows.ROUTE_PRIORITY,
+        cookie=flows.route_cookie(route.generation),
+        match=Match(src=src.ip, dst=dst.ip),
+        out_port=ways.port(src.leaf, route.spine),
+        eth_dst=tunnel_tag(route.path),
+    )
+    return Install(switch=src.leaf, rule=rule)
 
 
-def _removal(ways: Ways, route: Route) -> tuple[Remove, ...]:
-    """Removes a route, switch by switch from its source; other routes of its generation stay."""
+def _removal(ways: Ways, route: Route) -> Remove:
+    """Removes a route's rule; other routes of its generation stay."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    pair, cookie = Match(src=src.ip, dst=dst.ip), flows.route_cookie(route.generation)
-    return tuple(Remove(switch=switch, cookie=cookie, match=pair) for switch in route.passed)
+    pair = Match(src=src.ip, dst=dst.ip)
+    return Remove(switch=src.leaf, cookie=flows.route_cookie(route.generation), match=pair)
+
+
+def _tunnel_installs(ways: Ways, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
+    return tuple(Install(switch=switch, rule=rule) for path in tunnels for rule in tunnel_rules(ways, switch, path))
 
 
 def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
@@ -160,7 +189,7 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
         first = ways.over_wan(ways.fixed(here.site, site))[0]
         if here.kind == "spine":
             match = Match(src=ways.networks[here.site], dst=network)
-            yield _default_rule(match, ways.port(here.name, first), eth_dst=tag(0))
+            yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
             yield _default_rule(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
 
@@ -171,7 +200,7 @@ def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
         if peer is None:
             continue
         port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
-        yield _default_rule(match, port, eth_dst=tag(0))
+        yield _default_rule(match, port, eth_dst=NO_TUNNEL)
         # A packet that has lost its route may have to turn round.
         back = Match(src=match.src, dst=match.dst, in_port=port)
         yield Rule(
@@ -179,7 +208,7 @@ def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
             cookie=flows.DEFAULT_COOKIE,
             match=back,
             out_port=flows.IN_PORT,
-            eth_dst=tag(0),
+            eth_dst=NO_TUNNEL,
         )
 
 

@@ -19,6 +19,10 @@ DEADLINE_S = 5.0
 """How long the switches may take to confirm one stage of a change."""
 
 
+_STANDING_TUNNELS = 4096
+"""Where a fabric has more candidate paths, tunnels are installed as they are first wanted, instead of at the start."""
+
+
 class State(Enum):
     """What is known of the rules in the ready switches.
 
@@ -31,16 +35,18 @@ class State(Enum):
 
 
 class Forwarding:
-    """The forwarding of one fabric: default rules that follow `ways`, and `routes` beside them. One change at a time.
+    """The forwarding of one fabric: default rules that follow `ways`, `tunnels`, and `routes`. One change at a time.
 
-    `ready` are the switches that have their default rules. Only these are changed; the others get all of it when they
-    have connected (`greet`).
+    `tunnels` are the paths, by index, whose tunnels every ready switch has; none is ever removed. `ready` are the
+    switches that have their default rules. Only these are changed; the others get all of it when they have connected
+    (`greet`).
     """
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
         self._fabric, self._switches = fabric, switches
         self.ways = Ways(fabric)
         self.routes: tuple[rules.Route, ...] = ()
+        self.tunnels = frozenset(range(len(fabric.paths)) if len(fabric.paths) <= _STANDING_TUNNELS else ())
         self.generation = 0
         self.ready: set[str] = set()
         self.state = State.CONFIRMED
@@ -52,7 +58,8 @@ class Forwarding:
         """
         connection = self._switches.connection(switch)
         try:
-            self._switches.send(rules.greeting(self.ways, switch, self.routes), deadline_s=DEADLINE_S)
+            stages = rules.greeting(self.ways, switch, self.routes, self.tunnels)
+            self._switches.send(stages, deadline_s=DEADLINE_S)
         except SwitchError:
             self._switches.drop(connection)
             raise
@@ -67,16 +74,16 @@ class Forwarding:
         wanted = {**acknowledgements(ways, wanted), **wanted}
         detours = () if ways == self.ways else [rules.detour(self.ways, ways, s.name) for s in self._fabric.switches]
         if self.state is State.IN_DOUBT:
-            greetings = [rules.greeting(self.ways, switch.name, ()) for switch in self._fabric.switches]
+            greetings = [rules.greeting(self.ways, s.name, (), self.tunnels) for s in self._fabric.switches]
             self._send(tuple(itertools.chain(*stages)) for stages in zip(*greetings, strict=True))
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
-        change = rules.change(ways, self.routes, wanted, generation=generation)
+        change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels)
         stages = [stage for stage in (tuple(itertools.chain(*detours)), *change.stages) if stage]
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
             self._send(stages, settle_s=SETTLE_S)
-        self.routes, self.ways, self.state = change.routes, ways, State.CONFIRMED
+        self.routes, self.tunnels, self.ways, self.state = change.routes, change.tunnels, ways, State.CONFIRMED
         return sum(len(stage) for stage in stages)
 
     def path(self, src: int, dst: int) -> int:

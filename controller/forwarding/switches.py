@@ -14,8 +14,8 @@ _IPV4 = 0x0800
 _POLL_S = 0.25  # how often to look for closed connections while confirmations are awaited
 
 SETTLE_S = 0.02
-"""How long after its barrier a stage takes effect. Open vSwitch confirms what its tables say, but packets follow cached
-decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
+"""How long after its barrier a stage has taken effect. Open vSwitch confirms what its tables say, but packets follow
+cached decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
 
 
 class SwitchError(RuntimeError):
@@ -84,12 +84,14 @@ class Switches:
         self._news.put((name, xid, f"the switch {name} refuses a rule with OpenFlow error type {kind}, code {code}"))
 
     def send(self, stages: Iterable[Stage], *, deadline_s: float, settle_s: float = 0.0) -> None:
-        """Send stage after stage, each once the switches have confirmed the one before and `settle_s` has passed.
+        """Send stage after stage, each once the switches have confirmed the one before and `settle_s` has passed since.
 
         Raises SwitchError where a switch is not connected, leaves, refuses, or has not confirmed a stage after
         `deadline_s`; what was sent until then stays.
         """
-        for stage in stages:
+        for number, stage in enumerate(stages):
+            if number:
+                hub.sleep(settle_s)
             self._awaited.clear()
             while not self._news.empty():  # about earlier stages and connections
                 self._news.get()
@@ -99,7 +101,6 @@ class Switches:
             for name, messages in by_switch.items():
                 self._post(name, messages)
             self._await_barriers(time.monotonic() + deadline_s, deadline_s)
-            hub.sleep(settle_s)
 
     def _post(self, name: str, messages: list[Message]) -> None:
         datapath = self._connections.get(name)

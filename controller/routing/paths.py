@@ -56,12 +56,6 @@ class Ways:
         links = [self.fabric.links[index] for index in path.links]
         return (links[0].src, *(link.dst for link in links))
 
-    def over(self, src: int, dst: int, path: int) -> tuple[str, ...]:
-        """The switches from rank `src`'s leaf to rank `dst`'s, over the candidate path of that index."""
-        a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
-        wan = self.over_wan(self.fabric.paths[path])
-        return (a.leaf, self.spine(a, wan[0]), *wan, self.spine(b, wan[-1]), b.leaf)
-
     def joined(self, src_site: int, dst_site: int) -> bool:
         """Whether the WAN has a path from one site to the other."""
         return bool(self.fabric.paths_between.get((src_site, dst_site)))

@@ -1,10 +1,9 @@
 """The prompt's output as text: links, paths, collectives, failures, and the flow rules of a switch. Pure."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
-from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, tag
+from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.paths import Ways
 from scenarios.policies.decide import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
@@ -210,9 +209,6 @@ def cables(dead: Cables) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
 
 
-_TAG = re.compile("^" + tag(0)[:5] + "((?::[0-9a-f]{2}){4})$")
-
-
 def flows(dump: str, fabric: Fabric, switch: str) -> str:
     """A table of the rules in the output of `ovs-ofctl dump-flows`, highest priority first, with the fabric's names.
 
@@ -223,6 +219,7 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
         {address: gpu.name for gpu in fabric.gpus for address in (gpu.ip, gpu.mac)}
         | {network: f"site {site}" for site, network in enumerate(ways.networks)}
         | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
+        | {tunnel_tag(path.index): f"tagged {path.name}" for path in fabric.paths}
     )
     lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # the heading has none
     rules = [_rule(line, names) for line in lines]
@@ -240,26 +237,18 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
     about, _, actions = line.partition("actions=")
     match = dict(field.strip().split("=", 1) for field in about.split(",") if "=" in field)
     cookie, target = int(match.get("cookie", "0"), 0), _target(actions, names)
-    is_route = cookie & ROUTES_MASK == ROUTES_COOKIE
-    if not (is_route or cookie == DEFAULT_COOKIE) or target is None:
+    kind = {DEFAULT_COOKIE: "default", TUNNEL_COOKIE: "tunnel"}.get(cookie)
+    if cookie & ROUTES_MASK == ROUTES_COOKIE:
+        kind = f"route {cookie & ~ROUTES_MASK}"
+    if kind is None or target is None:
         return None
-    kind = f"route {cookie & ~ROUTES_MASK}" if is_route else "default"
-    coming = [_tagged(match["dl_dst"], names)] if "dl_dst" in match else []
+    coming = [names.get(match["dl_dst"], match["dl_dst"])] if "dl_dst" in match else []
     if "in_port" in match:
         port = match["in_port"].strip('"')
         coming.append(f"from {names.get(port, port)}")
     ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
     cells = (kind, *ends, ", ".join(coming), target, match["n_packets"], size(int(match["n_bytes"])))
     return int(match.get("priority", "32768")), cells
-
-
-def _tagged(mac: str, names: Mapping[str, str]) -> str:
-    """The tag that a destination's MAC address is, or the GPU that it belongs to."""
-    tagged = _TAG.match(mac)
-    if tagged is None:
-        return names.get(mac, mac)
-    number = int(tagged[1].replace(":", ""), 16)
-    return f"tagged {number}" if number else "untagged"
 
 
 def _target(actions: str, names: Mapping[str, str]) -> str | None:
@@ -273,7 +262,8 @@ def _target(actions: str, names: Mapping[str, str]) -> str | None:
             target = names.get(value.strip('"'), value)
         elif verb == "set_field" and value.endswith("->eth_dst"):
             mac = value.removesuffix("->eth_dst")
-            change = ", tag off" if mac in names or mac == tag(0) else f", {_tagged(mac, names)}"
+            named = names.get(mac, mac)
+            change = f", {named}" if named.startswith("tagged") else ", tag off"
         else:
             return None
     return target + change if target else None

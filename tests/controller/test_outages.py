@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.forwarding import rules
+from controller.forwarding import rules, state
 from controller.forwarding.state import Forwarding, State
 from controller.forwarding.switches import SwitchError
 from controller.routing import link_state
@@ -28,6 +28,7 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
     ways = Ways(fabric)
     network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
+    tunnels: frozenset[int] = frozenset()
     for generation in range(1, 4):
         new = Ways(fabric, data.draw(failures(fabric)))
         for switch in fabric.switches:
@@ -40,11 +41,11 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
             open_ones = [path for path in between if usable(fabric, new.dead, path, src, dst)]
             if open_ones:
                 wanted[src, dst] = data.draw(st.sampled_from(open_ones)).index
-        change = rules.change(new, routes, wanted, generation=generation)
+        change = rules.change(new, routes, wanted, generation=generation, tunnels=tunnels)
         for stage in change.stages:
             for message in stage:
                 network.apply(message)
-        routes, ways = change.routes, new
+        routes, tunnels, ways = change.routes, change.tunnels, new
         check(fabric, network, new, wanted)
 
 
@@ -124,7 +125,7 @@ def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() 
     for dead in combinations(wan_cables(fabric), 2):
         network = with_default_rules(Ways(fabric, frozenset(dead)))
         for switch in fabric.switches:
-            for stage in rules.greeting(now, switch.name, ()):
+            for stage in rules.greeting(now, switch.name, (), ()):
                 for message in stage:
                     network.apply(message)
         check(fabric, network, now, {})
@@ -145,11 +146,18 @@ class FailingSwitches:
                 self.network.apply(message)
 
 
-@pytest.mark.parametrize("fails", [1, 2, 3, 4])
-def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(fails: int) -> None:
-    network = with_default_rules(Ways(FABRIC))
+@pytest.mark.parametrize(("tunnels_stand", "fails"), [(True, 1), (True, 2), (False, 1), (False, 2), (False, 3)])
+def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(
+    tunnels_stand: bool, fails: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages of a change: the default rules, tunnels if they do not stand from the start, and the leaves."""
+    if not tunnels_stand:
+        monkeypatch.setattr(state, "_STANDING_TUNNELS", 7)
+    paths = range(len(FABRIC.paths)) if tunnels_stand else ()
+    network = with_default_rules(Ways(FABRIC), paths)
     switches = FailingSwitches(network)
     forwarding = Forwarding(FABRIC, switches)  # type: ignore[arg-type]
+    assert forwarding.tunnels == set(paths)
     forwarding.ready = {switch.name for switch in FABRIC.switches}
     before = {(3, 4): 1, (7, 0): 5}
     forwarding.reconcile(forwarding.ways, before)

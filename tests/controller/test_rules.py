@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flows import Message, Stage, tag
+from controller.forwarding.flows import Message, Stage
 from controller.routing.paths import Ways, acknowledgements
 from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -25,7 +25,7 @@ def choices(draw: st.DrawFn, fabric: Fabric) -> dict[tuple[int, int], int]:
     return {(src, dst): draw(st.sampled_from(fabric.paths_between[sites[src], sites[dst]])).index for src, dst in some}
 
 
-MESH, FIVE_ROUTER = (build_fabric(FabricSpec(wan=WanSpec(preset=preset))) for preset in ("mesh", "five-router"))
+MESH = build_fabric(FabricSpec())
 
 
 def any_order(stage: Stage, chance: random.Random) -> list[Message]:
@@ -89,11 +89,13 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
     pairs, sites = crossing_pairs(fabric), fabric.gpu_sites
     fixed = {(src, dst): fabric.paths_between[sites[src], sites[dst]][0].index for src, dst in pairs}
     routes: tuple[rules.Route, ...] = ()
+    tunnels: frozenset[int] = frozenset()
     old: dict[tuple[int, int], int] = {}
     on_the_way: list[Packet] = []
     for generation in range(1, data.draw(st.integers(2, 4))):
         new = data.draw(choices(fabric))
-        change = rules.change(ways, routes, new, generation=generation)
+        change = rules.change(ways, routes, new, generation=generation, tunnels=tunnels)
+        assert len(change.stages) <= (1 if change.tunnels == tunnels else 2)
         for stage in change.stages:
             for message in any_order(stage, chance):
                 network.apply(message)
@@ -104,15 +106,16 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
                 on_the_way = [network.step(p) if chance.random() < 0.3 else p for p in on_the_way]
                 on_the_way = [packet for packet in on_the_way if not network.arrived(packet)]
                 on_the_way.append(network.sent(*chance.choice([*old, *new, pairs[0]])))
-        routes, old = change.routes, new
+        routes, tunnels, old = change.routes, change.tunnels, new
         for src, dst in pairs:
             took = wan_of(fabric, network.walk(network.sent(src, dst)))
             assert took == fabric.paths[new.get((src, dst), fixed[src, dst])].name
-        # Nothing but the default rules and one rule a switch for each route is left.
+        # Nothing but the default rules, the tunnels, and one rule for each pair off its fixed path is left.
         left = sum(len(table) for table in network.tables.values())
-        should = sum(len(rules.default_rules(ways, switch.name)) for switch in fabric.switches)
-        off_fixed = [(pair, path) for pair, path in new.items() if path != fixed[pair]]
-        assert left == should + sum(len(fabric.paths[path].links) + 5 for _, path in off_fixed)
+        names = [switch.name for switch in fabric.switches]
+        should = sum(len(rules.default_rules(ways, name)) for name in names)
+        should += sum(len(rules.tunnel_rules(ways, name, path)) for name in names for path in tunnels)
+        assert left == should + sum(path != fixed[pair] for pair, path in new.items())
     for packet in on_the_way:
         network.walk(packet)
 
@@ -126,9 +129,10 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
     ways = Ways(fabric)
     network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
+    tunnels: frozenset[int] = frozenset()
     packets: list[Packet] = []
     for generation in range(1, 5):
-        change = rules.change(ways, routes, data.draw(choices(fabric)), generation=generation)
+        change = rules.change(ways, routes, data.draw(choices(fabric)), generation=generation, tunnels=tunnels)
         for stage in change.stages:
             for message in any_order(stage, chance):
                 network.apply(message)
@@ -136,7 +140,7 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
                     packets.append(network.sent(route.src, route.dst))
                 moved = [network.step(p) if chance.random() < 0.2 else p for p in packets]
                 packets = [packet for packet in moved if not network.arrived(packet)]
-        routes = change.routes
+        routes, tunnels = change.routes, change.tunnels
     longest = 2 * len(fabric.switches)
     for packet in packets:
         assert len(network.walk(packet)) <= longest
@@ -149,21 +153,23 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = Ways(fabric)
-    network = with_default_rules(ways)
-    earlier = rules.change(ways, (), data.draw(choices(fabric)), generation=7)
-    current = rules.change(ways, (), data.draw(choices(fabric)), generation=1)
+    tunnels = range(len(fabric.paths)) if data.draw(st.booleans()) else ()
+    network = with_default_rules(ways, tunnels)
+    earlier = rules.change(ways, (), data.draw(choices(fabric)), generation=7, tunnels=tunnels)
+    current = rules.change(ways, (), data.draw(choices(fabric)), generation=1, tunnels=tunnels)
     network.apply(*messages(earlier))
     switches, pairs = [switch.name for switch in fabric.switches], crossing_pairs(fabric)
     chance.shuffle(switches)
-    for routes in ((), current.routes):  # the controller starts; later, connections are lost and come back
+    # The controller starts; later, connections are lost and come back.
+    for routes, standing in (((), tunnels), (current.routes, current.tunnels)):
         for name in switches:
-            for stage in rules.greeting(ways, name, routes):
+            for stage in rules.greeting(ways, name, routes, standing):
                 for message in stage:
                     network.apply(message)
                     routed = [(route.src, route.dst) for route in (*earlier.routes, *current.routes)]
                     for src, dst in (*routed, chance.choice(pairs)):
                         network.walk(network.sent(src, dst))
-    expected = with_default_rules(ways)
+    expected = with_default_rules(ways, earlier.tunnels | current.tunnels)  # those of the earlier one stay
     expected.apply(*messages(current))
     for name, table in network.tables.items():
         assert set(table) == set(expected.tables[name])
@@ -172,37 +178,20 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
 # --- The order of messages -------------------------------------------------------------------------------------------
 
 
-def test_a_packet_that_lost_its_route_is_not_drawn_back_into_it() -> None:
-    """From T the default rules lead back over A, where the route's rule still is: without end, if the tag stayed."""
+def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
+    """T has lost its rules and has the default ones again. They lead back over A, where the tunnel still is: without
+    end, if the tag stayed."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
     ways = Ways(fabric)
     network = with_default_rules(ways)
     (path,) = (path.index for path in fabric.paths if path.name == "s0b0>A>T>U>V>s1b1")
-    route = rules.change(ways, (), {(0, 4): path}, generation=1)
-    network.apply(*messages(route))
-    packet = network.sent(0, 4)
-    while packet.at != "T":
-        packet = network.step(packet)
-    back = rules.change(ways, route.routes, {}, generation=2)
-    network.apply(*(message for message in messages(back) if message.switch == "T"))  # the one switch that is quick
-    assert network.walk(packet) == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
-
-
-def test_a_packet_whose_tag_is_another_routes_by_now_is_not_sent_back() -> None:
-    fabric, names = FIVE_ROUTER, {path.name: path.index for path in FIVE_ROUTER.paths}
-    network = with_default_rules(ways := Ways(fabric))
-    first = rules.change(ways, (), {(0, 4): names["s0b0>R0>R1>R2>R4>R3>s1b0"]}, generation=1)
-    network.apply(*messages(first))
-    packet = network.sent(0, 4)
-    while packet.at != "R4":
-        packet = network.step(packet)
-    none = rules.change(ways, first.routes, {}, generation=2)
-    again = rules.change(ways, none.routes, {(0, 4): names["s0b0>R0>R4>R2>R3>s1b0"]}, generation=3)
-    assert again.routes[0].tag == first.routes[0].tag
-    network.apply(*messages(none), *messages(again))
-    assert network.walk(packet)[-1] == "s1l0"
+    network.apply(*messages(rules.change(ways, (), {(0, 4): path}, generation=1, tunnels=())))
+    assert wan_of(fabric, network.walk(network.sent(0, 4))) == "s0b0>A>T>U>V>s1b1"
+    network.tables["T"] = with_default_rules(ways).tables["T"]
+    passed = network.walk(network.sent(0, 4))
+    assert passed == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
 
 
 def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
@@ -212,16 +201,17 @@ def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
 
 
-def test_a_pair_that_changes_its_route_again_and_again_has_two_tags_in_turn() -> None:
-    """Switches cache a decision for each tag that they have seen, and keep it."""
-    fabric, ways, seen = MESH, Ways(MESH), []
+def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -> None:
+    ways, tunnels = Ways(MESH), frozenset(range(len(MESH.paths)))
+    pairs = [pair for pair in crossing_pairs(MESH) if pair[0] < 4]
     routes: tuple[rules.Route, ...] = ()
-    for generation, path in enumerate([1, 2, 3, 1, 2], 1):
-        wanted = {(3, 4): fabric.paths_between[0, 1][path].index, (7, 0): fabric.paths_between[1, 0][2].index}
-        routes = rules.change(ways, routes, wanted, generation=generation).routes
-        (changed,) = (route for route in routes if route.src == 3)
-        seen.append({message.rule.match.eth_dst for message in rules.installs(ways, changed)} - {None})
-    assert seen == [{tag(1)}, {tag(2)}, {tag(1)}, {tag(2)}, {tag(1)}]
+    for generation, path in enumerate([1, 2, 3, 1, 0], 1):
+        change = rules.change(ways, routes, dict.fromkeys(pairs, path), generation=generation, tunnels=tunnels)
+        (stage,) = change.stages
+        assert len(stage) == len(pairs) == 16
+        assert {message.switch for message in stage} == {"s0l0", "s0l1"}
+        routes = change.routes
+    assert routes == ()  # 0 is the default path
 
 
 def test_whoever_can_be_reached_can_also_acknowledge() -> None:
@@ -233,7 +223,9 @@ def test_whoever_can_be_reached_can_also_acknowledge() -> None:
         there = {(src, dst): ways.first(src, dst) for src, dst in ((0, 4), (2, 7))}
         wanted = {pair: path.index for pair, path in there.items() if path is not None}
         network = with_default_rules(ways)
-        network.apply(*messages(rules.change(ways, (), acknowledgements(ways, wanted) | wanted, generation=1)))
+        network.apply(
+            *messages(rules.change(ways, (), acknowledgements(ways, wanted) | wanted, generation=1, tunnels=()))
+        )
         for src, dst in wanted:
             for a, b in ((src, dst), (dst, src)):
                 passed = (MESH.gpus[a].name, *network.walk(network.sent(a, b)), MESH.gpus[b].name)

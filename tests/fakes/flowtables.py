@@ -1,9 +1,10 @@
 """A fake network of OpenFlow switches that forwards packets by their flow tables, written from the OpenFlow 1.3 text.
 
 It knows nothing of how rules are made. A packet is moved one switch at a time, so that tables may change under it.
-Below it, random fabrics, and a network with the default rules.
+Below it, random fabrics, and a network with the default rules and some tunnels.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import ip_address, ip_network
@@ -176,8 +177,10 @@ def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
     return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
 
 
-def with_default_rules(ways: Ways) -> FakeNetwork:
+def with_default_rules(ways: Ways, tunnels: Collection[int] = ()) -> FakeNetwork:
     network = FakeNetwork(ways.fabric)
     for switch in ways.fabric.switches:
         network.apply(*(Install(switch=switch.name, rule=rule) for rule in rules.default_rules(ways, switch.name)))
+        for path in tunnels:
+            network.apply(*(Install(switch=switch.name, rule=r) for r in rules.tunnel_rules(ways, switch.name, path)))
     return network

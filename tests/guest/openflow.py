@@ -12,16 +12,17 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from controller.api.client import Controller, ControllerError
+from controller.api.client import Controller, ControllerError, RouteReply
 from controller.api.protocol import write_spec
 from scenarios.vm import openvswitch
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -29,6 +30,10 @@ from topologies.fabric.wan import WanSpec
 
 SOCKET, DECLARED, PORT = Path("/run/controller.sock"), Path("/run/fabric.json"), 6653
 CHUNK_BYTES = 8_000_000
+PAUSES_S = 0, 0.0005, 0.003, 0.02  # less and more than switches take to follow a change
+
+Part = Callable[[str, socket.socket], Any]
+"""One side of some traffic, given the receiver's address: it says when it runs, and returns what it counted."""
 
 
 def sh(line: str, **options: object) -> str:
@@ -96,10 +101,10 @@ def ping(fabric: Fabric, src: int, dst: int, *, count: int) -> int:
     return int(re.findall(r"(\d+) received", out)[0])
 
 
-class Stream:
-    """Numbered datagrams, one every 0.3 ms, from GPU to GPU, that go on while other things are done."""
+class Traffic:
+    """A sender in one GPU's host and a receiver in another's, which go on while other things are done."""
 
-    def __init__(self, fabric: Fabric, src: int, dst: int) -> None:
+    def __init__(self, fabric: Fabric, src: int, dst: int, *, send: Part, receive: Part) -> None:
         a, b = fabric.gpus[src], fabric.gpus[dst]
         self._parts = []
         for host, part, address in ((b, receive, b.ip), (a, send, b.ip)):
@@ -119,16 +124,51 @@ class Stream:
             assert ours.recv(1) == b"r"  # it runs
             self._parts.append((child, ours))
 
-    def end(self) -> dict[str, int]:
-        """How many were sent, lost and received twice; all that were to arrive have had the time to."""
+    def end(self) -> tuple[Any, Any]:
+        """What the sender and the receiver counted; all that was to arrive has had the time to."""
         ends = []
         for child, ours in reversed(self._parts):  # the sender first
             ours.sendall(b"e")
             ends.append(json.loads(b"".join(iter(lambda ours=ours: ours.recv(65536), b""))))  # type: ignore[misc]
             os.waitpid(child, 0)
             time.sleep(0.5)
-        sent, (received, different) = ends
+        return ends[0], ends[1]
+
+
+class Stream(Traffic):
+    """Numbered datagrams, one every 0.3 ms."""
+
+    def __init__(self, fabric: Fabric, src: int, dst: int) -> None:
+        super().__init__(fabric, src, dst, send=send, receive=receive)
+
+    def counts(self) -> dict[str, int]:
+        """How many were sent, lost and received twice."""
+        sent, (received, different) = self.end()
         return {"sent": sent, "lost": sent - different, "duplicates": received - different}
+
+
+def pour(address: str, control: socket.socket) -> tuple[int, int]:
+    """Send by TCP as fast as it goes; the bytes sent, and the segments sent again."""
+    with socket.create_connection((address, 9)) as out:
+        control.sendall(b"r")
+        sent, block = 0, bytes(2**17)
+        while not select.select([control], [], [], 0)[0]:
+            sent += out.send(block)
+        out.shutdown(socket.SHUT_WR)
+        out.recv(1)  # until the other side has read all
+        information = out.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        return sent, struct.unpack_from("I", information, 100)[0]  # tcpi_total_retrans
+
+
+def drain(address: str, control: socket.socket) -> int:
+    """Receive a connection's bytes until it ends; their number."""
+    with socket.create_server((address, 9)) as server:
+        control.sendall(b"r")
+        connection, received = server.accept()[0], 0
+        with connection:
+            while got := len(connection.recv(2**20)):
+                received += got
+        return received
 
 
 def send(address: str, control: socket.socket) -> int:
@@ -152,6 +192,12 @@ def receive(address: str, control: socket.socket) -> tuple[int, int]:
             received += 1
         elif control in ready:
             return received, len(numbers)
+
+
+def dropped(fabric: Fabric) -> int:
+    """The packets that all ports of all switches have dropped."""
+    outs = [sh(f"ovs-ofctl -O OpenFlow13 dump-ports {switch.name}") for switch in fabric.switches]
+    return sum(int(drops) for out in outs for drops in re.findall(r"drop=(\d+)", out))
 
 
 def wan_packets(fabric: Fabric) -> dict[str, int]:
@@ -187,12 +233,11 @@ def rates_for(fabric: Fabric, path: int, chance: random.Random) -> np.ndarray:  
 
 def ask(
     controller: Controller, fabric: Fabric, path: int, pairs: Iterable[tuple[int, int]], chance: random.Random
-) -> list[int]:
-    reply = controller.route(
+) -> RouteReply:
+    return controller.route(
         crossings=pairs, rates_bps=rates_for(fabric, path, chance), delays_s=[1e-6] * len(fabric.links),
         chunk_bytes=CHUNK_BYTES, best=True,
     )  # fmt: skip
-    return list(reply.paths)
 
 
 def refusal(controller: Controller, fabric: Fabric) -> str:
@@ -217,9 +262,10 @@ class Life:
         self.controller.wait_ready(timeout_s=60, alive=lambda: self.process.poll() is None)
 
     def ask(self, path: int, *others: tuple[int, int]) -> list[int]:
-        return ask(self.controller, self.fabric, path, [self.pair, *others], self.chance)
+        return list(ask(self.controller, self.fabric, path, [self.pair, *others], self.chance).paths)
 
     def carried(self) -> Any:
+        time.sleep(0.05)  # switches follow decisions that they have cached for another 5 ms
         return carried(self.fabric, *self.pair, count=50)
 
     def rules(self) -> dict[str, Any]:
@@ -236,11 +282,27 @@ class Life:
 
     def changing(self) -> dict[str, object]:
         live, moved = Stream(self.fabric, *self.pair), []
-        for _ in range(30):
+        for _ in range(100):
             path = self.chance.choice(self.paths)
             moved.append((path, self.ask(path, (len(self.fabric.gpus) - 1, 0))))
-            time.sleep(self.chance.choice([0, 0.0005, 0.003]))
-        found: dict[str, object] = {"changes": moved, "live": live.end()}
+            time.sleep(self.chance.choice(PAUSES_S))
+        found: dict[str, object] = {"changes": moved, "live": live.counts()}
+        # The sender's own link is the bottleneck, so that no path has a queue. Packets of a burst may overtake others
+        # while a switch decides on the first of a path, and TCP is not to take that for a loss.
+        sender = self.fabric.gpus[self.pair[0]]
+        sh(f"ip netns exec {sender.name} sysctl -qw net.ipv4.tcp_reordering=300")
+        sh(f"ip netns exec {sender.name} tc qdisc add dev {sender.interface} root netem rate 10gbit limit 100000")
+        before, load, messages = dropped(self.fabric), Traffic(self.fabric, *self.pair, send=pour, receive=drain), []
+        for _ in range(30):
+            messages.append(
+                ask(self.controller, self.fabric, self.chance.choice(self.paths), [self.pair], self.chance).messages
+            )
+            time.sleep(self.chance.choice(PAUSES_S))
+        (sent, again), received = load.end()
+        found["loaded"] = {
+            "sent": sent, "received": received, "retransmitted": again, "messages": messages,
+            "dropped": dropped(self.fabric) - before,
+        }  # fmt: skip
         routed = {}
         for path in self.chance.sample(self.paths, min(len(self.paths), 6)):
             self.ask(path)
@@ -264,7 +326,7 @@ class Life:
         live = Stream(self.fabric, *self.pair)
         self.process = start_controller()
         self.controller.wait_ready(timeout_s=60, alive=lambda: self.process.poll() is None)
-        return found | {"live_restart": live.end(), "default_rules_again": default_rules == self.rules()}
+        return found | {"live_restart": live.counts(), "default_rules_again": default_rules == self.rules()}
 
     def without_a_switch(self, default_rules: dict[str, Any]) -> dict[str, object]:
         last = self.paths[-1]

@@ -114,7 +114,8 @@ def ring_mode_and_collectives(prompt: Session) -> None:
     busy = re.findall(r"^(\S+) .*us +([0-9.]+) MB +[0-9.]+ MB", prompt.ask("wan"), re.MULTILINE)
     assert sorted(in_use(prompt)) == sorted(link for link, _ in busy)
     assert all(7 * 64 <= float(sent) < 7 * 64 * 1.05 for _, sent in busy)
-    assert re.search(r"route 1 .*tagged 1", prompt.ask("flows s0l0"))
+    assert re.search(r"route \d+ .* tagged s0b\d>s1b\d", prompt.ask("flows s0l1"))
+    assert re.search(r"tunnel .* tagged s0b1>s1b0", prompt.ask("flows s0p0"))
     assert "g0 > g1 > g2 > g3 > g4 > g5 > g6 > g7 > g0" in prompt.ask("ring rank")
     assert "base: " in prompt.ask("mode base")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, tag
+from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.path_choice import Router
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
@@ -203,9 +203,11 @@ actions=set_field:02:00:00:00:00:00->eth_dst,output:1
  cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=100,ip,nw_src=10.0.0.1,\
 nw_dst=10.1.0.0/24 actions=output:"s0l0-eth3"
  cookie={DEFAULT_COOKIE:#x}, duration=9.1s, table=0, n_packets=0, n_bytes=0, priority=110,ip,in_port=3,\
-nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{tag(0)}->eth_dst,IN_PORT
+nw_src=10.0.0.0/24,nw_dst=10.1.0.0/24 actions=set_field:{NO_TUNNEL}->eth_dst,IN_PORT
  cookie={ROUTES_COOKIE | 12:#x}, duration=1.1s, table=0, n_packets=7, n_bytes=70000, priority=200,ip,\
-in_port=3,dl_dst={tag(2)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=output:4
+nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=set_field:{tunnel_tag(1)}->eth_dst,output:4
+ cookie={TUNNEL_COOKIE:#x}, duration=1.1s, table=0, n_packets=2, n_bytes=20, priority=190,\
+dl_dst={tunnel_tag(2)} actions=output:3
  cookie=0x0, duration=1.1s, table=0, n_packets=1, n_bytes=10, priority=5,arp actions=CONTROLLER:65535
 """
 
@@ -213,7 +215,8 @@ in_port=3,dl_dst={tag(2)},nw_src=10.0.0.1,nw_dst=10.1.0.1 actions=output:4
 def test_flow_rules_have_the_fabrics_names_and_the_order_of_priority() -> None:
     assert [line.split() for line in text.flows(DUMP, FABRIC, "s0l0").splitlines()] == [
         ["rule", "from", "to", "coming", "goes", "to", "packets", "bytes"],
-        ["route", "12", "g0", "g4", "tagged", "2,", "from", "s0p0", "s0p1", "7", "70", "kB"],
+        ["route", "12", "g0", "g4", "s0p1,", "tagged", "s0b0>s1b1", "7", "70", "kB"],
+        ["tunnel", "any", "any", "tagged", "s0b1>s1b0", "s0p0", "2", "20", "B"],
         ["default", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
         ["default", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
         ["default", "g0", "site", "1", "s0p0", "0", "0", "B"],

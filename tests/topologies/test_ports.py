@@ -40,12 +40,12 @@ def test_flows_pass_the_ports_that_packets_pass_by_the_flow_rules(data: st.DataO
     fabric = data.draw(fabrics())
     dead = data.draw(st.one_of(st.just(frozenset()), failures(fabric)))
     ways, ports, found = Ways(fabric, dead), Ports(fabric, dead), edges(fabric)
-    network, routes = with_default_rules(ways), ()
+    network, routes, tunnels = with_default_rules(ways), (), frozenset()
     for generation, (src, dst, path) in enumerate(data.draw(st.permutations(found))[:30], 1):
         wanted = {} if path < 0 else {(src, dst): path}
-        change = rules.change(ways, routes, wanted, generation=generation)
+        change = rules.change(ways, routes, wanted, generation=generation, tunnels=tunnels)
         network.apply(*(message for stage in change.stages for message in stage))
-        routes = change.routes
+        routes, tunnels = change.routes, change.tunnels
         names = [ports.all[port].name for port in ports.edge(src, dst, path)]
         assert names == walked(network, src, dst)
     src, dst, path = (np.array(column) for column in zip(*found, strict=True))
