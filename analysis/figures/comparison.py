@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler,
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
 
 _WIDE = 8.0  # the highest value over the lowest from which on an axis is logarithmic
+_WORDS = 24  # letters of a line of a tick's words
 _MOST_GAINS = 4  # places up to which every bar has room for the gain in words
 
 
@@ -247,7 +249,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s
             text, look = f"{one.gain.value * 100:.1f}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
     places = modes if is_alone else list(group.ticks)
-    gains.set_xticks(range(len(places)), places)
+    gains.set_xticks(range(len(places)), [fill(place, _WORDS) for place in places])
     gains.set_xlim(-0.6, len(places) - 0.4)
     gains.set_xlabel("mode" if is_alone else group.x_label)
     times.yaxis.set_major_formatter("{x:,.10g}")

@@ -77,7 +77,7 @@ _KINDS = {
     "reduce": "Reduce",
     "gather": "Gather",
     "scatter": "Scatter",
-    "jobs": "round of jobs",
+    "jobs": "round",
 }
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
@@ -406,7 +406,8 @@ def words(key: str, value: Any) -> str:
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
     if isinstance(value, list | Mapping):
-        return "own" if isinstance(value, Mapping) else "+".join(map(_item_words, value))
+        are_tables = any(isinstance(item, Mapping) for item in value)
+        return "own" if isinstance(value, Mapping) else (", " if are_tables else "+").join(map(_item_words, value))
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
 
