@@ -260,15 +260,15 @@ def _jobs(point: PointResult) -> dict[str, Any]:
 
 
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
-    """Which setting of the sweep it is, and what distinguishes fabrics of as many GPUs."""
-    return {"setting": place, "gpus_per_site": "+".join(map(str, setting.fabric.gpus_per_site))}
+    """Which setting of the sweep it is, what distinguishes fabrics of as many GPUs, and what has a rate in it."""
+    gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
+    return {"setting": place, "gpus_per_site": gpus_per_site, "grain": setting.fabric.grain}
 
 
 def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
-        "grain": setting.fabric.grain,
         "gpus": setting.gpus,
         "chunk_bytes": setting.collective.chunk_bytes,
         "wan_delay_s": setting.conditions.wan_delay_s,

@@ -265,7 +265,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
         "run.py: what was found is kept; go on with --resume run",
     ]
     assert_finished_points_are_there(said, tmp_path / "run")
-    assert 0 < len(rows(tmp_path / "run")) < 4 * 60_000
+    assert len(rows(tmp_path / "run")) > 0
     ended("--resume", "run", cwd=tmp_path)
     whole = rows(uncut)
     assert rows(tmp_path / "run").equals(whole[whole.setting == 0].reset_index(drop=True))
