@@ -43,7 +43,7 @@ from topologies.shaping.tc import DropCounter, Shaper, TcError
 _READY_S = 60.0
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
-_IN_FORCE_NS = 20_000_000  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
+_IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
 _DEADLINE_S = 60.0
 _LOST_FRAME_S = 0.2  # TCP's least retransmission timeout
 
@@ -144,7 +144,7 @@ class Testbed:
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
-        self._routed_ns = 0  # when it did (CLOCK_MONOTONIC)
+        self._rerouted = False  # since the last collective
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._sent_again = 0  # bytes, over those connections before the next collective
@@ -318,8 +318,9 @@ class Testbed:
         wrong data.
         """
         path = self._path()
-        # So that the connections' first messages are decided on by the rules that are in force for all others.
-        time.sleep(max(0, self._routed_ns + _IN_FORCE_NS - time.monotonic_ns()) / 1e9)
+        if self._rerouted:  # so that the connections' first messages go where all others do
+            time.sleep(_IN_FORCE_S)
+            self._rerouted = False
         self._timer_overrun()
         result = self._communicator.run(on_start=on_start)
         late = self._timer_overrun()
@@ -478,7 +479,7 @@ class Testbed:
             best=mode.reroutes,
         )
         self._asked = dict(zip(crossings, reply.paths, strict=True))
-        self._routed_ns = time.monotonic_ns()
+        self._rerouted = True
         return reply.messages
 
     def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
