@@ -49,6 +49,8 @@ def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
         (found,) = writer.rows(point)
     absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
+    fifo = ("retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness")
+    absent |= dict.fromkeys(fifo, np.full(5, np.nan)) | {"fairness_link": np.array([""] * 5, dtype=object)}
     for name in {field.name for field in fields(Rows)} - {"start", "transfers"}:
         wanted = getattr(rows, name)
         np.testing.assert_array_equal(getattr(found, name), absent[name] if wanted is None else wanted, name)
