@@ -172,6 +172,11 @@ def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> 
             "undisturbed": random.random(count) < 0.5,
             "reconfigure_s": np.where(random.random(count) < 0.5, np.nan, random.random(count)),
             "reconfigure_messages": random.integers(0, 99, count),
+            "retransmitted_bytes": random.integers(0, 10**9, count).astype(np.float64),
+            "quickest_transfer": random.random(count),
+            "slowest_transfer": random.random(count),
+            "fairness": np.where(random.random(count) < 0.5, np.nan, random.random(count)),
+            "fairness_link": np.array(["", "g0>s0b0", "s0b0>s1b0"], dtype=object)[random.integers(0, 3, count)],
             "transfers": transfers,
         }
     return Rows(start=start, **rows)
