@@ -6,9 +6,10 @@ model's stand in panels of their own, and beside them the emulation's with the m
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from textwrap import fill
 from typing import Any
 
@@ -25,6 +26,7 @@ from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summ
 
 _WIDE = 8.0  # the highest value over the lowest from which on an axis is logarithmic
 _WORDS = 24  # letters of a line of a tick's words
+_ACROSS = 4  # facets beside each other; others stand below
 _MOST_GAINS = 4  # places up to which every bar has room for the gain in words
 
 
@@ -54,38 +56,54 @@ class Comparison:
 def picture(name: str, group: Group, points: Points) -> Picture:
     """The figure of a group of configurations, `name` being the run's."""
     found = comparisons_of(group, points)
-    drawn = [(one, title, here) for one in found for title, here in group.facets.items()]
     is_faceted = len(group.facets) > 1
-    columns = len(group.facets) if is_faceted else len(found)
-    bands = len(drawn) // columns  # each of them a row of times and one of gains
+    columns = min(_ACROSS, len(group.facets)) if is_faceted else len(found)
+    rows = -(-len(group.facets) // columns)
+    bands = len(found) * rows if is_faceted else 1  # each of them a row of times and one of gains
+    drawn = [  # the band and the column of each panel
+        ((number * rows + place // columns, place % columns) if is_faceted else (0, number), one, title, here)
+        for number, one in enumerate(found)
+        for place, (title, here) in enumerate(group.facets.items())
+    ]
     width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
     with canvas(max(5.6, width), bands * 4.3 + 0.9) as figure:
         heights = [3.0, 2.0] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
-        for index, (comparison, title, here) in enumerate(drawn):
-            band, column = divmod(index, columns)
+        for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
             if is_faceted:
                 gains.margins(x=0.09)  # the last tick's words end before the next panel's first
-            if is_faceted and column:
-                times.sharey(axes[2 * band, 0])
-                gains.sharey(axes[2 * band + 1, 0])
+            first = band // rows * rows  # the first band of these collectives
+            if is_faceted and (band, column) != (first, 0):
+                times.sharey(axes[2 * first, 0])
+                gains.sharey(axes[2 * first + 1, 0])
             shown = tuple(one for one in comparison.estimates if one.configuration in here)
             means_s = [one.summary.mean_s.value for one in comparison.estimates]
             _draw(times, gains, replace(comparison, estimates=shown), group, means_s)
             subject = _subject(comparison).replace(", ", "\n") if is_faceted else _subject(comparison)
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
             times.tick_params(labelbottom=False)
+            gains.tick_params(labelbottom=True)
             if is_faceted and column:
                 for right in (times, gains):
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
+        _leave_out(axes, {place for place, *_ in drawn})
         note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
         legend(figure, _handles(found, lines=_is_axis(group)), note)
         figure.suptitle(group.title, fontsize="medium")
     stem = f"{name}-{group.name}" if group.name else name
     caption = f"Mean completion time and gain over base, by mode, against {group.x_label}: {group.title}."
     return Picture(name=stem, caption=caption, figure=figure, data=_data(group, found))
+
+
+def _leave_out(axes: Any, drawn: Set[tuple[int, int]]) -> None:
+    """Hide the panels of bands and columns in which nothing is drawn."""
+    bands, columns = axes.shape[0] // 2, axes.shape[1]
+    for band, column in sorted(set(product(range(bands), range(columns))) - drawn):
+        for empty in axes[2 * band : 2 * band + 2, column]:
+            empty.set_axis_off()
+            empty.set_in_layout(False)
 
 
 def comparisons_of(group: Group, points: Points) -> list[Comparison]:

@@ -90,7 +90,7 @@ _NEEDED = (
     *(f"conditions.{name}" for name in _CONDITIONS),
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
-_FACETS = 4  # values of a second swept key that stand side by side in one figure
+_FACETS = 8  # values of a second swept key that stand side by side in one figure
 
 
 class FigureError(ValueError):

@@ -298,6 +298,21 @@ def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_
     assert times == {(name, size) for name in ("ring", "direct") for size in ("1000000", "64000000")}
 
 
+def test_six_algorithms_stand_in_one_figure(tmp_path):
+    names = ["ring", "direct", "hierarchical", "hierarchical-direct", "tree", "double-tree"]
+    sweep = {"sweep.collective.algorithm": names, "sweep.collective.chunk": ["1 MB", "4 MB"]}
+    run = write_run(
+        tmp_path / "run",
+        overrides={"fabric.gpus": 4, "collective.kind": "allreduce"} | MODES | sweep,
+        modelled=9,
+        engines=("model",),
+    )
+    draw(run)
+    assert len({row["collective.algorithm"] for row in data(run, "paper")}) == 6
+    titles = [text for text in ET.parse(run / "figures" / "paper.svg").getroot().itertext() if "algorithm " in text]
+    assert sorted(title.strip() for title in titles) == sorted(f"algorithm {name}" for name in names)
+
+
 def test_kinds_are_compared_by_name_and_counted_as_collectives(tmp_path):
     overrides = {"fabric.gpus": 4, "sweep.collective.kind": ["allgather", "reduce"]} | MODES
     run = write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",))
