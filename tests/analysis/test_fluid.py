@@ -240,8 +240,8 @@ def test_rates_are_those_of_the_lexicographic_linear_programme(grain: str, sites
         path = np.array(
             [rng.choice(fabric.paths_between[a, b]).index if a != b else -1 for a, b in fabric.gpu_sites[ends].tolist()]
         )
-        ways = ports.ports_of(src, dst, path) if grain == "physical" else links_of(fabric, src, dst, path)
-        count = len(ports.ports) if grain == "physical" else len(fabric.links)
+        ways = ports.of(src, dst, path) if grain == "physical" else links_of(fabric, src, dst, path)
+        count = len(ports.all) if grain == "physical" else len(fabric.links)
         most = 4 if instance % 2 else 10**6  # of which few or hardly any are alike
         capacities = rng.integers(1, most, count, endpoint=True).tolist()
         links = tuple(tuple(int(link) for link in way if link >= 0) for way in ways)
