@@ -140,6 +140,14 @@ def _quantity(of: units.Quantity, parse: Callable[[str], Any]) -> tuple[str, Cal
     return f'text with a unit, such as "{of.example}"', read
 
 
+def _start(value: Any) -> float:
+    """A delay, or none, which other delays must not be."""
+    if isinstance(value, str) and re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value):
+        return 0.0
+    found: float = _quantity(units.DELAY, units.parse_delay_s)[1](value)
+    return found
+
+
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError
@@ -178,7 +186,7 @@ KEYS: Mapping[str, Key] = {
     "chunk": Key("chunk_bytes", *_SIZE, units.format_size),
     "size": Key("size_bytes", *_SIZE, units.format_size),
     "schedule": Key("schedule", "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text", _file, str),
-    "start": Key("start_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "start": Key("start_s", f'{_quantity(units.DELAY, units.parse_delay_s)[0]}, or "0 s"', _start, units.format_delay),
     "count": Key("count", *_whole(MAX_COUNT)),
     "class": Key("traffic_class", "the name of a [[class]]", _class),
     "pattern": Key("pattern", *_one_of(*PATTERNS)),

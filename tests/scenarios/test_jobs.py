@@ -13,7 +13,10 @@ from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.engines import host_capacity
 from scenarios.engines.base import Slice
+from scenarios.engines.emulation import check_chunks
+from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import decided, predicted_with_jobs
 from scenarios.experiment import command
@@ -22,6 +25,7 @@ from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import described, from_json, to_json
+from scenarios.vm import NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended
 
@@ -98,6 +102,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"count": 0}, ".count", "0 is not allowed: allowed is a whole number from 1"),
         ({"count": True}, ".count", "true is not allowed"),
         ({"start": "2 parsecs"}, ".start", "2 parsecs"),
+        ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed: allowed is 1 to 32 letters"),
         ({"name": "a"}, ".name", "a is the name of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
@@ -115,6 +120,28 @@ def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
         scenario({"name": "a"}, job)
     (line,) = refusal.value.mistakes
     assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
+
+
+def test_a_job_may_say_that_it_begins_with_the_round():
+    assert setting({"start": "0 s"}).jobs == setting({}).jobs
+
+
+def test_more_transfers_than_could_be_made_are_refused_before_they_are():
+    with pytest.raises(ScenarioError, match="direct among 256 GPUs with 1 channels and 4,096 pieces has 267,386,880"):
+        scenario({"kind": "alltoall", "pieces": 4096}, fabric__gpus=256, run__modes=["base"])
+
+
+def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(monkeypatch):
+    large = {"ranks": [0, 4], "size": "2 GB"}
+    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*: allowed is 1,71[67] MB"):
+        check_chunks([setting({**large, "count": 3})])
+
+    def room(**_):
+        raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
+
+    monkeypatch.setattr(host_capacity.vm, "check", room)
+    with pytest.raises(NoRoomError, match="no room"):  # with fewer GPUs there is no rank 7
+        check_vm([setting({"ranks": [0, 7], "size": "1 GB"})])
 
 
 def test_background_alone_is_refused():
