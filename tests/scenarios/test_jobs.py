@@ -149,6 +149,21 @@ def test_background_alone_is_refused():
         scenario(NOISE)
 
 
+def test_background_of_exponential_sizes_is_carried_at_a_rate_scale_a_byte_at_least():
+    whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
+    scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
+    sizes, carried = ([one.size for one in sent_of(found.carried)] for found in (whole, scaled))
+    assert min(sizes) < 500 < max(sizes)
+    assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
+    with pytest.raises(ScenarioError, match="is less than a byte"):
+        scenario({"chunk": "400 B"}, run__clock="wall", run__rate_scale="1/1000")
+
+
+def sent_of(found):
+    """The messages of the workload, of all jobs."""
+    return [one for one in found.schedule.transfers if isinstance(found.schedule.flows[one.flow], Flow)]
+
+
 # --- background -----------------------------------------------------------------------------------------------------
 
 
