@@ -77,11 +77,14 @@ class JobSpec:
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
         """What the job does, where `default` is the scenario's [collective].
 
-        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind.
+        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind, and
+        messages have sizes of their own.
         """
         found = default
         if self.kind not in (None, default.kind):
             found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
+            if self.kind == MESSAGES:
+                found = replace(found, size_bytes=None)
         if self.schedule is not None:
             found = replace(found, schedule=self.schedule, algorithm=None, channels=1, pieces=1)
         elif self.algorithm not in (None, found.algorithm):
@@ -241,7 +244,11 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
         for key in _OF_BACKGROUND:
             if key not in table:
                 yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
-    if "chunk" in table and "size" in table:
+    sizes = [key for key in ("chunk", "size") if key in table]
+    if table.get("kind") == MESSAGES:
+        for key in sizes:
+            yield f".{key}", f"does nothing here: allowed are the sizes that {MESSAGES} have in their file"
+    elif len(sizes) > 1:
         yield ".size", "is given beside chunk: allowed is one of the two"
 
 

@@ -106,6 +106,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"name": "a b"}, ".name", "is not allowed: allowed is 1 to 32 letters"),
         ({"name": "a"}, ".name", "a is the name of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
+        ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here: allowed are the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here: allowed only with the kind background"),
         ({**NOISE, "count": 2}, ".count", "does nothing here: allowed only with collectives"),
         ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing: allowed is text"),
@@ -120,6 +121,22 @@ def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
         scenario({"name": "a"}, job)
     (line,) = refusal.value.mistakes
     assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
+
+
+def test_messages_have_the_sizes_of_their_file_beside_jobs_that_have_another():
+    messages = {"kind": "messages", "schedule": GOAL, "ranks": [0, 1, 4, 5]}
+    both, alone = setting({}, messages, collective__size="4 MB"), setting(messages)
+    of_messages = both.workload.jobs[1].transfers
+    sizes = [one.amount for one in both.workload.schedule.transfers[of_messages.start : of_messages.stop]]
+    assert sizes == [one.amount for one in alone.workload.schedule.transfers]
+
+
+def test_configurations_without_classes_or_jobs_are_said_to_be():
+    swept = [Override("sweep.class", [[], [GOLD]], "class"), Override("job", [{}], "job")]
+    labels = [one.label for one in load_scenario("paper", swept).settings()]
+    assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
+    (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).settings()]
+    assert label.endswith("10 us, without jobs")
 
 
 def test_a_job_may_say_that_it_begins_with_the_round():
@@ -340,6 +357,7 @@ def test_classes_are_read_and_written_back_and_served_by_priority():
     ("tables", "place", "words"),
     [
         ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
+        ([GOLD | {"name": "gold, silver"}], r"class\[1\].name", '"gold, silver" is not allowed: allowed is 1 to 32'),
         ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
         ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
         ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
