@@ -396,7 +396,7 @@ def plain(key: str, value: Any) -> Any:
 
 
 def words(key: str, value: Any) -> str:
-    """A value in words: "8", "3+5", "64 MB", "10 µs"."""
+    """A value in words: "8", "3+5", "64 MB", "10 µs", and "none" for no tables."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
     if key in ("collective.chunk", "collective.size"):
@@ -405,6 +405,8 @@ def words(key: str, value: Any) -> str:
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
+    if value == []:
+        return "none"
     if isinstance(value, list | Mapping):
         are_tables = any(isinstance(item, Mapping) for item in value)
         return "own" if isinstance(value, Mapping) else (", " if are_tables else "+").join(map(_item_words, value))

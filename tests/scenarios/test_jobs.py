@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from analysis.figures.points import words
 from analysis.results import reader
 from analysis.results.reader import open_run
 from analysis.results.rows import Point
@@ -454,3 +455,8 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
     assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
     # Bronze has over 98 % of what gold leaves.
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
+
+
+@pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
+def test_a_figure_names_the_classes_of_a_tick(tables, shown):
+    assert words("class", tables) == shown
