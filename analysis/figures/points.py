@@ -405,11 +405,9 @@ def words(key: str, value: Any) -> str:
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
-    if value == []:
-        return "none"
     if isinstance(value, list | Mapping):
-        are_tables = any(isinstance(item, Mapping) for item in value)
-        return "own" if isinstance(value, Mapping) else (", " if are_tables else "+").join(map(_item_words, value))
+        joint = ", " if any(isinstance(item, Mapping) for item in value) else "+"
+        return "own" if isinstance(value, Mapping) else joint.join(map(_item_words, value)) or "none"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from analysis.figures.points import words
+from analysis.figures import points
 from analysis.results import reader
 from analysis.results.reader import open_run
 from analysis.results.rows import Point
@@ -459,4 +459,4 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
 
 @pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
 def test_a_figure_names_the_classes_of_a_tick(tables, shown):
-    assert words("class", tables) == shown
+    assert points.words("class", tables) == shown
