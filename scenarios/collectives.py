@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
+        from scenarios.experiment.place import check_figure
         from scenarios.vm import CannotRunError, VMError
     except ModuleNotFoundError as missing:
         print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
 
     try:
-        if asked.figure is not None and not asked.figure.parent.is_dir():
-            raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
+        check_figure(asked.figure)
         scenario = _scenario(asked)
         failed: list[str] = []
         unmeasured: CannotRunError | None = None
@@ -136,6 +136,8 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
         raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}: allowed is a single value"])
     if found.faults:
         raise ScenarioError([f"{asked.scenario} has faults: allowed is none"])
+    if found.jobs:
+        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own: allowed is none"])
     return found
 
 

@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         from scenarios.api import RunError
+        from scenarios.experiment.place import check_figure
         from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
         print(f"grains.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
@@ -87,8 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     status, why, lines = DONE, "", list[Line]()
     try:
-        if asked.figure is not None and not asked.figure.parent.is_dir():
-            raise ValueError(f"--figure: there is no folder {asked.figure.parent}")
+        check_figure(asked.figure)
         lines = run(asked, progress)
     except VMError as error:
         status, why = CANNOT, str(error)
@@ -166,6 +166,10 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
     counts = asked.gpus.split(",")
     if not all(count.isdecimal() for count in counts):
         raise ValueError(f"--gpus: {asked.gpus}: allowed are whole numbers with commas between")
+    own = {"fabric.gpus": "--gpus", "fabric.grain": "--grains", "run.modes": "--mode"}
+    for one in (assignment(text) for text in asked.set):
+        if one.key in own:
+            raise ValueError(f"{one.where}: does nothing here: allowed is {own[one.key]}")
     overrides = [
         Override("collective.kind", kind, "--kinds"),
         Override("collective.algorithm", algorithm, "--algorithms"),
@@ -184,6 +188,8 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
         raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}: allowed is a single value"])
     if found.faults:
         raise ScenarioError([f"{asked.scenario} has faults: allowed is none"])
+    if found.jobs:
+        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own: allowed is none"])
     return found
 
 

@@ -94,7 +94,9 @@ def network(asked: Experiment) -> "Fabric":
 
     each, rest = divmod(asked.hosts, asked.sites)
     if rest:
-        raise FabricError([Mistake("--hosts", f"{asked.hosts} do not divide over {asked.sites} sites")])
+        raise FabricError(
+            [Mistake("--hosts", f"{asked.hosts} over {asked.sites} sites: allowed is a multiple of {asked.sites}")]
+        )
     spec = FabricSpec(
         gpus_per_site=(each,) * asked.sites,
         leaves=asked.leaves,
@@ -268,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         print(f"permutation.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
+    from scenarios.experiment.place import check_figure
     from topologies.errors import FabricError
 
     began, told = time.monotonic(), False
@@ -279,8 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\rpermutation.py: {done} of {asked.draws} draws", end="", file=sys.stderr, flush=True)
 
     try:
-        if parsed.figure is not None and not parsed.figure.parent.is_dir():
-            raise ValueError(f"--figure: there is no folder {parsed.figure.parent}")
+        check_figure(parsed.figure)
         asked = _experiment(parsed)
         found, optimum = run(asked, drawn)
     except (FabricError, ValueError) as error:

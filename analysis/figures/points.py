@@ -396,7 +396,7 @@ def plain(key: str, value: Any) -> Any:
 
 
 def words(key: str, value: Any) -> str:
-    """A value in words: "8", "3+5", "64 MB", "10 µs"."""
+    """A value in words: "8", "3+5", "64 MB", "10 µs", and "none" for no tables."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
     if key in ("collective.chunk", "collective.size"):
@@ -406,8 +406,8 @@ def words(key: str, value: Any) -> str:
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
     if isinstance(value, list | Mapping):
-        are_tables = any(isinstance(item, Mapping) for item in value)
-        return "own" if isinstance(value, Mapping) else (", " if are_tables else "+").join(map(_item_words, value))
+        joint = ", " if any(isinstance(item, Mapping) for item in value) else "+"
+        return "own" if isinstance(value, Mapping) else joint.join(map(_item_words, value)) or "none"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
 

@@ -47,12 +47,12 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
     for job in jobs:
         _check(job, places)
     if all(job.is_background for job in jobs):
-        raise ScheduleError(f"{len(jobs)} jobs, all of them background: allowed is one at least that is not")
+        raise ScheduleError("all jobs are background: allowed is one at least that is not")
     transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
     if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
         raise ScheduleError(
-            f"{len(jobs)} jobs have {transfers:,} transfers and {slots:,} slots of all GPUs: allowed are "
+            f"the jobs have {transfers:,} transfers and {slots:,} slots of all GPUs together: allowed are "
             f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
         )
     union = _Union(places, word=max(job.workload.unit_bytes for job in jobs))

@@ -31,6 +31,9 @@ from hosts.collectives.schedule import (
 
 Sites = tuple[int, ...]
 
+MOST_TRANSFERS = 2**21
+"""Of a collective; as many take a minute and a gigabyte to be made."""
+
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "ring": lambda sites, channels: ring.allgather(sum(sites), channels=channels),
     "halving-doubling": lambda sites, _: doubling.allgather(sum(sites)),
@@ -69,7 +72,8 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
 
     `channels` are rings, every other one in the opposite direction; `pieces` are the messages that each slot is sent
     as. Proven before it is returned, unless it is too large (MOST_PROVEN). Raises ScheduleError where there is no such
-    collective or algorithm, for channels of anything but rings, and for fewer than two places.
+    collective or algorithm, for channels of anything but rings, for fewer than two places, and for more than
+    MOST_TRANSFERS.
     """
     if kind not in ALGORITHMS:
         raise ScheduleError(f"there is no collective {kind!r}: allowed are {', '.join(ALGORITHMS)}")
@@ -82,7 +86,13 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
         )
     if sum(sites) < 2:
         raise ScheduleError(f"a collective among {sum(sites)} GPUs: allowed are 2 or more")
-    found = sliced(_whole(kind, algorithm, sites, channels), pieces)
+    whole = _whole(kind, algorithm, sites, channels)
+    if (transfers := len(whole.transfers) * pieces) > MOST_TRANSFERS:
+        raise ScheduleError(
+            f"{algorithm} among {sum(sites)} GPUs with {channels} channels and {pieces:,} pieces has {transfers:,} "
+            f"transfers: allowed are {MOST_TRANSFERS:,}"
+        )
+    found = sliced(whole, pieces)
     if len(found.transfers) <= MOST_PROVEN:
         prove(found, *contents(kind, places=found.places, slots=found.slots))
     return found

@@ -126,6 +126,11 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
         try:
             limits(setting.transport, flow_bytes=most)
         except ValueError:
+            if setting.jobs:
+                raise ValueError(
+                    f"a round of these jobs queues {most / 1e6:,.0f} MB on one connection, which is too "
+                    f"much for the emulation: allowed is {MOST_QUEUED_BYTES / 1e6:,.0f} MB, so smaller chunks or counts"
+                ) from None
             allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(
                 f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues "

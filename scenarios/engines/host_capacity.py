@@ -38,7 +38,8 @@ def check_vm(settings: Sequence[Scenario]) -> None:
     try:
         vm.check(memory_bytes=memory_bytes(largest))
     except vm.NoRoomError as error:
-        fewer = most_gpus(largest, error.room_bytes)
+        # Jobs have their own ranks and sizes: with fewer GPUs they would be others.
+        fewer = None if largest.jobs else most_gpus(largest, error.room_bytes)
         if fewer is None:
             raise
         chunk = format_size(carried_chunk_bytes(largest))

@@ -36,6 +36,20 @@ def check(path: Path) -> None:
         raise FolderError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def check_figure(path: Path | None) -> None:
+    """Raise FolderError where a figure cannot be written to the files `path` is the beginning of; None is no figure."""
+    if path is None:
+        return
+    if not path.name:
+        raise FolderError(f'--figure: "{path}" names no file: allowed is a path such as results/mine')
+    if not path.parent.is_dir():
+        raise FolderError(f"--figure: there is no folder {path.parent}")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise FolderError(f"--figure: {path.parent} cannot be written to: {error.strerror}") from None
+
+
 class Place:
     """A folder that can be written to, locked until it is closed or this process ends."""
 

@@ -91,7 +91,9 @@ class Progress:
         point.times_s[rows.start] = rows.completion_s
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
-        point.predicted_s += 0.0 if rows.predicted_s is None else float(rows.predicted_s.sum())
+        # The model's stored rows, of a run that is resumed, have a prediction, too: their own time.
+        if self.engine != "model" and rows.predicted_s is not None:
+            point.predicted_s += float(rows.predicted_s.sum())
         if point.complete:
             self._complete(part.setting, part.mode, point)
         return point.complete

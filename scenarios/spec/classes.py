@@ -7,6 +7,7 @@ share = 0.2                # the part of a port's rate that it has in any case
 ceiling = 0.9              # and the most that it gets
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,10 @@ from topologies.shaping.classes import Service
 MAX_CLASSES = 7
 MAX_PRIORITY = 100
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+
 WORDS = {
-    "name": "text of 1 to 32 printable letters, another for each class",
+    "name": "1 to 32 letters, digits, '-', '_' and '.', another for each class",
     "priority": f"a whole number from 0 to {MAX_PRIORITY}, another for each class",
     "share": "a number from 0 to 1",
     "ceiling": "a number from 0 to 1, more than 0",
@@ -111,7 +114,7 @@ def _mistakes(table: object) -> Iterator[tuple[str, str]]:
 
 def _fits(key: str, value: object) -> bool:
     if key == "name":
-        return isinstance(value, str) and 1 <= len(value) <= 32 and value.isprintable()
+        return isinstance(value, str) and _NAME.fullmatch(value) is not None
     if key == "priority":
         return type(value) is int and 0 <= value <= MAX_PRIORITY
     return type(value) in (int, float) and 0 <= value <= 1 and (key == "share" or value > 0)  # type: ignore[operator]

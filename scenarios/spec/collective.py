@@ -87,19 +87,24 @@ def carried(found: Workload, scale: RateScale) -> Workload:
 
 
 def _smaller(found: Workload, scale: RateScale) -> Workload:
-    """The messages, and slots of several sizes, at a rate scale; raises ScaleError where one is less than a byte."""
+    """The messages, and slots of several sizes, at a rate scale; raises ScaleError where one is less than a byte.
+
+    Those of background traffic have a byte at least: of exponential sizes some are small at any scale.
+    """
     flows, unit = found.schedule.flows, found.unit_bytes
+    background = {index for job in found.jobs if job.is_background for index in job.transfers}
 
     def carried_bytes(size: float) -> int:
         return -(-scale.chunk_bytes(round(size)) // unit) * unit
 
     slot_sizes = tuple(map(carried_bytes, found.slot_sizes))
 
-    def transfer(one: Transfer) -> Transfer:
+    def transfer(index: int, one: Transfer) -> Transfer:
         if not isinstance(flows[one.flow], Flow):
             return one
-        size = sum(slot_sizes[slot] for slot, _ in one.slots) if one.slots else carried_bytes(one.size)
-        return replace(one, size=size)
+        if one.slots:
+            return replace(one, size=sum(slot_sizes[slot] for slot, _ in one.slots))
+        return replace(one, size=carried_bytes(max(one.size, scale.divisor) if index in background else one.size))
 
-    transfers = tuple(map(transfer, found.schedule.transfers))
+    transfers = tuple(transfer(index, one) for index, one in enumerate(found.schedule.transfers))
     return replace(found, slot_sizes=slot_sizes, schedule=replace(found.schedule, transfers=transfers))

@@ -77,11 +77,14 @@ class JobSpec:
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
         """What the job does, where `default` is the scenario's [collective].
 
-        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind.
+        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind, and
+        messages have sizes of their own.
         """
         found = default
         if self.kind not in (None, default.kind):
             found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
+            if self.kind == MESSAGES:
+                found = replace(found, size_bytes=None)
         if self.schedule is not None:
             found = replace(found, schedule=self.schedule, algorithm=None, channels=1, pieces=1)
         elif self.algorithm not in (None, found.algorithm):
@@ -140,6 +143,14 @@ def _quantity(of: units.Quantity, parse: Callable[[str], Any]) -> tuple[str, Cal
     return f'text with a unit, such as "{of.example}"', read
 
 
+def _start(value: Any) -> float:
+    """A delay, or none, which other delays must not be."""
+    if isinstance(value, str) and re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value):
+        return 0.0
+    found: float = _quantity(units.DELAY, units.parse_delay_s)[1](value)
+    return found
+
+
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError
@@ -178,7 +189,7 @@ KEYS: Mapping[str, Key] = {
     "chunk": Key("chunk_bytes", *_SIZE, units.format_size),
     "size": Key("size_bytes", *_SIZE, units.format_size),
     "schedule": Key("schedule", "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text", _file, str),
-    "start": Key("start_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "start": Key("start_s", f'{_quantity(units.DELAY, units.parse_delay_s)[0]}, or "0 s"', _start, units.format_delay),
     "count": Key("count", *_whole(MAX_COUNT)),
     "class": Key("traffic_class", "the name of a [[class]]", _class),
     "pattern": Key("pattern", *_one_of(*PATTERNS)),
@@ -233,7 +244,11 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
         for key in _OF_BACKGROUND:
             if key not in table:
                 yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
-    if "chunk" in table and "size" in table:
+    sizes = [key for key in ("chunk", "size") if key in table]
+    if table.get("kind") == MESSAGES:
+        for key in sizes:
+            yield f".{key}", f"does nothing here: allowed are the sizes that {MESSAGES} have in their file"
+    elif len(sizes) > 1:
         yield ".size", "is given beside chunk: allowed is one of the two"
 
 

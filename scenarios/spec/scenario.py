@@ -151,7 +151,7 @@ class Scenario:
         for key, value in self.at:
             if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
                 if key in ("job", "class"):  # tables are too long; how many jobs there are has been said
-                    words.append(", ".join(one.words for one in value))
+                    words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
                     continue
                 written = KEYS[key].kind.write(value)
                 name = key.partition(".")[2].replace("_", " ")

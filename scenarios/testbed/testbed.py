@@ -274,7 +274,7 @@ class Testbed:
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
         change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
-        self._tell(f"collective {number}: the {self.setting.collective.kind}")
+        self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         return self.measure(
             number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
         )

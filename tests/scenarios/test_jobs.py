@@ -7,13 +7,17 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from analysis.figures import points
 from analysis.results import reader
 from analysis.results.reader import open_run
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.engines import host_capacity
 from scenarios.engines.base import Slice
+from scenarios.engines.emulation import check_chunks
+from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import decided, predicted_with_jobs
 from scenarios.experiment import command
@@ -22,6 +26,7 @@ from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import described, from_json, to_json
+from scenarios.vm import NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended
 
@@ -98,9 +103,11 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"count": 0}, ".count", "0 is not allowed: allowed is a whole number from 1"),
         ({"count": True}, ".count", "true is not allowed"),
         ({"start": "2 parsecs"}, ".start", "2 parsecs"),
+        ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed: allowed is 1 to 32 letters"),
         ({"name": "a"}, ".name", "a is the name of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
+        ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here: allowed are the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here: allowed only with the kind background"),
         ({**NOISE, "count": 2}, ".count", "does nothing here: allowed only with collectives"),
         ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing: allowed is text"),
@@ -117,9 +124,62 @@ def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
     assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
 
 
+def test_messages_have_the_sizes_of_their_file_beside_jobs_that_have_another():
+    messages = {"kind": "messages", "schedule": GOAL, "ranks": [0, 1, 4, 5]}
+    both, alone = setting({}, messages, collective__size="4 MB"), setting(messages)
+    of_messages = both.workload.jobs[1].transfers
+    sizes = [one.amount for one in both.workload.schedule.transfers[of_messages.start : of_messages.stop]]
+    assert sizes == [one.amount for one in alone.workload.schedule.transfers]
+
+
+def test_configurations_without_classes_or_jobs_are_said_to_be():
+    swept = [Override("sweep.class", [[], [GOLD]], "class"), Override("job", [{}], "job")]
+    labels = [one.label for one in load_scenario("paper", swept).settings()]
+    assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
+    (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).settings()]
+    assert label.endswith("10 us, without jobs")
+
+
+def test_a_job_may_say_that_it_begins_with_the_round():
+    assert setting({"start": "0 s"}).jobs == setting({}).jobs
+
+
+def test_more_transfers_than_could_be_made_are_refused_before_they_are():
+    with pytest.raises(ScenarioError, match="direct among 256 GPUs with 1 channels and 4,096 pieces has 267,386,880"):
+        scenario({"kind": "alltoall", "pieces": 4096}, fabric__gpus=256, run__modes=["base"])
+
+
+def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(monkeypatch):
+    large = {"ranks": [0, 4], "size": "2 GB"}
+    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*: allowed is 1,71[67] MB"):
+        check_chunks([setting({**large, "count": 3})])
+
+    def room(**_):
+        raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
+
+    monkeypatch.setattr(host_capacity.vm, "check", room)
+    with pytest.raises(NoRoomError, match="no room"):  # with fewer GPUs there is no rank 7
+        check_vm([setting({"ranks": [0, 7], "size": "1 GB"})])
+
+
 def test_background_alone_is_refused():
     with pytest.raises(ScenarioError, match="allowed is one at least that is not"):
         scenario(NOISE)
+
+
+def test_background_of_exponential_sizes_is_carried_at_a_rate_scale_a_byte_at_least():
+    whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
+    scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
+    sizes, carried = ([one.size for one in sent_of(found.carried)] for found in (whole, scaled))
+    assert min(sizes) < 500 < max(sizes)
+    assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
+    with pytest.raises(ScenarioError, match="is less than a byte"):
+        scenario({"chunk": "400 B"}, run__clock="wall", run__rate_scale="1/1000")
+
+
+def sent_of(found):
+    """The messages of the workload, of all jobs."""
+    return [one for one in found.schedule.transfers if isinstance(found.schedule.flows[one.flow], Flow)]
 
 
 # --- background -----------------------------------------------------------------------------------------------------
@@ -298,6 +358,7 @@ def test_classes_are_read_and_written_back_and_served_by_priority():
     ("tables", "place", "words"),
     [
         ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
+        ([GOLD | {"name": "gold, silver"}], r"class\[1\].name", '"gold, silver" is not allowed: allowed is 1 to 32'),
         ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
         ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
         ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
@@ -394,3 +455,8 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
     assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
     # Bronze has over 98 % of what gold leaves.
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
+
+
+@pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
+def test_a_figure_names_the_classes_of_a_tick(tables, shown):
+    assert points.words("class", tables) == shown

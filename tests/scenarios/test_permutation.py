@@ -193,7 +193,7 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
     ("arguments", "says"),
     [
         (["--hosts", "1"], "--hosts: 1: allowed is 2 to 4,096"),
-        (["--hosts", "10", "--sites", "3"], "10 do not divide over 3 sites"),
+        (["--hosts", "10", "--sites", "3"], "--hosts: 10 over 3 sites: allowed is a multiple of 3"),
         (["--hosts", "600", "--sites", "2"], "a site has 2 to 128"),
         (["--sites", "9"], "--sites: 9: allowed is 1 to 8"),
         (["--draws", "0"], "--draws: 0: allowed is 1 to 10,000"),
@@ -205,6 +205,8 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
         (["--wan-rate", "fast"], "fast"),
         (["--sites", "2", "--hosts", "256", "--spines", "32", "--border-routers", "32"], "pieces of messages"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
+        (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
+        (["--figure", "."], '--figure: "." names no file'),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
