@@ -88,7 +88,7 @@ def supervised(command: Callable[[], int]) -> int:
     Returns in both processes, with the exit status for sys.exit: 128+n within two seconds of signal n, except where
     a network on this machine's own kernel must be taken down.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the end of a child is no signal
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, a child would end without a signal
     awaited = {*_ends(), *_OTHERS}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     supervisor, prctl = os.getpid(), ctypes.CDLL(None).prctl

@@ -37,7 +37,7 @@ def check(path: Path) -> None:
 
 
 def check_figure(path: Path | None) -> None:
-    """Raise FolderError where a figure cannot be written to the files `path` is the beginning of; None is no figure."""
+    """Raise FolderError where the files of a figure, whose names begin with `path` if given, cannot be written."""
     if path is None:
         return
     if not path.name:
