@@ -338,3 +338,23 @@ def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
             assert child.wait(timeout=60) == 128 + signal.SIGTERM
         finally:
             child.kill()
+
+
+def test_no_character_is_lost_where_the_check_of_signals_comes_as_the_prompt_is_written() -> None:
+    code = f"""
+import readline
+from scenarios.prompt import session
+session._CHECK_S = 0.00004
+with session._checking_signals():
+    while input({PROMPT!r}) != "end":
+        pass
+"""
+    child = pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", timeout=20, cwd=str(PROJECT))
+    for _ in range(500):
+        child.expect_exact(PROMPT)
+        child.send("a\r")
+    child.expect_exact(PROMPT)
+    child.send("end\r")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
