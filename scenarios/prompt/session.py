@@ -143,7 +143,8 @@ def _checking_signals() -> Iterator[None]:
     One that comes between its last check and its wait, or to another thread, would wait for the line, too.
     """
     signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.siginterrupt(signal.SIGALRM, False)  # it would cut off what readline writes; its wait ends all the same
+    # It must end a wait, and cut off nothing that readline writes at a terminal, where the wait is a select.
+    signal.siginterrupt(signal.SIGALRM, not (os.isatty(0) and os.isatty(1)))
     signal.setitimer(signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
     try:
         yield

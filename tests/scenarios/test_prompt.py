@@ -340,6 +340,13 @@ def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
             child.kill()
 
 
+def test_a_signal_that_does_not_wake_the_prompt_at_a_terminal_is_repeated() -> None:
+    child = pexpect.spawn(sys.executable, ["-c", LOST], cwd=str(PROJECT), timeout=60)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 128 + signal.SIGTERM
+
+
 def test_no_character_is_lost_where_the_check_of_signals_comes_as_the_prompt_is_written() -> None:
     code = f"""
 import readline
