@@ -103,8 +103,8 @@ def parser() -> argparse.ArgumentParser:
         help="write the schedule of the first collective in the first mode, as goal or msccl, and stop",
     )
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario, in real time")
-    add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (--cli: 1000)")
+    add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario")
+    add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (a prompt: 1000)")
     add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
     return found
 
@@ -179,7 +179,7 @@ def asked(arguments: Sequence[str]) -> Asked:
 
 def _jobs(options: argparse.Namespace, *, is_real: bool) -> int:
     """How many processes; 0 where what was asked for is not a number."""
-    if is_real and (options.jobs is None or options.cli):
+    if options.cli or (is_real and options.jobs is None):
         return 1
     if options.jobs is None:
         return min(MAX_JOBS, len(os.sched_getaffinity(0)))
@@ -203,8 +203,6 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         for name in ("json", "dry_run", "resume", "dask"):
             if getattr(options, name):
                 mistakes.append(f"--{name.replace('_', '-')} is beside --cli: allowed is one of both")
-        if options.clock == "virtual":
-            mistakes.append("--clock: virtual is beside --cli, and a prompt is in real time: allowed is wall")
     return mistakes
 
 
@@ -233,7 +231,8 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
     """The options that are keys of the scenario; one with several values is an axis of its sweep."""
     from scenarios.spec.load import Override, apart, toml_or_text
 
-    overrides = [Override("run.rate_scale", PROMPT_SCALE, "--cli")] if options.cli else []
+    clock = options.clock or "virtual"  # of a prompt, whatever the scenario's
+    overrides = [Override("run.rate_scale", PROMPT_SCALE if clock == "wall" else "1", "--cli")] if options.cli else []
     for option, keys in _KEYS.items():
         text = getattr(options, option)
         if text is None:
@@ -246,7 +245,7 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         else:
             overrides += [Override(key, values if option == "modes" else values[0], where) for key in keys]
     if options.cli:
-        overrides.append(Override("run.clock", "wall", "--cli"))
+        overrides.append(Override("run.clock", clock, "--cli"))
     return overrides
 
 

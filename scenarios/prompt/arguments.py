@@ -130,14 +130,29 @@ def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
     return link_index(fabric, link), file
 
 
-def flow(fabric: Fabric, line: str) -> tuple[int, int, int]:
+def flow(fabric: Fabric, line: str, default_s: float) -> tuple[int, int, float]:
     """The ranks of a sender and a receiver, and seconds."""
     usage = "iperf GPU GPU [SECONDS]"
     src, dst, *seconds = words(line or f"{fabric.gpus[0].name} {fabric.gpus[-1].name}", usage, 2, 3)
     a, b = rank(fabric, src), rank(fabric, dst)
     if a == b:
         raise PromptError(f"iperf is from one GPU to another, and both are g{a}")
-    return a, b, whole(seconds[0], "a number of seconds", 1, MAX_SECONDS) if seconds else 5
+    return a, b, whole(seconds[0], "a number of seconds", 1, MAX_SECONDS) if seconds else default_s
+
+
+def duration(line: str) -> float:
+    """A time in seconds, at most MAX_SECONDS."""
+    found = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
+    if found > MAX_SECONDS:
+        raise PromptError(f"{shown(line.strip())} is too long: allowed is up to {MAX_SECONDS:,} s")
+    return found
+
+
+def kind_of(line: str) -> tuple[str, str]:
+    """The name of a collective, and what is behind it."""
+    usage = "collective KIND SIZE [COUNT] [ALGORITHM], such as collective allreduce 8 MB"
+    name, *rest = words(line, usage, 2, _MANY)
+    return choice(name, "collective", ALGORITHMS), " ".join(rest)
 
 
 def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
@@ -209,6 +224,15 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
     if verb in position:
         return position[verb][len(given)] if len(given) < len(position[verb]) else []
     return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []
+
+
+def completed(fabric: Fabric, words: Sequence[str], text: str, dead: Cables, verbs: Collection[str]) -> list[str]:
+    """What a word that begins with `text` can be behind these words, while these cables are down."""
+    if not words:
+        names: Collection[str] = {*verbs, *nodes(fabric)}
+    else:
+        names = verbs if words[0] == "help" else completions(fabric, words, dead)
+    return sorted(name for name in names if name.startswith(text))
 
 
 def neighbours(fabric: Fabric, node: str) -> list[str]:

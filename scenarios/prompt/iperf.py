@@ -13,13 +13,13 @@ _START_S, _SLACK_S = 20.0, 60.0
 _LISTENING = f":{_PORT:04X} 00000000:0000 0A"  # as /proc/net/tcp has a socket in the state TCP_LISTEN
 
 
-def carried_bps(*, src_pid: int, dst_pid: int, address: str, seconds: int) -> int:
+def carried_bps(*, src_pid: int, dst_pid: int, address: str, seconds: float) -> int:
     """The payload in bit/s that a flow of so many seconds carries between the hosts of two processes.
 
     `address` is the receiver's. Raises PromptError where iperf has no result. Nothing is left running.
     """
     server = ["iperf", "-s", "-p", str(_PORT), "-y", "C"]
-    client = ["iperf", "-c", address, "-p", str(_PORT), "-t", str(seconds), "-y", "C"]
+    client = ["iperf", "-c", address, "-p", str(_PORT), "-t", f"{seconds:g}", "-y", "C"]
     with ExitStack() as stack:
         receiver, end = _started(dst_pid, server, stack), time.monotonic() + _START_S
         while _LISTENING not in Path(f"/proc/{dst_pid}/net/tcp").read_text():

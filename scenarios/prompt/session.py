@@ -1,8 +1,9 @@
 """A session at the prompt: where its network is, network up, prompt, network down, whatever ends it.
 
-The network is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal:
-``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` runs there, as root. SCENARIO is the text of a TOML file,
-FOLDER the session's folder of results, and WHERE the banner's text on where the network is.
+In virtual time the network is in the VM, and the lines are typed on the host (`scenarios.prompt.dialogue`). On the wall
+clock it is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal.
+``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` runs in the VM, as root. SCENARIO is the text of a TOML
+file, FOLDER the session's folder of results, and WHERE the banner's text on where the network is.
 """
 
 import contextlib
@@ -13,18 +14,21 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
 from scenarios import vm
+from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.scenario import Scenario, from_json, to_json
-from scenarios.testbed.platform import Platform
+from scenarios.testbed.platform import VIRTUAL, Platform
+from topologies.fabric.fabric import build_fabric
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
-_CHECK_S = 0.2
+_WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
@@ -41,32 +45,39 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     from scenarios.vm import terminal
 
     setting, settings = scenario.settings()[0], len(scenario.settings())
-    lacks = capabilities.lacking()
-    if lacks:
-        vm.check(memory_bytes=_VM_BYTES)
+    virtual = not setting.run.is_real
+    lacks = [] if virtual else capabilities.lacking()
+    memory_bytes = _memory_bytes(setting) if virtual else _VM_BYTES
+    if virtual or lacks:
+        vm.check(memory_bytes=memory_bytes)
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     if setting.jobs:
         setting, which = replace(setting, jobs=(), classes=()), f"{which}without its jobs, "
     try:
-        if not lacks:
+        if not virtual and not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
-        lack = lacks[0].what.partition(",")[0]
-        where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
+        where = f"{which}in the VM, in virtual time"
+        if not virtual:
+            lack = lacks[0].what.partition(",")[0]
+            where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal = terminal.is_terminal()
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
-        return vm.run(
-            [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), str(place.path.resolve()), where],
-            clock="wall",
-            memory_bytes=_VM_BYTES,
-            results=place.path,
-            environment={**os.environ, **inside},
-            stdin=None if at_terminal else 0,
-            use_terminal=at_terminal,
-        )
+        asked = Outside(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
+        with asked.editing() if virtual else nullcontext():
+            return vm.run(
+                [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), str(place.path.resolve()), where],
+                clock="virtual" if virtual else "wall",
+                memory_bytes=memory_bytes,
+                results=place.path,
+                environment={**os.environ, **inside},
+                stdin=None if virtual or at_terminal else 0,
+                use_terminal=at_terminal,
+                answer=asked if virtual else None,
+            )
     finally:
         _keep_history(place.path)
         place.abandon()
@@ -89,7 +100,8 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    platform = Platform.real(setting.run.scale, own_kernel=own_kernel)
+    virtual = not setting.run.is_real
+    platform = VIRTUAL if virtual else Platform.real(setting.run.scale, own_kernel=own_kernel)
     up = threading.Event()  # from then on, parts that come up are not reported
 
     def tell(part: str) -> None:
@@ -97,8 +109,10 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
             _tell(f"bringing up {part}")
 
     try:
-        with _checking_signals(), platform.files() as files:
-            on = replace(platform, folder=files, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
+        with nullcontext() if virtual else checking_signals(), platform.files() as files:
+            on = replace(platform, folder=files)
+            if not virtual:
+                on = replace(on, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
             with Testbed(setting, platform=on, tell=tell) as testbed:
                 interactive = InteractiveTestbed(testbed)
                 up.set()
@@ -106,8 +120,8 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
                 print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)  # a script wants answers
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
-                    with _history(folder):
-                        Prompt(interactive, folder=folder)
+                    with nullcontext() if virtual else _history(folder):
+                        Prompt(interactive, folder=folder, asks=virtual)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
                     _tell("taking everything down again")
@@ -118,6 +132,22 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
     except KeyboardInterrupt:
         _tell("interrupted")
         return 128 + signal.SIGINT
+
+
+def _memory_bytes(setting: Scenario) -> int:
+    """The memory of a VM: as much as there is room for, and as the scenario needs at least."""
+    from scenarios.engines.emulation import memory_bytes
+
+    least = memory_bytes(setting)
+    for wanted in _WANTED_BYTES:
+        if wanted <= least:
+            break
+        try:
+            vm.check(memory_bytes=wanted)
+        except vm.NoRoomError:
+            continue
+        return wanted
+    return least
 
 
 def _tell(line: str) -> None:
@@ -134,22 +164,6 @@ def _end(number: int, _frame: object) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def _checking_signals() -> Iterator[None]:
-    """Within the context, have the prompt check for signals every now and then as it waits for a line.
-
-    One that comes between its last check and its wait, or to another thread, would wait for the line, too.
-    """
-    signal.signal(signal.SIGALRM, lambda *_: None)
-    # It must end a wait, and cut off nothing that readline writes at a terminal, where the wait is a select.
-    signal.siginterrupt(signal.SIGALRM, not (os.isatty(0) and os.isatty(1)))
-    signal.setitimer(signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # at its exit Python would die of the next one
 
 
 def history_file(environment: Mapping[str, str]) -> Path:

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,14 +21,18 @@ from mininet.log import lg
 from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import Capture
+from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
 from topologies.fabric.failures import NONE, cable
 from topologies.fabric.ports import shared_by
 from topologies.shaping.classes import classes_of
+from topologies.units import format_delay
 
 _ASK_S, _PING_S = 30, 3
+_IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # in which as much is carried at a scale of 1/1000, or more
+_SHOWN_NS = 1000
 
 MININET = (
     "nodes: all nodes",
@@ -38,9 +43,7 @@ MININET = (
     "pingpair: the first two GPUs ping each other",
     "NODE CMD: run a command on a node, names of GPUs as addresses: g0 ping -c 3 g4",
     "dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports",
-    "sh CMD: run a command beside the network, where the switches are",
     "py EXPRESSION: a Python expression; net is Mininet's network",
-    "time COMMAND: how long a command takes",
     "exit: leave, and take everything down (Ctrl-D does it, too)",
 )
 """Mininet's own verbs that `help` lists, in the form of our docstrings."""
@@ -50,16 +53,20 @@ class Prompt(CLI):  # type: ignore[misc]
     """A prompt on a testbed; runs until exit or Ctrl-D, in its constructor, as Mininet's does.
 
     Where lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`.
+    In virtual time lines come from the host (`asks`).
     """
 
-    def __init__(self, testbed: InteractiveTestbed, *, folder: Path) -> None:
+    def __init__(self, testbed: InteractiveTestbed, *, folder: Path, asks: bool = False) -> None:
         self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
         self._captures: list[Capture] = []
         lg.ch.stream = sys.stdout  # Mininet's output is the answer
-        if not os.isatty(0):
+        self._lines = Inside(self._told) if asks else None
+        self._begun_ns = 0
+        if asks or not os.isatty(0):
             self.prompt = ""
+        self.use_rawinput = not asks
         try:
-            super().__init__(testbed.testbed.network, stdin=sys.stdin)
+            super().__init__(testbed.testbed.network, stdin=self._lines or sys.stdin)
         finally:
             self._end_captures()
 
@@ -156,6 +163,21 @@ class Prompt(CLI):  # type: ignore[misc]
             size = text.size(scale.chunk_bytes(chunk_bytes))
             print(f"rate scale {scale}: blocks of {size} were carried at {scale} of the rates; times are real")
 
+    def do_collective(self, line: str) -> None:
+        """collective KIND SIZE [COUNT] [ALGORITHM]: run collectives of a kind: collective allreduce 8 MB"""
+        self._run(*arguments.kind_of(line))
+
+    def do_wait(self, line: str) -> None:
+        """wait TIME: let time pass: wait 100 ms"""
+        time.sleep(arguments.duration(line))
+
+    def do_time(self, line: str) -> None:
+        """time [COMMAND]: the time since the network's machine started, or how long a command takes"""
+        if line:
+            super().do_time(line)
+        else:
+            print(f"{time.monotonic():.9f} s")
+
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, readable"""
         switch = arguments.switch(self._fabric, line)
@@ -188,7 +210,7 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_iperf(self, line: str) -> None:
         """iperf [GPU GPU [SECONDS]]: what TCP carries between two GPUs, compared with the slowest link"""
-        src, dst, seconds = arguments.flow(self._fabric, line)
+        src, dst, seconds = arguments.flow(self._fabric, line, _IPERF_S if self._lines is None else _VIRTUAL_IPERF_S)
         state = self._testbed.state()
         reason = text.unreachable(self._fabric, [(src, dst)], state.dead)
         if reason:
@@ -247,6 +269,11 @@ class Prompt(CLI):  # type: ignore[misc]
             raise PromptError(f"{shown(line.strip())} is not a file: allowed is source FILE")
         super().do_source(line)
 
+    def do_sh(self, line: str) -> None:
+        """sh CMD: run a command beside the network, where the switches are"""
+        self._want_keys()
+        super().do_sh(line)
+
     def do_help(self, line: str) -> None:
         """help [VERB]: every verb in one line, or one of them"""
         helps, named = self._helps(), line.split()[:1]
@@ -300,6 +327,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def waitForNode(self, node: Any) -> None:
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
+        self._want_keys()
         with _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
             poll.register(node.stdout, select.POLLIN)
@@ -319,20 +347,42 @@ class Prompt(CLI):  # type: ignore[misc]
         # Input that the command has not read must not become part of the node's next command.
         termios.tcflush(node.slave, termios.TCIFLUSH)
 
+    def precmd(self, line: str) -> str:
+        """Note when a line begins."""
+        self._begun_ns = time.monotonic_ns()
+        return line
+
+    def postcmd(self, stop: Any, line: str) -> Any:
+        """In virtual time, tell how long a line took."""
+        took_ns = time.monotonic_ns() - self._begun_ns
+        if self._lines is not None and took_ns >= _SHOWN_NS and not stop:
+            print(f"({format_delay(took_ns / 1e9)} of virtual time)")
+        return stop
+
+    def _want_keys(self) -> None:
+        if self._lines is not None:
+            self._lines.want_keys()
+
+    def _told(self) -> dict[str, Any]:
+        """What is told with the question for a line."""
+        return {"verbs": self._verbs(), "dead": [sorted(ends) for ends in self._testbed.state().dead]}
+
+    def _verbs(self) -> list[str]:
+        return sorted({*self._helps()} - {"NODE"})
+
     def completenames(self, text: str, *_: Any) -> list[str]:
         """The verbs and nodes that a line can begin with."""
-        names = {*self._helps(), *arguments.nodes(self._fabric)} - {"NODE"}
-        return sorted(name for name in names if name.startswith(text))
+        return arguments.completed(self._fabric, [], text, NONE, self._verbs())
 
     def complete_help(self, text: str, *_: Any) -> list[str]:
         """The verbs that have help."""
-        return [name for name in self._helps() if name.startswith(text)]
+        return arguments.completed(self._fabric, ["help"], text, NONE, self._verbs())
 
     def completedefault(self, text: str, line: str, begin: int, *_: Any) -> list[str]:
         """The words that can come next in a line."""
         words = line[:begin].split()
         dead = self._testbed.state().dead if words[0] == "link" else NONE
-        return [name for name in arguments.completions(self._fabric, words, dead) if name.startswith(text)]
+        return arguments.completed(self._fabric, words, text, dead, self._verbs())
 
 
 @contextmanager

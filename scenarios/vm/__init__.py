@@ -14,12 +14,13 @@ if sys.argv[:1] == ["-m"]:  # imported for `python -m scenarios.vm`, which canno
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
 from scenarios.vm import boot, kernel, resources, terminal
 from scenarios.vm.boot import CLOCKS, Clock
 from scenarios.vm.errors import CannotRunError, NoRoomError, VMError, VMUsageError
-from scenarios.vm.machine import Machine, Sink
+from scenarios.vm.machine import Answer, Machine, Sink
 from scenarios.vm.resources import DEFAULT_MEMORY_BYTES
 
 __all__ = [
@@ -48,6 +49,7 @@ def run(
     stdout: Sink | None = None,
     stderr: Sink | None = None,
     use_terminal: bool = False,
+    answer: Answer | None = None,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
     """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
@@ -55,9 +57,10 @@ def run(
     ``clock`` is ``virtual`` (time passes only while every process of the VM waits, and then jumps) or ``wall``.
     ``results`` is the one folder of the host that the command can write to, under the same path. ``directory`` and
     ``environment`` default to the caller's. The streams default to an empty stdin and this process's stdout and
-    stderr; ``use_terminal`` gives the command this process's terminal instead. The VM dies with the calling thread
-    and, on any exception (KeyboardInterrupt, say), before this function returns. ``on_start`` is handed a function
-    that ends the VM from any other thread.
+    stderr; ``use_terminal`` gives the command this process's terminal instead. ``answer`` answers the questions that
+    the command asks on /dev/tty4 (`machine.Machine`), while the terminal is this process's own. The VM dies with the
+    calling thread and, on any exception (KeyboardInterrupt, say), before this function returns. ``on_start`` is handed
+    a function that ends the VM from any other thread.
 
     Raises VMUsageError for what the VM does not offer, CannotRunError when this machine cannot run it and VMError
     when the VM ends before the command does.
@@ -76,7 +79,15 @@ def run(
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    with resources.own_core() as core, Machine(terminal=use_terminal) as machine:
+    own_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def answered(question: bytes, typed: bytearray) -> bytes:
+        assert answer is not None
+        with own_terminal():
+            return answer(question, typed)
+
+    answering = None if answer is None else answered
+    with resources.own_core() as core, Machine(terminal=use_terminal, answer=answering) as machine:
         consoles = [line.theirs for line in machine.lines]
         arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
         machine.start(image, arguments, memory_folder=folder, core=core, request=request)
@@ -85,7 +96,7 @@ def run(
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
-        with terminal.lent(machine.stdout.reader):
+        with terminal.lent(machine.stdout.reader) as own_terminal:
             return machine.wait(stdout, stderr, stdin=0)
 
 

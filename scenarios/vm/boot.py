@@ -34,7 +34,7 @@ _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sb
 def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """Return the kernel's arguments for a boot.
 
-    ``consoles`` has the file descriptors, open in the kernel's process, of the VM's four consoles in the order of
+    ``consoles`` has the file descriptors, open in the kernel's process, of the VM's consoles in the order of
     guest.sh: each one's input and output.
     """
     init = str(_INIT)

@@ -2,6 +2,7 @@
 # The VM's init (process 1). Its root is the host's file system, read-only; it lays an overlay over that, which is
 # thrown away with the VM, asks the host over tty3 what to run, runs it, and tells tty3 how it ended.
 #   tty0  kernel messages    tty1  COMMAND's stdin (in frames) and stdout, or its terminal    tty2  COMMAND's stderr
+#   tty4  where it has one, COMMAND's dialogue with the host
 #   tty3  from the host: one line, in base64: shell that sets what is used below (boot.py writes it)
 #         to the host: `request`, then `ready`, then `exit STATUS`, or `error SENTENCE`
 set -u

@@ -6,9 +6,12 @@ thread that started it ends, so even a launcher that is killed leaves none.
 """
 
 import os
+import re
 import select
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +23,21 @@ REAPER = Path(__file__).with_name("reaper.sh")
 LOG = "panic.log"
 """The file in the kernel's cache folder that keeps what the last kernel printed that ended by itself."""
 
+HELD_BYTES = 2**17
+"""What COMMAND writes behind a question on its dialogue: more than a pipe holds. So the VM's kernel, whose consoles
+write without return in virtual time, stands still until the question is answered, and with it the clock."""
+
+ENQUIRY = b"\x05"
+"""What COMMAND writes to its terminal before a question (ASCII's enquiry), as a terminal delivers later than a pipe."""
+
+Answer = Callable[[bytes, bytearray], bytes]
+"""Given a question and the keys that wait, from which it takes what it uses: returns what is sent in answer."""
+
 _CHUNK = 65536
 _LOG_BYTES = 65536
+_KEYS = b"keys"
+_INTERRUPTS = re.compile(rb".*[\x03\x1c]", re.DOTALL)  # a terminal forgets what was typed before them
+_LATE_S = 5.0
 
 
 class Sink(Protocol):
@@ -34,15 +50,15 @@ class Sink(Protocol):
 class Line:
     """One console of the VM: our ends of it, and the two file descriptors that the kernel gets, input and output.
 
-    They are two files, but for a terminal: reading one makes the kernel set it non-blocking, and in virtual time its
-    writing must block, or what we have not read yet is lost track of.
+    They are two open files, for a terminal too: reading one makes the kernel set it non-blocking, and in virtual time
+    its writing must block, or what we have not read yet is lost track of.
     """
 
     def __init__(self, *, terminal: bool = False) -> None:
         if terminal:
             self.reader, slave = os.openpty()
             self.writer = self.reader
-            self.theirs: tuple[int, ...] = (slave, slave)
+            self.theirs: tuple[int, ...] = (slave, os.open(os.ttyname(slave), os.O_RDWR | os.O_NOCTTY))
         else:
             self.reader, output = os.pipe()
             source, self.writer = os.pipe()
@@ -62,10 +78,10 @@ class Line:
         except OSError:
             self.unsent.clear()  # it will never be read
 
-    def receive(self) -> bytes | None:
+    def receive(self, most: int = _CHUNK) -> bytes | None:
         """Return what has arrived, b"" when nothing has, None when nothing more can."""
         try:
-            return os.read(self.reader, _CHUNK) or None
+            return os.read(self.reader, most) or None
         except BlockingIOError:
             return b""
         except OSError:  # a pseudo-terminal whose other end is gone
@@ -87,18 +103,30 @@ class Line:
 class Machine:
     """A VM that runs one command.
 
-    ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.reader``. Use as a context
-    manager: leaving it kills what still runs. ``stop`` may be called from any thread or signal handler.
+    ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.reader``. ``answer`` gives COMMAND
+    a fifth line, /dev/tty4, for a dialogue: it may ask, in a line and HELD_BYTES behind it, and the VM stands still
+    until it is answered. At a terminal it has then written ENQUIRY to it, and keys wait, but for those that interrupt,
+    until COMMAND asks for them by the line ``keys``; what is left at a question is for the answer.
+
+    Use as a context manager: leaving it kills what still runs. ``stop`` may be called from any thread or signal
+    handler.
     """
 
-    def __init__(self, *, terminal: bool = False) -> None:
+    def __init__(self, *, terminal: bool = False, answer: Answer | None = None) -> None:
         self.kernel, self.stdout, self.stderr, self.control = Line(), Line(terminal=terminal), Line(), Line()
         self.terminal = terminal
         self.log = bytearray()
         self.ready = False
         self.status: int | None = None
         self._stopped = False
-        self.lines = (self.kernel, self.stdout, self.stderr, self.control)
+        self.dialogue = None if answer is None else Line()
+        lines = (self.kernel, self.stdout, self.stderr, self.control, self.dialogue)
+        self.lines = tuple(line for line in lines if line is not None)
+        self._answer = answer
+        self._asked, self._held = bytearray(), 0
+        self._keys = answer is None
+        self._typed = bytearray()
+        self._last = b""  # of the terminal's output
         self._partial = b""
         self._request = b""
         self._process: subprocess.Popen[bytes] | None = None
@@ -158,13 +186,16 @@ class Machine:
                     line.send()
                 if not ready.get(line.reader) or line not in open_lines:
                     continue
+                if line is self.dialogue:
+                    self._hear(line, sinks)
+                    continue
                 data = line.receive()
                 if data is None:
                     open_lines.discard(line)
                 elif data:
                     self._take(line, data, sinks)
         # The VM's init sends all output of COMMAND before its status, so nothing is missing now.
-        for line in open_lines:
+        for line in open_lines - {self.dialogue}:
             while data := line.receive():
                 self._take(line, data, sinks)
         if self.status is None:
@@ -181,7 +212,7 @@ class Machine:
             poll.register(line.reader, select.POLLIN)
             if line.unsent:
                 poll.register(line.writer, select.POLLOUT | (select.POLLIN if line.writer == line.reader else 0))
-        if stdin is not None and self.ready and not self.stdout.unsent:
+        if stdin is not None and self.ready and not self.stdout.unsent and len(self._typed) < _CHUNK:
             poll.register(stdin, select.POLLIN)
         return dict(poll.poll())
 
@@ -191,11 +222,47 @@ class Machine:
             data = os.read(stdin, _CHUNK)
         except OSError:  # the terminal is gone
             data = b""
+        more = bool(data)
+        if not self._keys:
+            self._typed += data
+            data = found[0][-1:] if (found := _INTERRUPTS.match(self._typed)) else b""
+            if found:
+                del self._typed[: found.end()]
         self.stdout.send(data if self.terminal else b"%d\n%s" % (len(data), data))
-        return bool(data)
+        return more
+
+    def _hear(self, dialogue: Line, sinks: dict[Line, Sink]) -> None:
+        """Take what COMMAND sends on its dialogue, no byte more than the question, and answer that."""
+        assert self._answer is not None
+        if self._held:  # of what held the VM, now that it is answered
+            self._held -= len(dialogue.receive(min(_CHUNK, self._held)) or b"")
+            return
+        if (byte := dialogue.receive(1)) != b"\n":
+            self._asked += byte or b""
+            return
+        line = bytes(self._asked)
+        self._asked.clear()
+        self._keys = line == _KEYS
+        if self._keys:
+            self.stdout.send(bytes(self._typed))
+            self._typed.clear()
+            return
+        until = time.monotonic() + (_LATE_S if self.terminal else 0)
+        while True:
+            for output in (self.stdout, self.stderr):
+                while data := output.receive():
+                    self._take(output, data, sinks)
+            if self._last == ENQUIRY or time.monotonic() >= until:
+                break
+            select.select([self.stdout.reader], [], [], _LATE_S)
+        self._last = b""
+        dialogue.send(self._answer(line, self._typed))
+        self._held = HELD_BYTES
 
     def _take(self, line: Line, data: bytes, sinks: dict[Line, Sink]) -> None:
         if line in sinks:
+            if self.dialogue is not None and self.terminal:
+                self._last, data = data[-1:], data.replace(ENQUIRY, b"")
             sinks[line].write(data)
             sinks[line].flush()
         elif line is self.kernel:

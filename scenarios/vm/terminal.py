@@ -6,7 +6,7 @@ import signal
 import termios
 import threading
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 def is_terminal() -> bool:
@@ -15,16 +15,28 @@ def is_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def lent(master: int) -> Iterator[None]:
-    """Make standard input's terminal raw for the time of the context, and keep a pseudo-terminal at its size."""
+def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Make standard input's terminal raw for the time of the context, and keep a pseudo-terminal at its size.
+
+    The context's value makes a context for the time of which the terminal is as it was before.
+    """
     saved = termios.tcgetattr(0)
     copy_size(master)
     previous = None
     if threading.current_thread() is threading.main_thread():
         previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: copy_size(master))
+
+    @contextlib.contextmanager
+    def returned() -> Iterator[None]:
+        termios.tcsetattr(0, termios.TCSADRAIN, saved)
+        try:
+            yield
+        finally:
+            tty.setraw(0, termios.TCSADRAIN)  # what is typed ahead stays
+
     try:
         tty.setraw(0)
-        yield
+        yield returned
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved)
         if previous is not None:
