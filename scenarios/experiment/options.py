@@ -231,7 +231,9 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
     """The options that are keys of the scenario; one with several values is an axis of its sweep."""
     from scenarios.spec.load import Override, apart, toml_or_text
 
-    clock = options.clock or "virtual"  # of a prompt, whatever the scenario's
+    given = [text.partition("=")[::2] for text in options.set]
+    clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
+    clock = options.clock or [*clocks, "virtual"][0]  # of a prompt, whatever the scenario's
     overrides = [Override("run.rate_scale", PROMPT_SCALE if clock == "wall" else "1", "--cli")] if options.cli else []
     for option, keys in _KEYS.items():
         text = getattr(options, option)

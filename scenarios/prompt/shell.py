@@ -221,7 +221,7 @@ class Prompt(CLI):  # type: ignore[misc]
             raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
         pids = self._testbed.testbed.network.host_pids
         address = self._fabric.gpus[dst].ip
-        with self._testbed.steady():
+        with self._testbed.steady() if self._lines is None else nullcontext():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
         way = state.way(src, dst)
         slowest = state.shared.all[min(way.links, key=lambda link: float(state.set_bps[link]))].name

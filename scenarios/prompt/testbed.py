@@ -232,13 +232,16 @@ class InteractiveTestbed:
             _check_ways(replace(state, status={**state.status, "routes": []}), back)
         else:
             _check_ways(state, flows + back)
-        renews = self._broken or wanted != self.collective
+        fair_links = replace(self.testbed.setting, collective=wanted).fair_links(mode.name)
+        renews = self._broken or wanted != self.collective or fair_links != self.testbed.fair_links
         if renews:
             self._check_size(workload)
         if self._broken:  # the packets that ended agents have left in the queues would delay it
             self.testbed.reshape(self.set_bps)
         with self._risking():
             self.testbed.placement = placement
+            if fair_links != self.testbed.fair_links:
+                self.testbed.share(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)
                 self._broken = False

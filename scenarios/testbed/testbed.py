@@ -139,7 +139,7 @@ class Testbed:
         fair_links: Collection[str] | None = None,
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
-        self._fair_links = fair_links
+        self.fair_links = fair_links
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
@@ -188,8 +188,8 @@ class Testbed:
             fabric=self.fabric,
             delays_s=self._router.delays_s,
             late_s=self.platform.late_s,
-            fair=self._fair_links is not None,
-            services=() if self._fair_links is None else services(self.setting.classes),
+            fair=self.fair_links is not None,
+            services=() if self.fair_links is None else services(self.setting.classes),
             buffer=None
             if size is None
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
@@ -204,8 +204,8 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        if self._fair_links is not None:
-            self._set_windows(self._fair_links)
+        if self.fair_links is not None:
+            self._set_windows(self.fair_links)
         deadline_s = _DEADLINE_S
         if self.setting.transport.buffer_bytes is not None:
             segment_bytes = frame_segment_bytes()
@@ -377,6 +377,11 @@ class Testbed:
         self._communicator = self._communicate(epoch=self._communicator.epoch)
         if self.placement:
             self.join()
+
+    def share(self, fair_links: Collection[str] | None, rates_bps: Floats) -> None:
+        """Have flows share other links fairly from the next `renew` on, under these rates, as for `reshape`."""
+        self.fair_links = fair_links
+        self.reshape(rates_bps)
 
     def kill_agents(self) -> None:
         """End the agents at once; `renew` starts others."""

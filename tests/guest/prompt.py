@@ -45,7 +45,7 @@ def state() -> dict[str, Any]:
 
 def sit_down(folder: str) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, [str(RUN), "--cli", "--gpus", "4"],
+        sys.executable, [str(RUN), "--cli", "--clock", "wall", "--gpus", "4"],
         cwd=folder, dimensions=(50, 160), encoding="utf-8", timeout=180,
         env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": f"{folder}/state", "TMPDIR": "/run"},
     )  # fmt: skip

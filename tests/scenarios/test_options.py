@@ -22,8 +22,8 @@ from tests.conftest import PROJECT
         ("--modes wan,base", ["--set", 'run.modes=["wan", "base"]']),
         ("--collectives 7", ["--set", "collective.count=7", "--set", "collective.emulated=7"]),
         ("--clock wall --rate-scale 1/50", ["--set", "run.clock=wall", "--set", "run.rate_scale=1/50"]),
-        ("--cli", ["--set", "run.clock=wall", "--set", "run.rate_scale=1/1000"]),
-        ("--cli --rate-scale 1/50", ["--clock", "wall", "--rate-scale", "1/50"]),
+        ("--cli --clock wall", ["--set", "run.clock=wall", "--set", "run.rate_scale=1/1000"]),
+        ("--cli --clock wall --rate-scale 1/50", ["--clock", "wall", "--rate-scale", "1/50"]),
         ("fig5b --gpus 8", ["fig5b", "--set", "fabric.gpus=8"]),
     ],
 )  # fmt: skip
@@ -34,6 +34,12 @@ def test_an_option_is_a_key_of_the_scenario(options: str, keys: list[str]) -> No
     assert found.jobs == (1 if found.scenario.run.is_real else same.jobs)
 
 
+def test_a_prompt_is_in_virtual_time_unless_the_wall_clock_is_asked_for() -> None:
+    assert asked(["--cli"]).scenario == asked([]).scenario
+    wall = asked(["--cli", "--clock", "wall"]).scenario
+    assert wall.run.is_real and asked(["--cli", "--set", "run.clock=wall"]).scenario == wall
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -41,7 +47,7 @@ def test_an_option_is_a_key_of_the_scenario(options: str, keys: list[str]) -> No
         "--dask somewhere --jobs 2",
         "--cli --json",
         "--cli --dry-run",
-        "--cli --clock virtual",
+        "--cli --rate-scale 1/50",
         "--clock wall --jobs 2",
         "--collectives 10,20",
         "--clock virtual,wall",

@@ -28,10 +28,10 @@ ANSWER_S = 120
 class Session:
     """A prompt of an unprivileged user's at a pseudo-terminal."""
 
-    def __init__(self, vm: VM, *arguments: str) -> None:
+    def __init__(self, vm: VM, *arguments: str, clock: str = "wall") -> None:
         self.child = pexpect.spawn(
             sys.executable,
-            [RUN, "--cli", *arguments],
+            [RUN, "--cli", "--clock", clock, *arguments],
             env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},
             cwd=str(vm.folder),
             preexec_fn=become_nobody,
@@ -53,9 +53,9 @@ class Session:
 
 
 @contextmanager
-def session(vm: VM, *arguments: str, leave: str = "exit\r") -> Iterator[tuple[Session, str]]:
+def session(vm: VM, *arguments: str, leave: str = "exit\r", clock: str = "wall") -> Iterator[tuple[Session, str]]:
     """A prompt and its banner; left by typing `leave`."""
-    prompt = Session(vm, *arguments)
+    prompt = Session(vm, *arguments, clock=clock)
     try:
         yield prompt, prompt.type("", timeout=COMING_UP_S)
         prompt.child.send(leave)
@@ -259,10 +259,11 @@ ring best
 """
 
 
-def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_once(vm: VM) -> None:
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_once(vm: VM, clock: str) -> None:
     become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     ended = subprocess.run(
-        [sys.executable, RUN, "--cli", "--gpus", "4"], input=LINES,
+        [sys.executable, RUN, "--cli", "--clock", clock, "--gpus", "4"], input=LINES,
         env=vm.environment, cwd=vm.folder, capture_output=True, text=True, check=False, timeout=400, **become,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -321,13 +322,13 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
 
 LOST = """
 import signal, threading, time
-from scenarios.prompt import session
+from scenarios.prompt import dialogue, session
 signal.signal(signal.SIGTERM, session._end)
 def strike():
     time.sleep(0.3)
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # to another thread: it wakes no reader of a line
 threading.Thread(target=strike, daemon=True).start()
-with session._checking_signals():
+with dialogue.checking_signals():
     input()
 """
 
@@ -350,9 +351,9 @@ def test_a_signal_that_does_not_wake_the_prompt_at_a_terminal_is_repeated() -> N
 def test_no_character_is_lost_where_the_check_of_signals_comes_as_the_prompt_is_written() -> None:
     code = f"""
 import readline
-from scenarios.prompt import session
-session._CHECK_S = 0.00004
-with session._checking_signals():
+from scenarios.prompt import dialogue
+dialogue._CHECK_S = 0.00004
+with dialogue.checking_signals():
     while input({PROMPT!r}) != "end":
         pass
 """

@@ -1,0 +1,118 @@
+"""Sessions at the prompt in virtual time: true rates, and a clock that stands still while a line is awaited."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.conftest import NOBODY, VM
+from tests.fakes.processes import descendants, living
+from tests.scenarios.test_prompt import ANSWER_S, COMING_UP_S, RUN, Session, session
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def now_s(prompt: Session) -> float:
+    """The virtual time."""
+    return float(prompt.ask("time").split()[0])
+
+
+def processor_s(pid: int) -> float:
+    """The processor time of a process and of all below it, s."""
+    spent = 0
+    for one in (pid, *descendants(pid)):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        spent += int(fields[11]) + int(fields[12])
+    return spent / _TICKS
+
+
+def ratios(output: str) -> list[float]:
+    """Measured over predicted."""
+    found = re.findall(r"measured ([0-9.]+) (m?s), predicted ([0-9.]+) \2", output)
+    return [float(measured) / float(predicted) for measured, _, predicted in found]
+
+
+def test_a_session_in_virtual_time(vm: VM) -> None:
+    with session(vm, "--out", "kept", leave="\x04", clock="virtual") as (prompt, banner):
+        assert "in virtual time" in banner and "rate scale" not in banner
+        assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
+        before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
+        time.sleep(3)
+        assert processor_s(prompt.child.pid) - spent_s < 0.2  # a VM that waits for itself takes all there is
+        assert now_s(prompt) == pytest.approx(before_s, abs=1e-6)
+        assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
+        assert ratios(prompt.ask("collective alltoall 8 MB")) == pytest.approx([1], abs=1e-2)
+        before_s = now_s(prompt)
+        assert "(5.0" in prompt.ask("wait 5 s")
+        assert now_s(prompt) - before_s == pytest.approx(5, abs=1e-3)
+        for link in ("s0b0>s1b0", "s1b0>s0b0"):
+            prompt.ask(f"delay {link} 5 ms")
+        assert "time=10.0" in prompt.ask("g0 ping -c 2 g4")
+        ctrl_c_and_keys(prompt)
+        lines_typed_ahead(prompt)
+        assert "goes to" in prompt.type("flows s1b\t0\r")
+        assert "goes to" in prompt.type("\x1b[A\r")
+        assert "Interrupt" in prompt.type("not this\x03")
+        assert "allowed is up to 4,000" in prompt.ask("x" * 4050)
+        prompt.ask("capture g0>g1 leaf.pcap")
+        prompt.ask("allgather 8 MB")
+        assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
+    assert [path.name for path in (vm.folder / "kept").iterdir()] == ["leaf.pcap"]
+    history = (vm.folder / "state" / "longhaul" / "history").read_text()
+    assert "flows s1b0\n" in history and (vm.folder / "state" / "longhaul" / "history").stat().st_mode & 0o777 == 0o600
+
+
+def ctrl_c_and_keys(prompt: Session) -> None:
+    """Without an end of its own, a command races through virtual time; Ctrl-C and keys reach it."""
+    prompt.child.sendline("g0 ping g4")
+    prompt.child.expect("icmp_seq=100", timeout=ANSWER_S)
+    assert " 0% packet loss" in prompt.type("\x03")
+    prompt.child.sendline("allgather 64 MB 100")
+    prompt.child.expect("measured", timeout=ANSWER_S)
+    assert "aborted" in prompt.type("\x03")
+    assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
+    prompt.child.sendline("g0 cat")
+    prompt.child.send("some words\r")
+    prompt.child.expect("some words\r\nsome words", timeout=ANSWER_S)  # its echo, and cat's
+    prompt.type("\x04")
+
+
+def lines_typed_ahead(prompt: Session) -> None:
+    """Lines that are typed while a command runs are kept for the next prompts, and so is the beginning of one."""
+    first = prompt.type("allgather 64 MB\rtime\rg1 ec")
+    assert ratios(first) == pytest.approx([1], abs=1e-3)
+    assert re.search(r"^\d+\.\d+ s$", prompt.type(""), re.MULTILINE)
+    assert "42" in prompt.type("ho $((6 * 7))\r").splitlines()
+
+
+def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
+    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
+    ended = subprocess.run(
+        [sys.executable, RUN, "--cli", "--gpus", "4"], input=lines,
+        env=vm.environment, cwd=vm.folder, capture_output=True, check=False, timeout=400, **become,
+    )  # fmt: skip
+    output = ended.stdout.decode()
+    assert ended.returncode == 0 and "allowed is up to 4,000" in output
+    assert "Traceback" not in output + ended.stderr.decode()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_session_that_waits_for_a_line_ends_by_a_signal_with_all_that_is_in_it(vm: VM, signal_number: int) -> None:
+    prompt = Session(vm, "--gpus", "4", clock="virtual")
+    prompt.type("", timeout=COMING_UP_S)
+    below = descendants(prompt.child.pid)
+    assert below
+    prompt.child.kill(signal_number)
+    prompt.child.expect(pexpect.EOF, timeout=ANSWER_S)
+    prompt.child.close()
+    assert prompt.child.exitstatus == 128 + signal.SIGTERM
+    assert not set(below) & living().keys()
+    assert not list((vm.folder / "results").iterdir())
