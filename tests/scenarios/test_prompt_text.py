@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "flows": lambda line: arguments.switch(FABRIC, line),
     "switch": lambda line: arguments.switch_change(FABRIC, line),
     "capture": lambda line: arguments.link_file(FABRIC, line),
-    "iperf": lambda line: arguments.flow(FABRIC, line),
+    "iperf": lambda line: arguments.flow(FABRIC, line, 5),
     "link": lambda line: arguments.cable_change(FABRIC, line),
 }
 
