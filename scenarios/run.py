@@ -28,6 +28,10 @@ def main() -> int:
             from scenarios.tools.doctor import diagnosis
 
             return diagnosis()
+        if sys.argv[1:2] == ["authors"]:
+            from scenarios import authors
+
+            return authors.main(sys.argv[2:])
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import
