@@ -74,10 +74,10 @@ def read(folder: Path, count: int, done: Callable[[int], None] = lambda _: None)
         values = None if pattern is None else pattern.values(content)
         if values is None:
             values, pattern = _capacities(folder / f"{number}.pkl", content)
-        if not (np.isfinite(values).all() and (values > 0).all()):
-            raise DrawsError(
-                f"{folder / f'{number}.pkl'} has a capacity of {shown(float(values.min()))}: allowed is above 0"
-            )
+        wrong = values[~((values > 0) & (values <= _MOST_GBPS))]
+        if wrong.size:
+            what = f"has a capacity of {wrong[0]:g} Gbit/s"
+            raise DrawsError(f"{folder / f'{number}.pkl'} {what}: allowed is above 0, to {_MOST_GBPS:,} Gbit/s")
         found[number] = values
     done(count)
     return found / NOMINAL_GBPS

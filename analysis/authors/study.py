@@ -67,7 +67,7 @@ _CUT_THROUGH = Semantics(shared_port=False, busy_in_flight=False, cut_through=Tr
 VARIATIONS: Sequence[Variation] = (
     Variation("as theirs"),
     Variation("initial ring in rank order", initial=RANK_ORDER),
-    Variation("the same, a border switch a bridge", initial=APART),
+    Variation("the same, a border switch for each bridge", initial=APART),
     Variation("initial rings of other draws", initial=OTHERS),
     Variation("independent ports", semantics=Semantics(shared_port=False)),
     Variation("links free once sent", semantics=Semantics(busy_in_flight=False)),

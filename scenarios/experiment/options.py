@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     found = _Parser(
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
+        epilog="A study with options of its own: run.py authors (the paper's authors' own simulation).",
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())
