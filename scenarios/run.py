@@ -29,9 +29,13 @@ def main() -> int:
 
             return diagnosis()
         if sys.argv[1:2] == ["authors"]:
-            from scenarios import authors
+            from scenarios.authors import main as study
 
-            return authors.main(sys.argv[2:])
+            return study(sys.argv[2:])
+        if sys.argv[1:2] == ["sizing"]:
+            from scenarios.sizing import main as calculator
+
+            return calculator(sys.argv[2:])
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import
