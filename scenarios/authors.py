@@ -27,9 +27,8 @@ ANSWER, FIGURE = "authors.json", "authors"
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
     asked = parser().parse_args(arguments)
-    from analysis.authors.draws import DrawsError
     from scenarios.experiment.place import FolderError, Place
-    from topologies.units import UnitError
+    from topologies.errors import one_line
 
     place: Place | None = None
     try:
@@ -39,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         return _run(asked, shares, delay_s, place, arguments)
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
-    except (DrawsError, UnitError, ValueError) as error:
-        print(f"run.py authors: {error}", file=sys.stderr)
+    except ValueError as error:
+        print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
     finally:
         if place is not None:
             place.abandon()  # where nothing has been written

@@ -4,7 +4,9 @@ Theirs are pickles of a NetworkX graph. A pickle is a program, so none is run: `
 takes those that build dictionaries, tuples, numbers and text; objects are noted and not made.
 """
 
+import os
 import pickletools
+import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -87,10 +89,15 @@ def _contents(folder: Path, count: int) -> Iterator[bytes]:
     for number in range(count):
         path = folder / f"{number}.pkl"
         try:
-            with path.open("rb") as file:
-                content = file.read(_MOST_BYTES + 1)
+            # A pipe or a device would block or never end: opened without waiting, it is looked at before it is read.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+                content = file.read(_MOST_BYTES + 1) if is_regular else b""
         except OSError as error:
             raise DrawsError(f"{path} cannot be read: {error.strerror}") from None
+        if not is_regular:
+            raise DrawsError(f"{path} is not a regular file: allowed is one")
         if len(content) > _MOST_BYTES:
             raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes: allowed is a draw of a few thousand")
         yield content

@@ -369,3 +369,8 @@ def test_a_folder_without_draws_is_refused(tmp_path: Path) -> None:
         number_of(tmp_path)
     with pytest.raises(DrawsError, match=r"1\.pkl cannot be read"):
         read(tmp_path, 2)
+    for make, sentence in ((os.mkfifo, "is not a regular file"), (os.mkdir, "cannot be read: Is a directory")):
+        make(tmp_path / "1.pkl")
+        with pytest.raises(DrawsError, match=sentence):
+            read(tmp_path, 2)
+        (tmp_path / "1.pkl").rename(tmp_path / make.__name__)
