@@ -28,6 +28,14 @@ def main() -> int:
             from scenarios.tools.doctor import diagnosis
 
             return diagnosis()
+        if sys.argv[1:2] == ["authors"]:
+            from scenarios.authors import main as study
+
+            return study(sys.argv[2:])
+        if sys.argv[1:2] == ["sizing"]:
+            from scenarios.sizing import main as calculator
+
+            return calculator(sys.argv[2:])
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import

@@ -61,6 +61,8 @@ def parser() -> argparse.ArgumentParser:
     found = _Parser(
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
+        epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
+        "run.py sizing (a datacenter for training).",
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())

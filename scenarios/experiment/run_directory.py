@@ -114,7 +114,7 @@ class RunDirectory:
         known = {
             "format": reader.FORMAT,
             "name": scenario.name,
-            "started": _now(),
+            "started": now(),
             "ended": None,
             "command": list(command),
             "seed": scenario.run.seed,
@@ -122,7 +122,7 @@ class RunDirectory:
             "resumed": [],
             "failed": [],
             "vm": None,
-            **_circumstances(),
+            **circumstances(),
             "sha256": sha256(scenario),
         }
         directory = cls(place, known, described(scenario))
@@ -155,7 +155,7 @@ class RunDirectory:
         if (place.path / reader.FAULTS).exists():
             for record in reader.table_in(place.path / reader.FAULTS, schema.FAULTS).to_pylist():
                 directory._note_fault(record)
-        known["resumed"].append({"started": _now(), "command": list(command), **_circumstances()})
+        known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         known["failed"] = []
         directory._remember()
         return directory
@@ -196,7 +196,7 @@ class RunDirectory:
     def log(self, line: str) -> None:
         """Add a line to the log."""
         with (self.path / reader.LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{_now()} {line}\n")
+            file.write(f"{now()} {line}\n")
 
     def write_conditions(self, settings: Sequence[Scenario]) -> None:
         """Write the conditions of these settings' collectives, of every link; raises OSError."""
@@ -208,7 +208,7 @@ class RunDirectory:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
-            self._known["ended"] = _now()
+            self._known["ended"] = now()
         self._remember()
         if self.complete:  # what the parts hold is in the tables
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
@@ -285,12 +285,12 @@ def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
 # --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------
 
 
-def _circumstances() -> dict[str, Any]:
+def circumstances() -> dict[str, Any]:
     """The part of provenance.json that can differ when a run is resumed."""
     return {"git": _git(), "versions": _versions(), "machine": _machine()}
 
 
-def _now() -> str:
+def now() -> str:
     """The time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 

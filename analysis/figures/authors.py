@@ -1,0 +1,75 @@
+"""What the result of the paper's authors rests on: the gains of their modes with one thing changed at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.authors.simulator import MODES
+from analysis.authors.study import Line
+from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.style import FAINT, INK, MODE_STYLES, marker
+
+_GAINS = MODES[1:]
+_NOTE = (
+    "bars: 95 % intervals; of initial rings of other draws the least and the greatest gain, and the median\n"
+    "dotted: the gains in the authors' simulation"
+)
+_APART = 0.22  # of the rows' distance: modes beside each other
+
+
+def picture(lines: Sequence[Line], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
+    """The figure of these lines, a panel for each chunk size; `more` are further files by their ending."""
+    sizes = sorted({line.size_mb for line in lines})
+    with canvas(2.2 + 3.3 * len(sizes), 5.4) as figure:
+        for axes, size in zip(panels(figure, len(sizes), columns=len(sizes), sharey=True), sizes, strict=True):
+            _draw(axes, [line for line in lines if line.size_mb == size])
+            axes.set_title(f'chunks of "{size} MB"')
+        figure.suptitle(title, fontsize="medium")
+        handles = [Line2D([], [], label=MODE_STYLES[mode].label, **marker(mode, measured=False)) for mode in _GAINS]
+        legend(figure, handles, _NOTE)
+    return Picture(
+        name=name,
+        caption=f"Gains over base with one thing changed at a time: {title}.",
+        figure=figure,
+        data=table(_rows(lines)),
+        more=more,
+    )
+
+
+def _draw(axes: Axes, lines: Sequence[Line]) -> None:
+    """The gains of each line, from top to bottom; the first line is the authors' own."""
+    for mode, shift in zip(_GAINS, (-_APART, 0.0, _APART), strict=True):
+        look: dict[str, Any] = {"color": MODE_STYLES[mode].colour}
+        axes.axvline(100 * lines[0].gain[mode].value, linestyle=":", linewidth=1, **look)
+        for row, line in enumerate(lines):
+            gain = line.gain[mode]
+            axes.hlines(row + shift, 100 * gain.low, 100 * gain.high, linewidth=1.6, **look)
+            axes.plot(100 * gain.value, row + shift, **marker(mode, measured=False))
+    axes.axvline(0, color=INK, linewidth=1)
+    for row in range(1, len(lines)):
+        axes.axhline(row - 0.5, color=FAINT, linewidth=0.3)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_yticks(range(len(lines)), [line.variation for line in lines])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
+    axes.set_xlabel("gain over base (%)")
+
+
+def _rows(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        for mode in MODES:
+            gain = line.gain[mode]
+            yield {
+                "size_mb": line.size_mb,
+                "variation": line.variation,
+                "collectives": line.collectives,
+                "mode": mode,
+                "total_s": line.total_s[mode],
+                "gain": gain.value,
+                "low": gain.low,
+                "high": gain.high,
+            }

@@ -1,0 +1,86 @@
+"""A training step's times by the sizing formulas beside the document's, and how far all numbers are from its own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.style import FAINT, INK
+from analysis.sizing import AGREES, Row
+
+_LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"))
+_APART = 0.24  # of the rows' distance: models beside each other
+
+
+def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
+    """The figure of these rows; `more` are further files by their ending."""
+    models = list(dict.fromkeys(row.model for row in rows if row.model))
+    look: dict[str, Mapping[str, Any]] = {
+        model: {"color": colour, "marker": shape, "linestyle": "none"}
+        for model, (colour, shape) in zip(models, _LOOKS, strict=False)
+    }
+    known = [row for row in rows if row.difference is not None]
+    with canvas(11.0, 6.4) as figure:
+        left, right = figure.subplots(1, 2)
+        _times(left, [row for row in rows if row.unit == "ms" and row.model and row.value is not None], look)
+        _differences(right, known, look)
+        figure.suptitle(title, fontsize="medium")
+        handles = [Line2D([], [], label=model, **one) for model, one in look.items()]
+        handles += [Line2D([], [], label="no model", **_PLAIN), Line2D([], [], label="the document's", **_DOCUMENT)]
+        legend(figure, handles)
+    return Picture(
+        name=name,
+        caption=f"Sizing a datacenter for training, beside the document's numbers: {title}.",
+        figure=figure,
+        data=table(_data(rows)),
+        more=more,
+    )
+
+
+_PLAIN: Mapping[str, Any] = MappingProxyType({"color": FAINT, "marker": "D", "linestyle": "none"})
+_DOCUMENT: Mapping[str, Any] = MappingProxyType(
+    {"color": INK, "marker": "|", "markersize": 11, "markeredgewidth": 1.4, "linestyle": "none"}
+)
+
+
+def _times(axes: Axes, rows: Sequence[Row], look: Mapping[str, Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(row.what for row in rows))
+    for row in rows:
+        at = names.index(row.what) + _APART * (list(look).index(row.model) - (len(look) - 1) / 2)
+        axes.plot(row.value or 0.0, at, **look[row.model])
+        if row.document is not None:
+            axes.plot(row.document, at, **_DOCUMENT)
+    axes.set_xscale("log")
+    log_ticks(axes.xaxis)
+    axes.set_xlabel("ms")
+    axes.set_title("a layer in a training step")
+    _named(axes, names)
+
+
+def _differences(axes: Axes, rows: Sequence[Row], look: Mapping[str, Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(row.what for row in rows))
+    axes.axvspan(-100 * AGREES, 100 * AGREES, color="#EEEEEE", linewidth=0)
+    for row in rows:
+        difference = 100 * (row.difference or 0.0)
+        axes.plot(difference, names.index(row.what), markersize=4, **look.get(row.model, _PLAIN))
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.set_xlabel("difference from the document's number (%)")
+    axes.set_title(f"all numbers; grey: up to {100 * AGREES:g} %")
+    _named(axes, names)
+
+
+def _named(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names, fontsize=7.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(True, axis="both")
+
+
+def _data(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        numbers = {"value": row.value, "document": row.document, "difference": row.difference}
+        written = {name: "" if number is None else number for name, number in numbers.items()}
+        yield {"part": row.part, "model": row.model, "what": row.what, "unit": row.unit} | written | {"note": row.note}

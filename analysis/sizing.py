@@ -1,0 +1,385 @@
+"""Sizing of a datacenter that trains a very large language model, and what a training step there takes.
+
+The formulas, and the numbers that stand beside theirs, are those of Gherghescu et al., "A Look Into Training Large
+Language Models on Next Generation Datacenters", arXiv 2407.12819 (below: the document). Every layer of a model is in
+racks of its own; a rack holds as many copies of its layer as fit its memory, each over as many GPUs (tensor
+parallelism). Nothing is tuned: where a formula gives another number than the document has, the difference is shown.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+DAY_S, MONTH_DAYS = 86_400, 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datacenter:
+    """A datacenter of equal racks; `racks` is given, or what the budget buys. Money in dollars, rates in bytes/s."""
+
+    budget: float = 100e9
+    compute_share: float = 0.7
+    rack_price: float = 3e6
+    racks: int | None = 23_200
+    gpus_per_rack: int = 72
+    rack_flops: float = 1440e15
+    rack_memory_bytes: float = 13.5e12
+    rack_power_w: float = 120e3
+    nvlink_bytes_s: float = 1.8e12
+    nic_bytes_s: float = 100e9
+
+    @property
+    def affordable_racks(self) -> int:
+        """How many racks the budget buys."""
+        return math.floor(self.budget * self.compute_share / self.rack_price)
+
+    @property
+    def number_of_racks(self) -> int:
+        """How many racks there are."""
+        return self.affordable_racks if self.racks is None else self.racks
+
+    @property
+    def flops(self) -> float:
+        """Operations a second of all racks."""
+        return self.number_of_racks * self.rack_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Bytes of a weight, of which gradients, activations that are sent, and the copy to compute with are; of a master
+    weight; of both moments of the optimizer; and of an activation that is kept. `speed` is the rate of computing over
+    that of the first."""
+
+    weight: float
+    master: float
+    moments: float
+    activation: float
+    speed: float
+
+
+PRECISIONS: Mapping[str, Precision] = MappingProxyType(
+    {
+        "fp4": Precision(weight=0.5, master=1, moments=2, activation=1, speed=1),
+        "fp8": Precision(weight=1, master=2, moments=4, activation=1, speed=0.5),
+        "fp16": Precision(weight=2, master=4, moments=8, activation=2, speed=0.25),
+    }
+)
+"""The document's is the first: 1.5 bytes a parameter, 0.5 a gradient and 2 for the optimizer. In the others the master
+weight and each moment grow along; fp16 is the usual mixed precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A transformer. The document's sequence of 32k is 32,768 tokens where it counts operations and memory, and 32,000
+    where it counts messages: `message_tokens`."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int = 280
+    vocabulary: int = 256_000
+    sequence: int = 32_768
+    message_tokens: int = 32_000
+
+    @property
+    def parameters(self) -> float:
+        """12 L h^2 in the layers, and an embedding of the vocabulary."""
+        return 12.0 * self.layers * self.hidden**2 + float(self.vocabulary) * self.hidden
+
+
+MODELS: Sequence[Model] = (
+    Model(name="100T", layers=224, hidden=192_000),
+    Model(name="50T", layers=252, hidden=132_000),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Table 2: bytes of a whole replica, without tensor parallelism."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Table 3: bytes of a layer, copies of a layer in a rack, GPUs of each (`tensor`), racks of each layer, and
+    replicas of the model in all."""
+
+    layer_bytes: float
+    layers_per_rack: int
+    tensor: int
+    racks_per_layer: int
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the whole model, which data parallelism keeps alike."""
+        return self.layers_per_rack * self.racks_per_layer
+
+
+def memory(model: Model, precision: Precision) -> Memory:
+    """Table 2. Activations are s h (17 + 2.5 a s / h) L bytes where one has a byte (Korthikanti et al., "Reducing
+    activation recomputation in large transformer models", MLSys 2023, has 34 and 5 for two)."""
+    per_layer = model.sequence * (17.0 * model.hidden + 2.5 * model.heads * model.sequence)
+    return Memory(
+        parameters=(precision.weight + precision.master) * model.parameters,
+        gradients=precision.weight * model.parameters,
+        optimizer=precision.moments * model.parameters,
+        activations=precision.activation * per_layer * model.layers,
+    )
+
+
+def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
+    """Table 3: as many copies of a layer in a rack as its memory holds, its GPUs split evenly among them.
+
+    The activations of a layer are split over its GPUs, as the document counts them. Raises ValueError for a model of
+    which a rack does not hold a layer, or with more layers than racks.
+    """
+    found = memory(model, precision)
+    weights = (found.total - found.activations) / model.layers
+    for copies in range(at.gpus_per_rack, 0, -1):
+        tensor = at.gpus_per_rack // copies
+        layer_bytes = weights + found.activations / model.layers / tensor
+        if copies * layer_bytes <= at.rack_memory_bytes:
+            break
+    else:
+        what = f"{layer_bytes / 1e12:,.3g} TB of a layer"
+        raise ValueError(f"{what}: allowed is what a rack holds, {at.rack_memory_bytes / 1e12:,.3g} TB")
+    racks = at.number_of_racks // model.layers
+    if not racks:
+        raise ValueError(f"{model.layers:,} layers: allowed are as many as there are racks, {at.number_of_racks:,}")
+    return Placement(layer_bytes=layer_bytes, layers_per_rack=copies, tensor=tensor, racks_per_layer=racks)
+
+
+def all_reduce_s(of_bytes: float, peers: int, bytes_s: float) -> float:
+    """Equations 1 and 2: a ring of so many peers, 2 (n - 1) / n times the bytes of one, without delay."""
+    return 2 * of_bytes * (peers - 1) / (bytes_s * peers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A layer's times in a training step, s: computing, and each transfer on a perfect network.
+
+    `tensor_s` is of one of the two all-reduces of a forward pass (equation 1), `pipeline_s` of handing on activations
+    to the next layer's rack; `in_rack_s` and `between_racks_s` are equation 2 and `gather_s` the all-gather after it.
+    """
+
+    flop: float
+    forward_s: float
+    tensor_s: float
+    pipeline_s: float
+    gradient_bytes: float
+    in_rack_s: float
+    between_racks_s: float
+    gather_s: float
+
+    @property
+    def backward_s(self) -> float:
+        """Twice the forward pass."""
+        return 2 * self.forward_s
+
+
+def step(model: Model, precision: Precision, at: Datacenter) -> Step:
+    """Table 4, equations 1 and 2, and the pipeline's transfers. Raises ValueError as `placement` does."""
+    placed = placement(model, precision, at)
+    flop = 2 * model.parameters * model.sequence
+    gpu_flops = at.rack_flops * precision.speed / at.gpus_per_rack
+    sent = precision.weight * model.message_tokens * model.hidden / placed.tensor  # by each GPU of a layer
+    gradient_bytes = precision.weight * model.parameters / model.layers
+    by_gpu = gradient_bytes / placed.tensor
+    return Step(
+        flop=flop,
+        forward_s=flop / model.layers / (placed.tensor * gpu_flops),
+        tensor_s=all_reduce_s(2 * sent, placed.tensor, at.nvlink_bytes_s),  # of the MLP and of attention
+        pipeline_s=sent / at.nic_bytes_s,
+        gradient_bytes=gradient_bytes,
+        in_rack_s=all_reduce_s(by_gpu, placed.layers_per_rack, at.nvlink_bytes_s),
+        between_racks_s=all_reduce_s(gradient_bytes / at.gpus_per_rack, placed.racks_per_layer, at.nic_bytes_s),
+        gather_s=all_reduce_s(by_gpu, placed.layers_per_rack, at.nvlink_bytes_s) / 2,
+    )
+
+
+# --- beside the document ----------------------------------------------------------------------------------------------
+
+AGREES = 0.025
+"""Up to this difference a number counts as the document's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A number and the document's: one of the two is None where there is no formula, or no number of it."""
+
+    part: str
+    model: str
+    what: str
+    unit: str
+    value: float | None
+    document: float | None
+    note: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Of the value from the document's number, as a share of that."""
+        return None if self.value is None or self.document is None else self.value / self.document - 1
+
+
+_NO_FORMULA = "the document's number; no formula of it is known"
+_WIDE_AREA_BYTES, _WIDE_AREA_S = 300e6, 0.1
+_RING_PEERS, _RING_RTT_S = 100, 5e-6
+
+
+def rows(at: Datacenter, models: Sequence[Model], precision: Precision) -> Iterator[Row]:
+    """All numbers, part by part; those of models that the document does not have stand alone.
+
+    Raises ValueError as `placement` does.
+    """
+    yield from _datacenter(at, precision)
+    for model in models:
+        yield from _model(model, precision, at)
+    yield from _others()
+
+
+def _datacenter(at: Datacenter, precision: Precision) -> Iterator[Row]:
+    part, speed = "datacenter", at.flops * precision.speed
+
+    def row(what: str, unit: str, value: float, document: float, note: str = "") -> Row:
+        return Row(part=part, model="", what=what, unit=unit, value=value, document=document, note=note)
+
+    yield row("racks that the budget buys", "", at.affordable_racks, 23_200)
+    yield row("racks", "", at.number_of_racks, 23_200)
+    yield row("GPUs", "million", at.number_of_racks * at.gpus_per_rack / 1e6, 1.67)
+    yield row("computing", "PFLOPS", speed / 1e15, 33_408_000)
+    yield row("memory", "PB", at.number_of_racks * at.rack_memory_bytes / 1e15, 313)
+    why = "its power of a rack is not known; 120 kW is usual for an NVL72"
+    yield row("power for computing", "GW", at.number_of_racks * at.rack_power_w / 1e9, 2.9, why)
+    part = "scaling"
+    flop = 180 * DAY_S * speed
+    yield row("operations of 180 days", "10^27", flop / 1e27, 519)
+    yield row("tokens for 52.5T parameters in 180 days", "10^12", flop / (6 * 52.5e12) / 1e12, 1650)
+    months = 6 * 103.5e12 * 3226e12 / speed / DAY_S / MONTH_DAYS
+    yield row("103.5T parameters, 3,226T tokens", "months", months, 24, "of 30 days; its own numbers give 23.1")
+
+
+def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:
+    kept, placed, times = memory(model, precision), placement(model, precision, at), step(model, precision, at)
+    numbers = _DOCUMENT.get(model.name, {})
+
+    def row(part: str, what: str, unit: str, value: float | None) -> Row:
+        document = numbers.get(what)
+        note = _NOTES.get((model.name, what), "") if value is not None else _NO_FORMULA
+        return Row(part=part, model=model.name, what=what, unit=unit, value=value, document=document, note=note)
+
+    yield row("models", "parameters", "10^12", model.parameters / 1e12)
+    for name in ("parameters", "gradients", "optimizer", "activations", "total"):
+        yield row("table 2", f"memory, {name}", "TB", getattr(kept, name) / 1e12)
+    yield row("table 3", "memory per layer", "TB", placed.layer_bytes / 1e12)
+    yield row("table 3", "layers per rack", "", placed.layers_per_rack)
+    yield row("table 3", "replicas", "", placed.replicas)
+    yield row("table 3", "tensor parallelism", "", placed.tensor)
+    yield row("table 3", "pipeline parallelism", "", model.layers)
+    yield row("table 4", "operations of a forward pass", "10^18", times.flop / 1e18)
+    yield row("table 4", "operations of a layer", "10^15", times.flop / model.layers / 1e15)
+    yield row("table 4", "forward pass of a layer", "ms", times.forward_s * 1e3)
+    yield row("table 4", "backward pass of a layer", "ms", times.backward_s * 1e3)
+    yield row("equation 1", "tensor-parallel all-reduce", "ms", times.tensor_s * 1e3)
+    yield row("equation 1", "all-reduces of a forward pass", "ms", 2 * times.tensor_s * 1e3)
+    yield row("section 4", "pipeline, point to point", "ms", times.pipeline_s * 1e3)
+    if "pipeline, all-gather" in numbers:
+        yield row("section 4", "pipeline, all-gather", "ms", None)
+    yield row("equation 2", "gradients of a layer", "GB", times.gradient_bytes / 1e9)
+    yield row("equation 2", "all-reduce in a rack", "ms", times.in_rack_s * 1e3)
+    yield row("equation 2", "all-reduce between racks", "ms", times.between_racks_s * 1e3)
+    yield row("equation 2", "all-gather in a rack", "ms", times.gather_s * 1e3)
+    yield row("section 4.2", "replicas in each of two datacenters", "", placed.replicas // 2)
+
+
+def _others() -> Iterator[Row]:
+    """What depends on no input: the wide area, and the networks of section 5."""
+    rate = _WIDE_AREA_BYTES * 8 / _WIDE_AREA_S / 1e9
+    latency_s = 2 * _RING_PEERS * _RING_RTT_S
+    for part, what, unit, value, document, note in (
+        ("section 4.2", "300 MB in 100 ms, each flow", "Gbit/s", rate, 25.0, 'it has "about 100 ms", and 25 at least'),
+        ("section 4.2", "between the datacenters", "Tbit/s", None, 14.0, _NO_FORMULA),
+        ("section 4", "exposed communication of a step", "ms", None, 5.0, _NO_FORMULA),
+        ("section 5", "200 round trips of 5 us in a ring of 100", "ms", latency_s * 1e3, 1.0, ""),
+        ("section 5", "full fat tree, switches", "", None, 75_000, _NO_FORMULA),
+        ("section 5", "full fat tree, links", "million", None, 2.4, _NO_FORMULA),
+        ("section 5", "multi-rail, switches", "", None, 4_300, _NO_FORMULA),
+        ("section 5", "multi-rail, links", "", None, 240_000, _NO_FORMULA),
+    ):
+        yield Row(part=part, model="", what=what, unit=unit, value=value, document=document, note=note)
+
+
+_DOCUMENT: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "100T": {
+            "parameters": 99.2,
+            "memory, parameters": 148.7,
+            "memory, gradients": 49.5,
+            "memory, optimizer": 198.3,
+            "memory, activations": 188,
+            "memory, total": 585,
+            "memory per layer": 1.86,
+            "layers per rack": 7,
+            "replicas": 721,
+            "tensor parallelism": 10,
+            "pipeline parallelism": 224,
+            "operations of a forward pass": 6.52,
+            "operations of a layer": 29,
+            "forward pass of a layer": 145.5,
+            "backward pass of a layer": 290,
+            "tensor-parallel all-reduce": 0.61,
+            "all-reduces of a forward pass": 1.22,
+            "pipeline, point to point": 3,
+            "pipeline, all-gather": 0.3,
+            "gradients of a layer": 223,
+            "all-reduce in a rack": 21,
+            "all-reduce between racks": 60,
+            "all-gather in a rack": 10,
+            "replicas in each of two datacenters": 360,
+        },
+        "50T": {
+            "memory, parameters": 79.1,
+            "memory, gradients": 26.3,
+            "memory, optimizer": 105.5,
+            "memory, activations": 203.9,
+            "memory, total": 415,
+            "memory per layer": 1.00,
+            "layers per rack": 13,
+            "replicas": 1196,
+            "tensor parallelism": 5,
+            "pipeline parallelism": 252,
+            "operations of a forward pass": 3.5,
+            "operations of a layer": 13.9,
+            "forward pass of a layer": 139.2,
+            "tensor-parallel all-reduce": 0.71,
+            "all-reduces of a forward pass": 1.42,
+            "pipeline, point to point": 4,
+            "pipeline, all-gather": 0.2,
+            "gradients of a layer": 104,
+            "all-reduce in a rack": 21,
+            "all-reduce between racks": 28,
+            "replicas in each of two datacenters": 598,
+        },
+    }
+)
+
+_ROUNDED = "the document has whole milliseconds"
+_NOTES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("50T", "tensor-parallel all-reduce"): "equation 1 gives this with its own inputs",
+        ("50T", "all-reduces of a forward pass"): "equation 1 gives this with its own inputs",
+        ("50T", "pipeline, point to point"): "0.42 GB at 100 GB/s; " + _ROUNDED,
+        ("50T", "all-reduce between racks"): _ROUNDED,
+        ("100T", "all-gather in a rack"): "half of the all-reduce in a rack; " + _ROUNDED,
+    }
+)
+"""Why a number differs by more than `AGREES`."""

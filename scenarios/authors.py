@@ -1,0 +1,217 @@
+"""The authors' own figure, simulated as they did it, and what its gains rest on: `run.py authors`.
+
+The semantics are those of the authors' public simulator (`analysis.authors`), apart from this project's model. The
+draws are theirs, from a folder with the files of their repository, or new ones of the same distribution. The first
+table has the totals beside those that their repository prints; the second changes one thing at a time.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis.authors.draws import Floats
+    from analysis.authors.study import Line
+    from scenarios.experiment.place import Place
+
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
+ANSWER, FIGURE = "authors.json", "authors"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print both tables and write the folder; return the exit status."""
+    asked = parser().parse_args(arguments)
+    from scenarios.experiment.place import FolderError, Place
+    from topologies.errors import one_line
+
+    place: Place | None = None
+    try:
+        delay_s = _check(asked)
+        shares = _shares(asked)
+        place = Place.dated("authors", datetime.now()) if asked.out is None else Place.new(asked.out)
+        return _run(asked, shares, delay_s, place, arguments)
+    except FolderError as error:
+        print(f"--out: {error}", file=sys.stderr)
+    except ValueError as error:
+        print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
+    finally:
+        if place is not None:
+            place.abandon()  # where nothing has been written
+            place.close()
+    return BAD_USAGE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(
+        prog="run.py authors",
+        description="The figure of the paper's authors by their own semantics, and what its gains rest on.",
+        allow_abbrev=False,
+    )
+    add = found.add_argument
+    add("--draws", type=Path, metavar="DIR", help="the folder TOPO of their repository (default: draws of our own)")
+    add(
+        "--collectives",
+        type=int,
+        metavar="N",
+        help=f"AllGathers a total is of (default {COLLECTIVES:,}, or all of DIR)",
+    )
+    add("--wan-delay", default="10 us", metavar="T", help="of a link that is not a GPU's (default 10 us)")
+    add("--seed", type=int, default=1, metavar="S", help="of all draws of our own (default 1)")
+    add("--out", type=Path, metavar="DIR", help="folder for the results (default results/authors-DATE-TIME)")
+    add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
+    return found
+
+
+def _check(asked: argparse.Namespace) -> float:
+    """The WAN delay in s; raises ValueError and its kind for what is asked wrongly."""
+    from scenarios.experiment.place import check
+    from topologies.units import parse_delay_s
+
+    if asked.collectives is not None and not _LEAST_COLLECTIVES <= asked.collectives <= _MOST_COLLECTIVES:
+        allowed = f"{_LEAST_COLLECTIVES} to {_MOST_COLLECTIVES:,}"
+        raise ValueError(f"--collectives: {asked.collectives}: allowed is {allowed}")
+    if not 0 <= asked.seed < 2**63:
+        raise ValueError(f"--seed: {asked.seed}: allowed is 0 to {2**63 - 1:,}")
+    if asked.out is not None:
+        check(asked.out)
+    return parse_delay_s(asked.wan_delay)
+
+
+def _shares(asked: argparse.Namespace) -> "Floats":
+    """Shares of nominal capacity, [1 + collectives, links]; raises DrawsError."""
+    from analysis.authors.draws import DrawsError, gaussian, number_of, read
+    from scenarios.experiment.progress import still
+
+    if asked.draws is None:
+        return gaussian(1 + (asked.collectives or COLLECTIVES), asked.seed)
+    there = number_of(asked.draws)
+    count = min(there - 1, COLLECTIVES) if asked.collectives is None else asked.collectives
+    if count < _LEAST_COLLECTIVES or count + 1 > there:
+        needed = max(count, _LEAST_COLLECTIVES) + 1
+        raise DrawsError(f"{asked.draws} has {there:,} draws: allowed are {needed:,} or more, one for the initial ring")
+    with still("the draws are being read"):
+        return read(asked.draws, count + 1)
+
+
+def _run(asked: argparse.Namespace, shares: "Floats", delay_s: float, place: "Place", arguments: Sequence[str]) -> int:
+    from analysis.authors.study import SIZES_MB, lines, totals_s
+    from analysis.figures.authors import picture
+    from analysis.results.reader import FIGURES, PROVENANCE
+    from analysis.results.writer import write_text
+    from scenarios.experiment.progress import still
+    from scenarios.experiment.run_directory import circumstances, now
+
+    began = now()
+    with still("the collectives are being simulated"):
+        totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
+        found = list(lines(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=asked.seed))
+    answer = {
+        "draws": "own" if asked.draws is None else str(asked.draws),
+        "seed": asked.seed,
+        "collectives": len(shares) - 1,
+        "wan_delay_s": delay_s,
+        "totals": list(_totals(totals, is_published=_is_published(len(shares) - 1, delay_s))),
+        "sensitivity": [_as_json(line) for line in found],
+    }
+    text = json.dumps(answer, indent=1) + "\n"
+    drawn = picture(found, title=_title(answer), name=FIGURE)
+    provenance = {"name": "authors", "command": ["run.py", "authors", *arguments], "started": began, "ended": now()}
+    try:
+        write_text(place.path / ANSWER, text)
+        (place.path / FIGURES).mkdir(exist_ok=True)
+        drawn.write(place.path / FIGURES)
+        write_text(place.path / PROVENANCE, json.dumps(provenance | circumstances(), indent=1) + "\n")
+    except OSError as error:
+        print(f"run.py authors: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        return FAILED
+    print(text if asked.json else "\n\n".join(_tables(answer)), end="" if asked.json else "\n")
+    print(f"run.py authors: {place.path}", file=sys.stderr)
+    return DONE
+
+
+def _is_published(collectives: int, delay_s: float) -> bool:
+    from analysis.authors.study import PUBLISHED_COLLECTIVES, PUBLISHED_DELAY_S
+
+    return collectives == PUBLISHED_COLLECTIVES and math.isclose(delay_s, PUBLISHED_DELAY_S)
+
+
+def _totals(totals: Mapping[int, Mapping[str, float]], *, is_published: bool) -> Iterator[dict[str, Any]]:
+    from analysis.authors.study import PUBLISHED_S
+
+    for size, by_mode in totals.items():
+        for mode, total_s in by_mode.items():
+            row = {"size_mb": size, "mode": mode, "total_s": total_s, "gain": 1 - total_s / by_mode["base"]}
+            published_s = PUBLISHED_S[size][mode] if is_published else None
+            difference = None if published_s is None else total_s / published_s - 1
+            yield row | {"published_s": published_s, "difference": difference}
+
+
+def _as_json(line: "Line") -> dict[str, Any]:
+    gains = {mode: {"value": one.value, "low": one.low, "high": one.high} for mode, one in line.gain.items()}
+    finite = {
+        mode: {name: value if math.isfinite(value) else None for name, value in one.items()}
+        for mode, one in gains.items()
+    }
+    return {
+        "variation": line.variation,
+        "size_mb": line.size_mb,
+        "collectives": line.collectives,
+        "total_s": dict(line.total_s),
+        "gain": finite,
+        "in_order": line.in_order,
+    }
+
+
+def _title(answer: Mapping[str, Any]) -> str:
+    from topologies.units import format_delay
+
+    draws = "the authors' draws" if answer["draws"] != "own" else f"draws of our own, seed {answer['seed']}"
+    delay = format_delay(answer["wan_delay_s"])
+    return f"the authors' simulation, {answer['collectives']:,} AllGathers, WAN delay {delay}, {draws}"
+
+
+def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield _title(answer)
+    rows: list[tuple[str, ...]] = [("size", "mode", "total (s)", "gain (%)", "published (s)", "difference")]
+    for one in answer["totals"]:
+        published = (
+            ("", "") if one["published_s"] is None else (f"{one['published_s']:,.2f}", f"{one['difference']:.1e}")
+        )
+        rows.append(
+            (f"{one['size_mb']} MB", one["mode"], f"{one['total_s']:,.2f}", f"{100 * one['gain']:.1f}", *published)
+        )
+    yield _aligned(rows)
+    for size in dict.fromkeys(line["size_mb"] for line in answer["sensitivity"]):
+        lines = [line for line in answer["sensitivity"] if line["size_mb"] == size]
+        modes = [mode for mode in lines[0]["gain"] if mode != "base"]
+        rows = [("changed", "base (s)", *(f"gain of {mode} (%)" for mode in modes), "base > ccl > wan > joint")]
+        for line in lines:
+            order = "yes" if line["in_order"] else "no"
+            gains = (_gain(line["gain"][mode]) for mode in modes)
+            rows.append((line["variation"], f"{line['total_s']['base']:,.1f}", *gains, order))
+        yield f"chunks of {size} MB, one thing changed at a time\n{_aligned(rows)}"
+    own = [line for line in answer["sensitivity"] if "initial rings of other draws" in line["variation"]]
+    yield (
+        f"Of the initial rings of other draws ({own[0]['collectives']:,} AllGathers) a gain is the median, with the "
+        "least and\nthe greatest; of the others it is that of the total, with its 95 % interval."
+    )
+
+
+def _gain(gain: Mapping[str, float | None]) -> str:
+    value, low, high = (None if one is None else f"{100 * one:.1f}" for one in gain.values())
+    return f"{value} [{low}, {high}]" if low is not None else f"{value}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table; its first column is text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )

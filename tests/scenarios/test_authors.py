@@ -1,0 +1,102 @@
+"""`run.py authors`: what it prints, what it leaves, and what it refuses."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.authors import main
+from tests.conftest import PROJECT
+
+FEW = ("--collectives", "40")
+
+
+def answer(capsys: pytest.CaptureFixture[str], out: Path, *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json", "--out", str(out)]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_folder_holds_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = answer(capsys, tmp_path / "one", *FEW, "--seed", "3")
+    assert json.loads((tmp_path / "one" / "authors.json").read_text()) == found
+    assert (found["draws"], found["seed"], found["collectives"], found["wan_delay_s"]) == ("own", 3, 40, 1e-5)
+    assert {row["published_s"] for row in found["totals"]} == {None}  # theirs are of 100,000
+    with (tmp_path / "one" / "figures" / "authors.csv").open() as file:
+        rows = {(row["size_mb"], row["variation"], row["mode"]): row for row in csv.DictReader(file)}
+    for line in found["sensitivity"]:
+        for mode, gain in line["gain"].items():
+            row = rows[str(line["size_mb"]), line["variation"], mode]
+            assert (float(row["gain"]), float(row["total_s"])) == (gain["value"], line["total_s"][mode])
+    assert {path.suffix for path in (tmp_path / "one" / "figures").iterdir()} == {".svg", ".png", ".csv"}
+    provenance = json.loads((tmp_path / "one" / "provenance.json").read_text())
+    assert provenance["command"][:4] == ["run.py", "authors", *FEW]
+    assert answer(capsys, tmp_path / "two", *FEW, "--seed", "3") == found
+    assert answer(capsys, tmp_path / "three", *FEW, "--seed", "4") != found
+
+
+def test_published_totals_stand_beside_those_of_as_many_collectives(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analysis.authors.study.PUBLISHED_COLLECTIVES", 40)
+    for row in answer(capsys, tmp_path / "same", *FEW)["totals"]:
+        assert row["difference"] == pytest.approx(row["total_s"] / row["published_s"] - 1)
+    found = answer(capsys, tmp_path / "farther", *FEW, "--wan-delay", "1 ms")
+    assert {row["difference"] for row in found["totals"]} == {None}
+
+
+def test_tables_have_every_size_mode_and_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*FEW, "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    for words in ("8 MB", "16 MB", "32 MB", "64 MB", "joint", "initial ring in rank order", "independent ports"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--collectives", "9"), "run.py authors: --collectives: 9: allowed is 10 to 1,000,000"),
+        (("--seed", "-1"), "run.py authors: --seed: -1: allowed is 0 to"),
+        (("--wan-delay", "far"), '"far" is not a delay'),
+        (("--draws", "nowhere"), "run.py authors: nowhere cannot be read: No such file or directory"),
+        (("--draws", "."), "run.py authors: . has no 0.pkl"),
+        (("--out", "full"), "--out: full is not empty"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+    arguments: tuple[str, ...],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert main([*FEW, *arguments]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert (told.err.count("\n"), told.out) == (1, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]  # nothing is left behind
+
+
+def test_too_few_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number}.pkl").touch()
+    assert main(["--draws", str(tmp_path), *FEW]) == 2
+    assert "has 12 draws: allowed are 41 or more" in capsys.readouterr().err
+    assert main(["--draws", str(tmp_path), "--collectives", "11"]) == 2
+    assert "0.pkl is not a pickle of plain data" in capsys.readouterr().err
+
+
+def test_run_py_hands_its_arguments_on() -> None:
+    done = subprocess.run(
+        [sys.executable, PROJECT / "scenarios" / "run.py", "authors", "--collectives", "1"],
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "run.py authors: --collectives: 1: allowed is 10 to 1,000,000\n"
