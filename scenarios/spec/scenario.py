@@ -28,9 +28,9 @@ from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from topologies import units
-from topologies.conditions import sampler
-from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.conditions import links, sampler
+from topologies.conditions.sampler import MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
+from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -148,9 +148,15 @@ class Scenario:
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
         words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
+        if self.conditions.links and "conditions.links" not in dict(self.at):
+            words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
             if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
-                if key in ("job", "class"):  # tables are too long; how many jobs there are has been said
+                if key in (
+                    "job",
+                    "class",
+                    "conditions.links",
+                ):  # tables are too long; how many jobs there are has been said
                     words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
                     continue
                 written = KEYS[key].kind.write(value)
@@ -262,7 +268,7 @@ class Key:
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
 
 
-def _number(types: tuple[type, ...], least: int, most: int, unit: str = "") -> Kind:
+def _number(types: tuple[type, ...], least: float, most: float, unit: str = "") -> Kind:
     allowed = f"a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
 
     def convert(value: float) -> float:
@@ -353,6 +359,7 @@ _ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
 _STAY = _number((int, float), 1, 10**15, "collectives")
+_COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
 _RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
 _DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
@@ -390,8 +397,15 @@ _FRAMES = Kind(
 _CLASSES = Kind(
     "[[class]] tables", (list,), classes.read, lambda found: [one.written() for one in found], is_object=True
 )
+_LINKS = Kind(
+    "a table of links, each with a rate, a delay or both",
+    (dict,),
+    links.read,
+    links.write,
+    is_object=True,
+)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
-_GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
+_GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
 
 KEYS: Mapping[str, Key] = {
     key.name: key
@@ -412,14 +426,18 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
         Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
-        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
+        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:4]),
         Key("conditions.intra_delay", "intra_delay_s", _DELAY, "Propagation delay of a link within a site."),
         Key("conditions.wan_delay", "wan_delay_s", _DELAY, "Propagation delay of a WAN link."),
         Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
         Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
+        Key("conditions.coefficient", "coefficient", _COEFFICIENT, "How much of it stays a collective later.", _AR1),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
         Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
+        Key(
+            "conditions.links", "links", _LINKS, "Links with rates and delays of their own, by class, pattern or name."
+        ),
         Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES), "The collective that is repeated."),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
         Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
@@ -501,6 +519,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
             with _collected(mistakes):
+                sampler.check_links(fabrics[spec], conditions)
                 mistakes += _of_trace(fabrics[spec], conditions, count)
     yield from dict.fromkeys(mistakes)
 
