@@ -47,6 +47,8 @@ _LABELS = {
     "conditions.mean_stay": "mean stay in a state (collectives)",
     "conditions.coefficient": "coefficient of the autoregressive process",
     "conditions.sampler": "conditions",
+    "conditions.every": "time until conditions change",
+    "conditions.interval": "time from one collective to the next",
     "conditions.links": "links of their own",
     "conditions.trace_step": "trace time per collective",
     "collective.reembed_every": "collectives per embedding",
@@ -88,7 +90,8 @@ _CONDITIONS = {  # the unit that the value of each key has, where it is not a pl
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
     **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
 }
-_LATER = ("coefficient", "links")  # of the conditions what runs of earlier versions lack
+_LATER = {"coefficient": "", "links": "", "every": "_s", "interval": "_s"}
+"""Of the conditions what runs of earlier versions lack."""
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
     *(f"conditions.{name}" for name in _CONDITIONS),
@@ -167,8 +170,9 @@ class Configuration:
     def conditions(self) -> ConditionsSpec:
         """What the conditions are drawn from."""
         given = {name: _tuples(self.values[f"conditions.{name}"]) for name in _CONDITIONS}
-        given |= {name: self.values[key] for name in _LATER if (key := f"conditions.{name}") in self.values}
-        units = {name + unit: given.pop(name) for name, unit in _CONDITIONS.items() if unit}
+        later = {name: unit for name, unit in _LATER.items() if f"conditions.{name}" in self.values}
+        given |= {name: self.values[f"conditions.{name}"] for name in later}
+        units = {name + unit: given.pop(name) for name, unit in (_CONDITIONS | later).items() if unit}
         trace, own = given.pop("trace"), links.read(given.pop("links", {}))
         return ConditionsSpec(**given, **units, trace=None if trace is None else Path(trace), links=own)
 
@@ -246,7 +250,7 @@ class Point:
             times_s,
             ring_shared_by=values["collective.reembed_every"] if self.rows["reembedded"].any() else 1,
             sampler=values["conditions.sampler"],
-            memory=self.configuration.conditions.memory,
+            memory=self.configuration.conditions.memory(times_s),
         )
         return Series(number, times_s, block)
 
@@ -406,7 +410,7 @@ def words(key: str, value: Any) -> str:
         return str(sum(value))
     if key in ("collective.chunk", "collective.size"):
         return format_size(value)
-    if key.endswith(("_delay", "trace_step")):
+    if value is not None and key.endswith(("_delay", "trace_step", "conditions.every", "conditions.interval")):
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))

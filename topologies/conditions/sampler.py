@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from topologies.conditions.links import LinkConditions, resolved
 from topologies.conditions.synthetic import Autoregressive, Gaussian, Markov, Uniform
+from topologies.conditions.timed import Timed
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
@@ -23,6 +24,7 @@ from topologies.fabric.ports import shared_by
 
 SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
 MAX_COEFFICIENT = 0.999999
+LEAST_EVERY_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,9 @@ class ConditionsSpec:
     `trace` is a CSV file, of which `trace_step_s` seconds pass from one
     collective to the next. Links within sites that the trace leaves out are drawn as the sampler uniform draws them.
     `links` are those with a range or a delay of their own.
+
+    With `every_s` conditions change by time (`timed.Timed`): what is said above of a collective is then said of that
+    many seconds, and collectives begin every `interval_s`, which is `every_s` unless given.
     """
 
     sampler: str = "uniform"
@@ -48,14 +53,19 @@ class ConditionsSpec:
     trace: Path | None = None
     trace_step_s: float = 1.0
     links: tuple[LinkConditions, ...] = ()
+    every_s: float | None = None
+    interval_s: float | None = None
 
-    @property
-    def memory(self) -> float:
-        """How many collectives a rate is remembered for: a rate's correlation with that j collectives later is about
-        (1 - 1/memory)^j. It is 1 where rates are drawn afresh; of a trace nobody knows."""
+    def memory(self, completion_s: npt.NDArray[np.float64]) -> float:
+        """How many collectives that take these times a rate is remembered for: its correlation with that j collectives
+        later is about (1 - 1/memory)^j. It is 1 where rates are drawn afresh; of a trace nobody knows."""
+        found = self.mean_stay if self.sampler == "markov" else 1.0
         if self.sampler == "ar1":
-            return 1 / (1 - self.coefficient)
-        return self.mean_stay if self.sampler == "markov" else 1.0
+            found = 1 / (1 - self.coefficient)
+        if self.every_s is None:
+            return found
+        interval_s = self.interval_s or self.every_s  # a collective also meets the rows that those behind it begin with
+        return max(1.0, (found * self.every_s + float(completion_s.mean())) / interval_s)
 
 
 class Sampler(Protocol):
@@ -76,6 +86,14 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     """
     check(spec)
     check_links(fabric, spec)
+    drawn = _drawn(fabric, spec, seed)
+    if spec.every_s is None:
+        return drawn
+    every_ns, interval_ns = (round((given or spec.every_s) * 1e9) for given in (spec.every_s, spec.interval_s))
+    return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
+
+
+def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
     links = shared_by(fabric).all
     low, high = ranges_bps(fabric, spec)
     if spec.sampler == "gaussian":
@@ -163,6 +181,18 @@ def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
         yield Mistake("conditions.coefficient", text)
     if not 1e-9 <= spec.trace_step_s <= 1e9:
         yield Mistake("conditions.trace_step", f"a step of {spec.trace_step_s} s; allowed: 1 ns to 1e9 s")
+    yield from _mistakes_of_time(spec)
     if (spec.trace is None) == (spec.sampler == "trace"):
         wanted = "names no CSV file" if spec.trace is None else f"is given, but the sampler is {spec.sampler!r}"
         yield Mistake("conditions.trace", f"{wanted}; allowed: a file with the sampler 'trace', none with any other")
+
+
+def _mistakes_of_time(spec: ConditionsSpec) -> Iterator[Mistake]:
+    for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
+        if seconds is not None and not LEAST_EVERY_S <= seconds <= 1e3:
+            yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")
+    if spec.every_s is None and spec.interval_s is not None:
+        yield Mistake("conditions.interval", "is given without conditions.every; allowed: both, or neither")
+    if spec.every_s is not None and spec.sampler == "trace":
+        allowed = ", ".join(name for name in SAMPLERS if name != "trace")
+        yield Mistake("conditions.every", f"conditions that change by time of a trace; allowed: {allowed}")
