@@ -448,7 +448,7 @@ KEYS: Mapping[str, Key] = {
         Key(
             "conditions.links", "links", _LINKS, "Links with rates and delays of their own, by class, pattern or name."
         ),
-        Key("conditions.every", "every_s", _EVERY, "Time until conditions change; if not given a collective.", _DRAWN),
+        Key("conditions.every", "every_s", _EVERY, "Time until conditions change; if not given a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from one collective to the next, with every.", _DRAWN),
         Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES), "The collective that is repeated."),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),

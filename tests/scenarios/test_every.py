@@ -106,11 +106,27 @@ def test_what_it_cannot_be_with_is_refused(values: tuple[str, ...], says: str) -
         scenario("conditions.every=2 ms", *values)
 
 
-def test_an_interval_alone_and_a_trace_are_refused(tmp_path: Path) -> None:
+def test_an_interval_alone_and_one_beside_a_trace_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
         scenario("conditions.interval=2 ms")
-    with pytest.raises(ScenarioError, match=r"conditions.every: does nothing with the sampler trace"):
-        scenario("conditions.every=2 ms", "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}")
+    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
+    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing with the sampler trace"):
+        scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
+
+
+def test_a_trace_changes_within_collectives(tmp_path: Path) -> None:
+    """All WAN links at 1 Gbit/s until 0.3 s, then at 4: the slowest flow has sent 0.3 Gbit by then."""
+    names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]
+    rows = "".join(f"0,{name},1 Gbit/s\n" for name in names) + "".join(f"0.3,{name},4 Gbit/s\n" for name in names)
+    (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
+    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}", "conditions.trace_step=100 ms"
+    asked = scenario(*trace, "conditions.every=100 ms", "collective.count=4", "conditions.intra_rate=200 Gbit/s")
+    found = times(asked.settings(), Model())[0, "base"]
+    bits, bound = 7 * 64e6, 7 * 64e6 / 200e9 + 1e-3
+    expected = [left + (bits - left * 1e9) / 4e9 for left in (0.3, 0.2, 0.1)] + [bits / 4e9]
+    assert (found >= expected).all() and (found <= np.array(expected) + bound).all()
+    with pytest.raises(ScenarioError, match="the trace covers 4"):
+        scenario(*trace, "conditions.every=100 ms", "collective.count=5")
 
 
 @pytest.mark.parametrize(

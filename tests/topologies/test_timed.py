@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +65,21 @@ def test_without_an_interval_every_collective_begins_with_a_row_of_its_own() -> 
     assert (timed(0.1, name="uniform").rates_bps(0, 50) == plain).all()
     slow = timed(0.1, 0.02, name="uniform").rates_bps(0, 50)
     assert (slow == np.repeat(plain[:10], 5, axis=0)).all()
+
+
+def test_a_trace_is_read_as_often_as_conditions_change_and_its_last_rates_stay(tmp_path: Path) -> None:
+    rows = "".join(f"0,{link.name},{1000 + link.index}\n" for link in FABRIC.links)
+    (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}0.15,g0>g1,7\n0.4,g0>g1,8\n")
+    spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv", trace_step_s=0.25, every_s=0.1)
+    found = sampler(FABRIC, spec, seed=1)
+    assert isinstance(found, Timed) and found.limit == 2  # collectives begin at 0 and 0.25 s; rates end at 0.5 s
+    (link,) = [link.index for link in FABRIC.links if link.name == "g0>g1"]
+    first = 1000 + link
+    assert found.rates_bps(0, 2)[:, link].tolist() == [first, 7]
+    assert found.from_beginning(0, 7)[:, link].tolist() == [first, first, 7, 7, 8, 8, 8]
+    assert found.from_beginning(1, 500)[:, link].tolist() == [7, 7, *[8] * 498]
+    assert [found.after(1, place)[link] for place in range(4)] == [7, 8, 8, 8]
+    assert found.until_s(np.arange(2)).tolist() == [0.1, 0.05]
 
 
 def test_how_long_collectives_resemble_each_other() -> None:

@@ -38,7 +38,8 @@ class ConditionsSpec:
     `links` are those with a range or a delay of their own.
 
     With `every_s` conditions change by time (`timed.Timed`): what is said above of a collective is then said of that
-    many seconds, and collectives begin every `interval_s`, which is `every_s` unless given.
+    many seconds, and collectives begin every `interval_s`, which is `every_s` unless given; of a trace every
+    `trace_step_s`.
     """
 
     sampler: str = "uniform"
@@ -64,7 +65,8 @@ class ConditionsSpec:
             found = 1 / (1 - self.coefficient)
         if self.every_s is None:
             return found
-        interval_s = self.interval_s or self.every_s  # a collective also meets the rows that those behind it begin with
+        interval_s = self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
+        # A collective also meets the rows that those behind it begin with
         return max(1.0, (found * self.every_s + float(completion_s.mean())) / interval_s)
 
 
@@ -89,7 +91,8 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     drawn = _drawn(fabric, spec, seed)
     if spec.every_s is None:
         return drawn
-    every_ns, interval_ns = (round((given or spec.every_s) * 1e9) for given in (spec.every_s, spec.interval_s))
+    interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
+    every_ns, interval_ns = round(spec.every_s * 1e9), round(interval_s * 1e9)
     return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
 
 
@@ -107,7 +110,8 @@ def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
         return uniform
     names = [link.name for link in links]
     within_sites = {link.name for link in links if link.kind != "wan"}
-    return read_trace(spec.trace, names, within_sites=within_sites, step_s=spec.trace_step_s, unlisted=uniform)
+    step_s = spec.every_s or spec.trace_step_s
+    return read_trace(spec.trace, names, within_sites=within_sites, step_s=step_s, unlisted=uniform)
 
 
 def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
@@ -193,6 +197,3 @@ def _mistakes_of_time(spec: ConditionsSpec) -> Iterator[Mistake]:
             yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")
     if spec.every_s is None and spec.interval_s is not None:
         yield Mistake("conditions.interval", "is given without conditions.every; allowed: both, or neither")
-    if spec.every_s is not None and spec.sampler == "trace":
-        allowed = ", ".join(name for name in SAMPLERS if name != "trace")
-        yield Mistake("conditions.every", f"conditions that change by time of a trace; allowed: {allowed}")

@@ -1,7 +1,8 @@
 """Conditions that change by time: those of row r of a sampler hold from r times `every` until the next. Pure.
 
 Collectives begin every `interval`, so collective k begins under row k * interval // every, and later rows come into
-force while it runs. Times are whole nanoseconds, so that instants are the same everywhere.
+force while it runs. The last row of a sampler that ends holds from then on, for collectives that began before. Times
+are whole nanoseconds, so that instants are the same everywhere.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +20,10 @@ _SPARE = 64  # rows that may be drawn for nothing
 
 
 class Source(Protocol):
-    """A sampler whose rows follow each other in time."""
+    """A sampler whose rows follow each other in time; `limit` is how many there are, None if endless."""
+
+    @property
+    def limit(self) -> int | None: ...
 
     def rates_bps(self, start: int, count: int) -> Floats: ...
 
@@ -33,7 +37,11 @@ class Timed:
     interval_ns: int
     _kept: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
 
-    limit = None
+    @property
+    def limit(self) -> int | None:
+        """How many collectives begin before the end of the last row; None if endless."""
+        rows = self.source.limit
+        return None if rows is None else -(-rows * self.every_ns // self.interval_ns)
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
@@ -58,7 +66,8 @@ class Timed:
 
     def after(self, number: int, place: int) -> Floats:
         """Every link's rate from that change on, [links]."""
-        (rates_bps,) = self.source.rates_bps(number * self.interval_ns // self.every_ns + 1 + place, 1)
+        row = number * self.interval_ns // self.every_ns + 1 + place
+        (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
         return rates_bps  # type: ignore[no-any-return]
 
     def from_beginning(self, number: int, count: int) -> Floats:
@@ -77,5 +86,10 @@ class Timed:
         if index not in self._kept:
             if len(self._kept) == _MOST_BLOCKS:
                 del self._kept[next(iter(self._kept))]
-            self._kept[index] = self.source.rates_bps(index * self._block_rows, self._block_rows)
+            first, rows, limit = index * self._block_rows, self._block_rows, self.source.limit
+            if limit is not None and first + rows > limit:
+                first, rows = min(first, limit - 1), max(1, limit - first)
+            drawn = self.source.rates_bps(first, rows)
+            lacking = self._block_rows - rows
+            self._kept[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
         return self._kept[index]
