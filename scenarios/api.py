@@ -20,7 +20,7 @@ from analysis.results.rows import Point
 from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
-from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
+from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
 from scenarios.spec.load import Override, load_scenario
@@ -83,6 +83,7 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     configurations = [emulated(one) for one in scenario.settings()]
     check_chunks(configurations)
+    check_delays(configurations)
     check_faults(configurations)
     check_vm(configurations)
     check_capacity(configurations)

@@ -207,7 +207,7 @@ def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
             predicted_s,
             ring_shared_by=spec.reembed_every if MODES[mode].reembeds else 1,
             sampler=conditions.sampler,
-            mean_stay=conditions.mean_stay,
+            memory=conditions.memory(predicted_s),
         )
         measured_s = rows.completion_s.to_numpy() if engine == "emulation" else None
         found[int(gpus)] = _Point(pieces=spec.pieces, predicted_s=predicted_s, measured_s=measured_s, block=block)

@@ -19,6 +19,7 @@ import pandas as pd
 from analysis.figures.style import MODE_STYLES
 from analysis.results.reader import Run
 from analysis.statistics.intervals import Numbers, Series, block_length
+from topologies.conditions import links
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -44,7 +45,11 @@ _LABELS = {
     "conditions.mean": "mean bandwidth (share of the highest)",
     "conditions.deviation": "standard deviation (share of the highest bandwidth)",
     "conditions.mean_stay": "mean stay in a state (collectives)",
+    "conditions.coefficient": "coefficient of the autoregressive process",
     "conditions.sampler": "conditions",
+    "conditions.every": "time until conditions change",
+    "conditions.interval": "time from one collective to the next",
+    "conditions.links": "links of their own",
     "conditions.trace_step": "trace time per collective",
     "collective.reembed_every": "collectives per embedding",
     "collective.count": "number of collectives",
@@ -85,6 +90,8 @@ _CONDITIONS = {  # the unit that the value of each key has, where it is not a pl
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
     **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
 }
+_LATER = {"coefficient": "", "links": "", "every": "_s", "interval": "_s"}
+"""Of the conditions what runs of earlier versions lack."""
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
     *(f"conditions.{name}" for name in _CONDITIONS),
@@ -163,9 +170,11 @@ class Configuration:
     def conditions(self) -> ConditionsSpec:
         """What the conditions are drawn from."""
         given = {name: _tuples(self.values[f"conditions.{name}"]) for name in _CONDITIONS}
-        units = {name + unit: given.pop(name) for name, unit in _CONDITIONS.items() if unit}
-        trace = given.pop("trace")
-        return ConditionsSpec(**given, **units, trace=None if trace is None else Path(trace))
+        later = {name: unit for name, unit in _LATER.items() if f"conditions.{name}" in self.values}
+        given |= {name: self.values[f"conditions.{name}"] for name in later}
+        units = {name + unit: given.pop(name) for name, unit in (_CONDITIONS | later).items() if unit}
+        trace, own = given.pop("trace"), links.read(given.pop("links", {}))
+        return ConditionsSpec(**given, **units, trace=None if trace is None else Path(trace), links=own)
 
 
 def _tuples(value: Any) -> Any:
@@ -241,7 +250,7 @@ class Point:
             times_s,
             ring_shared_by=values["collective.reembed_every"] if self.rows["reembedded"].any() else 1,
             sampler=values["conditions.sampler"],
-            mean_stay=values["conditions.mean_stay"],
+            memory=self.configuration.conditions.memory(times_s),
         )
         return Series(number, times_s, block)
 
@@ -401,12 +410,14 @@ def words(key: str, value: Any) -> str:
         return str(sum(value))
     if key in ("collective.chunk", "collective.size"):
         return format_size(value)
-    if key.endswith(("_delay", "trace_step")):
+    if value is not None and key.endswith(("_delay", "trace_step", "conditions.every", "conditions.interval")):
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))
+    if key == "conditions.links":
+        value = [" ".join([name, *own.values()]).replace("us", "µs") for name, own in value.items()]
     if isinstance(value, list | Mapping):
-        joint = ", " if any(isinstance(item, Mapping) for item in value) else "+"
+        joint = ", " if key == "conditions.links" or any(isinstance(item, Mapping) for item in value) else "+"
         return "own" if isinstance(value, Mapping) else joint.join(map(_item_words, value)) or "none"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text

@@ -68,6 +68,7 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
         and values.get("fabric.border_routers") in (2, [2, 2])
         and 8_000_000 <= values.get("collective.chunk", 0) <= 64_000_000
         and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
+        and not values.get("conditions.links")
         and all(values.get(key) == value for key, value in _PAPERS.items())
         and all(values.get(key, allowed[0]) in allowed for key, allowed in _RING.items())
     )

@@ -70,16 +70,15 @@ class Series:
             raise ValueError(f"{self.number.size} collectives in blocks of {self.block}: both must be 1 or more")
 
 
-def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, mean_stay: float) -> int:
+def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, memory: float) -> int:
     """How many collectives in a row are correlated, given their times.
 
-    Those that share a ring do: `ring_shared_by` of them, 1 where the ring is fixed. With the sampler markov those that
-    share conditions do too, and a trace's as long as its times resemble each other.
+    Those that share a ring do: `ring_shared_by` of them, 1 where the ring is fixed. Those with similar
+    conditions do too, for some times the `memory` of the sampler (`ConditionsSpec.memory`), and a trace's as long as
+    its times resemble each other.
     """
-    least = 1
-    if sampler == "markov":
-        least = math.ceil(_STAYS_A_BLOCK * (mean_stay - 1))
-    elif sampler == "trace":
+    least = math.ceil(_STAYS_A_BLOCK * (memory - 1))
+    if sampler == "trace":
         least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_lag_apart(completion_s) - 1))
     return -(-max(1, least) // ring_shared_by) * ring_shared_by
 

@@ -34,9 +34,11 @@ from scenarios.engines.base import (
 )
 from scenarios.engines.pool import TRIES, Executors, Lost, results
 from scenarios.engines.prediction import Expectations, jobs_s, round_s
+from scenarios.policies.conditions import conditions_of
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Platform
+from topologies.shaping.classes import Buffer, Shaping
 from topologies.units import format_size
 
 MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
@@ -136,6 +138,20 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
                 f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues "
                 f"{most / chunk_bytes:.3g} times as much on one connection: allowed is {allowed} MB"
             ) from None
+
+
+def check_delays(settings: Sequence[Scenario]) -> None:
+    """Raise ValueError for a configuration with links whose delays the emulation cannot shape."""
+    for setting in (one for one in settings if one.conditions.links):
+        conditions = conditions_of(setting)
+        for fair in {setting.fair_links(mode) is not None for mode in setting.run.modes}:
+            size = setting.transport.buffer_bytes
+            buffer = None if size is None else Buffer(limit_bytes=size)
+            shaping = Shaping(fabric=conditions.fabric, delays_s=conditions.delays_s, fair=fair, buffer=buffer)
+            try:
+                _ = shaping.ifbs
+            except ValueError as error:
+                raise ValueError(f"conditions.links has {error} in the emulation of {setting.label}") from None
 
 
 def check_faults(settings: Sequence[Scenario]) -> None:

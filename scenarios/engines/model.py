@@ -96,7 +96,7 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
     setting, count = batch.setting, batch.stop - batch.start
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
-    bound_s = bound(conditions.drawn.rates_bps(batch.start, count))
+    bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
     found = {}
     for mode in batch.modes:
         decisions = decided(setting, mode, conditions, start=batch.start, count=count)
@@ -135,6 +135,6 @@ class _Remembering:
 
 
 @lru_cache(maxsize=4)
-def _made(setting: Scenario) -> tuple[Conditions, Callable[[Floats], Floats]]:
+def _made(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
     conditions = conditions_of(setting)
     return conditions, lower_bound(setting, conditions)

@@ -6,8 +6,9 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from analysis.model import classes, fluid
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
+from analysis.model.varying import Instants, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
@@ -23,6 +25,7 @@ from scenarios.policies.decide import MODES, Decisions, compiled, decide
 from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
+from topologies.conditions.timed import Timed
 from topologies.shaping.classes import wan_of
 
 Floats = npt.NDArray[np.float64]
@@ -53,7 +56,7 @@ class Expectations:
 
     def bound_s(self, collective: int) -> Floats:
         """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
-        return self._bound_s(self._conditions.drawn.rates_bps(collective, 1))
+        return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
@@ -133,18 +136,66 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     if setting.workload.jobs:
         return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
     if not setting.shared_links(mode):
-        return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
-    return fluid.completion_s(
-        setting.workload.schedule.transfers,
-        links_by_flow(setting.workload, decisions, conditions, start=start),
-        conditions.shared_bps(start, len(decisions.path)),
-        decisions.alpha_s,
-        slot_bytes=setting.workload.slot_bytes,
-    )
+        found = compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
+    else:
+        found = fluid.completion_s(
+            setting.workload.schedule.transfers,
+            links_by_flow(setting.workload, decisions, conditions, start=start),
+            conditions.shared_bps(start, len(decisions.path)),
+            decisions.alpha_s,
+            slot_bytes=setting.workload.slot_bytes,
+        )
+    for row, instants in _changed(setting.workload, decisions, conditions, found, start=start):
+        found[row] = instants.arrives_s.max()
+    return found
 
 
 def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
+    found = _steady_times(setting, mode, decisions, conditions, start=start)
+    changed = dict(_changed(setting.workload, decisions, conditions, found.arrives_s.max(axis=0), start=start))
+    if not changed:
+        return found
+    found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
+    for row, instants in changed.items():
+        found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
+    return found
+
+
+def _changed(
+    workload: Workload, decisions: Decisions, conditions: Conditions, steady_s: Floats, *, start: int
+) -> Iterator[tuple[int, Instants]]:
+    """The collectives, by row, in which conditions change, of those that would take `steady_s` [K] if none did."""
+    timed = conditions.timed
+    if timed is None:
+        return
+    until_s = timed.until_s(np.arange(start, start + len(steady_s)))
+    rows = np.flatnonzero(steady_s > until_s)
+    if not rows.size:
+        return
+    links = links_by_flow(workload, decisions, conditions, start=start)
+    for row in rows.tolist():
+        yield (
+            row,
+            _varying(workload).times(
+                links[row],
+                partial(timed.from_beginning, start + row),
+                until_s=float(until_s[row]),
+                every_s=timed.every_ns / 1e9,
+                delay_s=decisions.alpha_s[row],
+            ),
+        )
+
+
+@lru_cache(maxsize=64)
+def _varying(workload: Workload) -> Varying:
+    """The timing model of a workload's schedule where rates change while it is under way."""
+    flows = len(workload.schedule.flows)
+    return Varying(workload.schedule.transfers, flows=flows, slot_bytes=workload.slot_bytes)
+
+
+def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
+    """When every transfer of those collectives begins, leaves and arrives if conditions stay as they begin."""
     transfers = setting.workload.schedule.transfers
     if not setting.shared_links(mode):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
@@ -179,18 +230,37 @@ def links_by_flow(
     return found
 
 
-def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
-    """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
+def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
+    """A function of a start and the rates [K, links or ports] as collectives from there on begin, which gives times
+    that no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any, and for jobs.
+    They are NaN where messages mean nothing, as the same could be done without any, and for jobs. Where conditions
+    change while a collective runs, links are taken to have the highest rates that they have until then.
     """
     if setting.collective.kind == MESSAGES or setting.jobs:
-        return lambda rates_bps: np.full(len(rates_bps), np.nan)
+        return lambda _, rates_bps: np.full(len(rates_bps), np.nan)
     spec = setting.collective
     bound = LowerBound(
         conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
     )
-    return bound.seconds
+    if conditions.timed is None:
+        return lambda _, rates_bps: bound.seconds(rates_bps)
+    return partial(_bound_by_time, bound, conditions.timed)
+
+
+def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:
+    """The least time T, of each collective, that is the bound under the highest rates that links have before T."""
+    found, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
+    for place in np.flatnonzero(found > until_s):
+        # Under the rates of the first n rows: if that is before the next change, or not after the last, it is T.
+        rows, end_s, least_s = 1, float(until_s[place]), 0.0
+        while (seconds := float(found[place])) > end_s:
+            rows, least_s = rows + 1, end_s
+            end_s = timed.change_ns(start + int(place), rows - 1) / 1e9
+            highest = timed.from_beginning(start + int(place), rows).max(axis=0)
+            found[place] = bound.seconds(highest[None])[0]
+        found[place] = max(seconds, least_s)
+    return found
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.statistics.sharing import greedy_notes, notes
 from controller.routing.path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
-from scenarios.engines.emulation import Emulation, check_chunks, check_faults, emulated
+from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.pool import Executors, processes
@@ -126,6 +126,7 @@ def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | N
         engine = wanted_engine
         if isinstance(engine, Emulation):
             check_chunks(settings)
+            check_delays(settings)
             if wanted.resume is None:
                 check_faults(settings)
             if engine.elsewhere is None:

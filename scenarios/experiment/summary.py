@@ -138,7 +138,7 @@ def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.N
         completion_s,
         ring_shared_by=setting.collective.reembed_every if MODES[mode].reembeds else 1,
         sampler=setting.conditions.sampler,
-        mean_stay=setting.conditions.mean_stay,
+        memory=setting.conditions.memory(completion_s),
     )
     return Series(number, completion_s, block)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
+from topologies.conditions.timed import Timed
 from topologies.fabric.fabric import Fabric, build_fabric
 from topologies.fabric.ports import Shared, shared_by
 
@@ -23,13 +24,15 @@ class Conditions:
 
     What flows share, `shared`, are logical links or ports: `drawn` are their rates without faults, `shared_delays_s`
     their delays, and `delays_s` those of logical links, [links]. `in_force` gives the faults in force for a collective,
-    None: never any.
+    None: never any. Where conditions change by time, rates are those as a collective begins, and `timed` has those that
+    follow.
     """
 
     fabric: Fabric
     shared_delays_s: Floats
     drawn: Sampler
     in_force: Callable[[int], Collection[Fault]] | None
+    timed: Timed | None = None
 
     @property
     def shared(self) -> Shared:
@@ -104,4 +107,5 @@ def conditions_of(
     drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
     if in_force is None and setting.faults:
         in_force = partial(active, setting.faults)
-    return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force)
+    timed = drawn if isinstance(drawn, Timed) else None
+    return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force, timed)

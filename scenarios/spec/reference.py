@@ -48,9 +48,13 @@ def reference() -> str:
 def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {' and '.join(f'`{name}`' for name in key.samplers)}."
     value = DEFAULTS.value(key.name)
-    written = {"name": "the file's name", "fault": "none", "job": "none", "class": "none"}.get(
-        key.name, "none" if value is None else ""
-    )
+    written = {
+        "name": "the file's name",
+        "fault": "none",
+        "job": "none",
+        "class": "none",
+        "conditions.links": "none",
+    }.get(key.name, "none" if value is None else "")
     default = written or f"`{_toml(key.kind.write(value))}`"
     return f"| `{key.name}` | {key.meaning}{only} | {key.kind.unit} | {key.kind.allowed} | {default} |"
 

@@ -28,9 +28,9 @@ from scenarios.spec.collective import CollectiveSpec, carried, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from topologies import units
-from topologies.conditions import sampler
-from topologies.conditions.sampler import SAMPLERS, ConditionsSpec
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.conditions import links, sampler
+from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
+from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -148,9 +148,15 @@ class Scenario:
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
         words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
+        if self.conditions.links and "conditions.links" not in dict(self.at):
+            words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
             if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
-                if key in ("job", "class"):  # tables are too long; how many jobs there are has been said
+                if key in (
+                    "job",
+                    "class",
+                    "conditions.links",
+                ):  # tables are too long; how many jobs there are has been said
                     words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
                     continue
                 written = KEYS[key].kind.write(value)
@@ -178,7 +184,7 @@ class Scenario:
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for what was swept, beside those that all results have."""
         return {
-            f"{key}_s" if key.endswith(("_delay", "trace_step")) else key: (
+            f"{key}_s" if key.endswith(("_delay", "trace_step", "conditions.every", "conditions.interval")) else key: (
                 value if isinstance(value, bool | int | float | str) else str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
@@ -201,12 +207,14 @@ class Scenario:
 
         In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
         So they are for logical links of which none is shared. A way of many ports needs the short segments of fair
-        queues in any case: long ones wait at each port that is slower than the last.
+        queues in any case: long ones wait at each port that is slower than the last. So does a way whose rates change
+        while messages are on it, as what has been queued behind a link does not heed its new rate.
         """
         if self.run.is_real or self.transport.queue == "fifo":
             return None
         shared = self.shared_links(mode)
-        return shared if shared or self.fabric.grain == "physical" else None
+        is_short = self.fabric.grain == "physical" or self.conditions.every_s is not None
+        return shared if shared or is_short else None
 
 
 class Wrong(ValueError):
@@ -262,7 +270,7 @@ class Key:
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
 
 
-def _number(types: tuple[type, ...], least: int, most: int, unit: str = "") -> Kind:
+def _number(types: tuple[type, ...], least: float, most: float, unit: str = "") -> Kind:
     allowed = f"a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
 
     def convert(value: float) -> float:
@@ -332,6 +340,12 @@ def _write_wan(wan: WanSpec) -> object:
     return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
 
 
+def _every_s(given: str) -> float:
+    if (found := units.parse_delay_s(given)) < LEAST_EVERY_S:
+        raise Wrong(f"{shown(given)} is too small: allowed is {_EVERY.allowed}")
+    return found
+
+
 def _frames(size_bytes: int, given: str) -> int:
     if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
         why = "too small" if size_bytes < FRAME_BYTES else "too large"
@@ -353,8 +367,10 @@ _ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
 _STAY = _number((int, float), 1, 10**15, "collectives")
+_COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
 _RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
 _DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
+_EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
@@ -390,8 +406,16 @@ _FRAMES = Kind(
 _CLASSES = Kind(
     "[[class]] tables", (list,), classes.read, lambda found: [one.written() for one in found], is_object=True
 )
+_LINKS = Kind(
+    "a table of links, each with a rate, a delay or both",
+    (dict,),
+    links.read,
+    links.write,
+    is_object=True,
+)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
-_GAUSSIAN, _MARKOV, _TRACE = ("gaussian",), ("markov",), ("trace",)
+_DRAWN = SAMPLERS[:4]
+_GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
 
 KEYS: Mapping[str, Key] = {
     key.name: key
@@ -412,14 +436,20 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
         Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
-        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", SAMPLERS[:3]),
+        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", _DRAWN),
         Key("conditions.intra_delay", "intra_delay_s", _DELAY, "Propagation delay of a link within a site."),
         Key("conditions.wan_delay", "wan_delay_s", _DELAY, "Propagation delay of a WAN link."),
         Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
         Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
+        Key("conditions.coefficient", "coefficient", _COEFFICIENT, "How much of it stays a collective later.", _AR1),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
         Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
+        Key(
+            "conditions.links", "links", _LINKS, "Links with rates and delays of their own, by class, pattern or name."
+        ),
+        Key("conditions.every", "every_s", _EVERY, "Time until conditions change; if not given a collective."),
+        Key("conditions.interval", "interval_s", _EVERY, "Time from one collective to the next, with every.", _DRAWN),
         Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES), "The collective that is repeated."),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
         Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
@@ -496,11 +526,12 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one)]
+            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one), *_of_time(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
             with _collected(mistakes):
+                sampler.check_links(fabrics[spec], conditions)
                 mistakes += _of_trace(fabrics[spec], conditions, count)
     yield from dict.fromkeys(mistakes)
 
@@ -518,6 +549,15 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
     """Virtual time needs no scale, and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+
+
+def _of_time(setting: Scenario) -> Iterator[Mistake]:
+    """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
+    if setting.conditions.every_s is None:
+        return
+    beside = {"the wall clock": setting.run.is_real, "faults": setting.faults, "classes": setting.classes}
+    for what in (what for what, is_there in beside.items() if is_there):
+        yield Mistake("conditions.every", f"is given beside {what}: allowed is one of the two")
 
 
 def _of_classes(setting: Scenario) -> Iterator[Mistake]:

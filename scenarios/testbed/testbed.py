@@ -7,7 +7,7 @@ real machines, the hosts' side chooses the ring and the controller the WAN paths
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
+from scenarios.testbed.rate_changes import RateChanges
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
@@ -275,9 +276,29 @@ class Testbed:
         self.shape(number, in_force)
         change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        return self.measure(
-            number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
-        )
+        with self._changing(number) as begin:
+
+            def begun(start_ns: int) -> None:
+                begin(start_ns)
+                on_start(start_ns)
+
+            return self.measure(
+                number, change=change, attempt=attempt, faults=in_force, on_start=begun, undisturbed=undisturbed
+            )
+
+    @contextmanager
+    def _changing(self, number: int) -> Iterator[Callable[[int], object]]:
+        """Have rates change while a collective runs, if they do: from when the function is called with its beginning
+        to the end of the context."""
+        timed = self._conditions.timed
+        if timed is None:
+            yield lambda _: None
+            return
+        changes = RateChanges(timed, number, self.change)
+        try:
+            yield changes.begin
+        finally:
+            changes.end()
 
     def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
         """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""

@@ -100,7 +100,7 @@ def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
 
 def test_times_of_a_trace_are_correlated_as_long_as_they_resemble_each_other() -> None:
     def block(times: np.ndarray) -> int:
-        return block_length(times, ring_shared_by=1, sampler="trace", mean_stay=10)
+        return block_length(times, ring_shared_by=1, sampler="trace", memory=1)
 
     random = np.random.default_rng(3)
     assert block(random.random(1000)) == 50
@@ -114,6 +114,7 @@ CASES = {
     "uniform": ({}, (60, 200)),
     "gaussian": ({}, (60, 200)),
     "markov": ({"conditions.mean_stay": 2, "collective.reembed_every": 5}, (150, 300)),
+    "ar1": ({"conditions.coefficient": 0.5, "collective.reembed_every": 5}, (150, 300)),
     "trace": ({}, (200,)),
 }
 
@@ -186,6 +187,8 @@ def test_collectives_hang_together_that_share_a_ring_or_conditions():
     assert blocks(scenario()) == [1, 10, 1, 10]
     assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
     markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
+    ar1 = blocks(scenario(conditions__sampler="ar1", conditions__coefficient=2 / 3, collective__reembed_every=7))
+    assert ar1 == pytest.approx(markov, abs=7)  # a stay of three collectives is forgotten as fast
     assert min(markov) >= 30 and markov[0] == markov[2]
     assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
 

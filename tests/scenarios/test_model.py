@@ -29,7 +29,7 @@ from tests.fakes.processes import descendants, living
     batch=st.integers(1, 70),
     every=st.integers(1, 30),
     modes=st.permutations(list(MODES)),
-    chosen=st.sampled_from(["uniform", "gaussian", "markov"]),
+    chosen=st.sampled_from(["uniform", "gaussian", "markov", "ar1"]),
 )
 def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, chosen):
     values = {"collective__count": 61, "collective__reembed_every": every, "conditions__sampler": chosen}

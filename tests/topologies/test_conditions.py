@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.conditions.sampler import ConditionsSpec, Sampler, check, sampler
+from topologies.conditions.links import LinkConditions, read, resolved, write
+from topologies.conditions.sampler import ConditionsSpec, Sampler, check, delays_s, sampler
 from topologies.conditions.trace import MAX_BYTES, read_trace
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.ports import shared_by
 
 FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 3)))
 WAN = np.array([link.kind == "wan" for link in FABRIC.links])
 LINKS = len(FABRIC.links)
-drawing = st.sampled_from(["uniform", "gaussian", "markov"])
+drawing = st.sampled_from(["uniform", "gaussian", "markov", "ar1"])
 
 
 @settings(deadline=None, max_examples=60)
@@ -27,7 +29,7 @@ drawing = st.sampled_from(["uniform", "gaussian", "markov"])
 def test_what_is_drawn_depends_on_seed_collective_and_link_alone(
     name: str, stay: float, seed: int, cuts: list[int]
 ) -> None:
-    spec = ConditionsSpec(sampler=name, mean_stay=stay)
+    spec = ConditionsSpec(sampler=name, mean_stay=stay, coefficient=1 - 1 / stay)
     whole = sampler(FABRIC, spec, seed=seed).rates_bps(0, 200)
     again = sampler(FABRIC, spec, seed=seed)
     assert whole.shape == (200, LINKS) and again.rates_bps(5, 0).shape == (0, LINKS)
@@ -38,7 +40,7 @@ def test_what_is_drawn_depends_on_seed_collective_and_link_alone(
     assert (other != whole).any()
 
 
-@pytest.mark.parametrize("name", ["uniform", "gaussian", "markov"])
+@pytest.mark.parametrize("name", ["uniform", "gaussian", "markov", "ar1"])
 def test_rates_are_whole_and_within_the_range_of_their_link(name: str) -> None:
     spec = ConditionsSpec(sampler=name, intra_rate_bps=(3, 7), wan_rate_bps=(10, 1000))
     rates = sampler(FABRIC, spec, seed=1).rates_bps(0, 5000)
@@ -88,12 +90,40 @@ def test_markov_rates_stay_for_a_geometric_time(mean_stay: float) -> None:
     assert off_diagonal(np.corrcoef(rates.T)) < 6 * np.sqrt(2 * mean_stay / len(rates))
 
 
+@pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.9, 0.99])
+def test_ar1_rates_are_uniform_and_resemble_each_other_as_declared(coefficient: float) -> None:
+    links, count = LINKS, 40_000
+    rates = sampler(FABRIC, ConditionsSpec(sampler="ar1", coefficient=coefficient), seed=3).rates_bps(0, count)
+    alike = count * (1 - coefficient) / (1 + coefficient)  # as many independent draws of a link are worth as much
+    for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
+        share = (rates[:, columns] - low) / (high - low)
+        assert share.mean() == pytest.approx(1 / 2, abs=5 / np.sqrt(12 * alike * share.shape[1]))
+        assert share.var() == pytest.approx(1 / 12, rel=5 * 0.9 / np.sqrt(alike * share.shape[1]))
+        ordered = np.sort(share.ravel())
+        assert np.abs(ordered - np.arange(ordered.size) / ordered.size).max() < 2.2 / np.sqrt(alike * share.shape[1])
+    centred = rates - rates.mean(axis=0)
+    for lag in (1, 2, 5, 40):
+        found = (centred[lag:] * centred[:-lag]).sum() / (centred**2).sum()
+        assert found == pytest.approx(6 / np.pi * np.arcsin(coefficient**lag / 2), abs=6 / np.sqrt(alike * links))
+    assert off_diagonal(np.corrcoef(rates.T)) < 6 / np.sqrt(alike)  # links know nothing of each other
+
+
+def test_an_ar1_process_is_stationary_from_the_first_collective_on() -> None:
+    """Over many links: the first rates are as uniform as any, and as much like the next."""
+    wide = build_fabric(FabricSpec(gpus_per_site=(40, 40)))
+    rates = sampler(wide, ConditionsSpec(sampler="ar1", coefficient=0.8), seed=1).rates_bps(0, 2)[:, :3000]
+    share = (rates - 20e9) / 180e9
+    assert np.abs(np.sort(share[0]) - np.arange(3000) / 3000).max() < 2.2 / np.sqrt(3000)
+    assert np.corrcoef(share)[0, 1] == pytest.approx(6 / np.pi * np.arcsin(0.4), abs=0.04)
+
+
 @pytest.mark.parametrize(
     ("name", "rates"),
     [
         ("uniform", [109_598_168_079, 85_526_730_677, 78_787_363_024]),
         ("gaussian", [20_000_000_000, 122_421_520_863, 63_282_329_273]),
         ("markov", [109_598_168_079, 67_327_824_158, 78_787_363_024]),
+        ("ar1", [124_292_773_115, 109_368_865_151, 80_085_630_653]),
     ],
 )
 def test_a_seed_means_the_same_conditions_in_every_version(name: str, rates: list[int]) -> None:
@@ -112,6 +142,8 @@ def test_a_seed_means_the_same_conditions_in_every_version(name: str, rates: lis
         ({"intra_delay_s": float("nan")}, "intra_delay"),
         ({"sampler": "gaussian", "deviation": -0.1}, "deviation"),
         ({"sampler": "gaussian", "mean": float("inf")}, "mean"),
+        ({"sampler": "ar1", "coefficient": 1.0}, "coefficient"),
+        ({"coefficient": -0.1}, "coefficient"),
         ({"sampler": "trace"}, "trace"),
         ({"trace": Path("some.csv")}, "trace"),
         ({"sampler": "trace", "trace": Path("some.csv"), "trace_step_s": 0.0}, "trace_step"),
@@ -229,3 +261,99 @@ def test_a_file_that_is_not_text_could_block_is_cut_off_or_is_endless_is_refused
     for name, says in refused.items():
         with pytest.raises(ConditionsError, match=f"cannot be read as a trace: .*{says}"):
             read_trace(tmp_path / name, ["g0>g1"])
+
+
+# --- links of their own ---------------------------------------------------------------------------------------------
+
+
+def own(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
+    return read(entries)
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+@pytest.mark.parametrize("name", ["uniform", "gaussian", "markov", "ar1"])
+def test_links_have_their_own_range_by_class_pattern_and_name(grain: str, name: str) -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
+    all_ = [link.name for link in shared_by(fabric).all]
+    special, first = all_.index("s0b1>s1b1"), next(link for link in all_ if link.startswith("g1>"))
+    entries = {  # the more special one holds, wherever it stands
+        "s0b1>s1b1": {"rate": "5 kbit/s"},
+        "g1>*": {"rate": "1-2 kbit/s"},
+        "g*": {"delay": "3 us"},
+        "wan": {"rate": "300-400 kbit/s", "delay": "7 ms"},
+        first: {"delay": "0 s"},
+    }
+    links = read(entries)
+    assert read(write(links)) == links
+    spec = ConditionsSpec(sampler=name, links=links)
+    plain = ConditionsSpec(sampler=name)
+    rates, delays = sampler(fabric, spec, seed=1).rates_bps(0, 300), delays_s(fabric, spec)
+    before, before_s = sampler(fabric, plain, seed=1).rates_bps(0, 300), delays_s(fabric, plain)
+    for index, link in enumerate(shared_by(fabric).all):
+        column = rates[:, index]
+        if index == special:
+            assert set(column) == {5000} and delays[index] == 7e-3
+        elif link.kind == "wan":
+            assert 300_000 <= column.min() < column.max() <= 400_000 and delays[index] == 7e-3
+        elif link.src == "g1":
+            assert 1000 <= column.min() < column.max() <= 2000 and delays[index] == (0 if link.name == first else 3e-6)
+        else:
+            assert (column == before[:, index]).all()
+            assert delays[index] == (3e-6 if link.src.startswith("g") else before_s[index])
+
+
+@pytest.mark.parametrize(
+    ("grain", "classes"),
+    [("logical", "wan gpu-gpu gpu-border"), ("physical", "wan access leaf-spine spine-border")],
+)
+def test_the_classes_of_a_grain_have_every_link_once(grain: str, classes: str) -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(3, 2), grain=grain))
+    found = resolved(fabric, read({name: {"delay": "1 us"} for name in classes.split()}))
+    indices = np.concatenate([indices for _, indices in found])
+    assert sorted(indices) == list(range(len(shared_by(fabric).all)))
+
+
+@pytest.mark.parametrize(
+    ("grain", "name", "allowed"),
+    [
+        ("logical", "leaf-spine", "wan, gpu-gpu, gpu-border, a link (g0>g1, g1>g0, g0>s0b0 and"),
+        ("logical", "g7>*", "a pattern such as g0>"),
+        ("physical", "wna", "(did you mean wan?)"),
+        ("physical", "g0>g1", "wan, access, leaf-spine, spine-border, a port (g0>s0l0,"),
+    ],
+)
+def test_links_that_the_fabric_lacks_are_refused(grain: str, name: str, allowed: str) -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
+    with pytest.raises(ConditionsError) as caught:
+        sampler(fabric, ConditionsSpec(links=own(**{name: {"delay": "1 us"}})), seed=1)
+    (mistake,) = caught.value.mistakes
+    assert mistake.key == f"conditions.links.{name}" and allowed in mistake.text
+
+
+@pytest.mark.parametrize(
+    ("values", "place", "text"),
+    [
+        ({}, "", "rate, delay"),
+        ("5 ms", "", "is not a table"),
+        ({"rate": 5}, ".rate", "5 is not text"),
+        ({"rates": "5 kbit/s"}, ".rates", "did you mean rate"),
+        ({"rate": "5 furlongs"}, ".rate", "wrong unit"),
+        ({"delay": "-1 s"}, ".delay", "greater than zero"),
+    ],
+)
+def test_entries_that_make_no_sense_are_refused(values: object, place: str, text: str) -> None:
+    with pytest.raises(ConditionsError) as caught:
+        read({"wan": values})
+    (mistake,) = caught.value.mistakes
+    assert mistake.key == f"conditions.links.wan{place}" and text in mistake.text
+
+
+def test_a_trace_has_the_rates_of_the_wan_and_links_their_delays(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS)
+    spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv")
+    entries = own(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
+    found = replace(spec, links=entries)
+    assert sampler(TRACED, found, seed=1).rates_bps(0, 1)[0, NAMES.index("g0>g1")] == 77
+    assert delays_s(TRACED, found)[NAMES.index("s0b0>s1b0")] == 7e-3
+    with pytest.raises(ConditionsError, match=r"rates of the trace"):
+        sampler(TRACED, replace(spec, links=own(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)

@@ -14,13 +14,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from topologies.conditions.synthetic import Gaussian, Markov, Uniform
+from topologies.conditions.links import LinkConditions, resolved
+from topologies.conditions.synthetic import Autoregressive, Gaussian, Markov, Uniform
+from topologies.conditions.timed import Timed
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 
-SAMPLERS = ("uniform", "gaussian", "markov", "trace")
+SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
+MAX_COEFFICIENT = 0.999999
+LEAST_EVERY_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,14 @@ class ConditionsSpec:
     """Conditions as declared: which sampler draws, the range of every rate, and every link's propagation delay.
 
     `mean` and `deviation` (gaussian) are shares of the highest rate of the range, to which draws are clipped;
-    `mean_stay` (markov) is in collectives; `trace` is a CSV file, of which `trace_step_s` seconds pass from one
+    `mean_stay` (markov) is in collectives; `coefficient` (ar1) is that of the process from one collective to the next;
+    `trace` is a CSV file, of which `trace_step_s` seconds pass from one
     collective to the next. Links within sites that the trace leaves out are drawn as the sampler uniform draws them.
+    `links` are those with a range or a delay of their own.
+
+    With `every_s` conditions change by time (`timed.Timed`): what is said above of a collective is then said of that
+    many seconds, and collectives begin every `interval_s`, which is `every_s` unless given; of a trace every
+    `trace_step_s`.
     """
 
     sampler: str = "uniform"
@@ -40,8 +50,24 @@ class ConditionsSpec:
     mean: float = 0.5
     deviation: float = 0.5
     mean_stay: float = 10.0
+    coefficient: float = 0.9
     trace: Path | None = None
     trace_step_s: float = 1.0
+    links: tuple[LinkConditions, ...] = ()
+    every_s: float | None = None
+    interval_s: float | None = None
+
+    def memory(self, completion_s: npt.NDArray[np.float64]) -> float:
+        """How many collectives that take these times a rate is remembered for: its correlation with that j collectives
+        later is about (1 - 1/memory)^j. It is 1 where rates are drawn afresh; of a trace nobody knows."""
+        found = self.mean_stay if self.sampler == "markov" else 1.0
+        if self.sampler == "ar1":
+            found = 1 / (1 - self.coefficient)
+        if self.every_s is None:
+            return found
+        interval_s = self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
+        # A collective also meets the rows that those behind it begin with
+        return max(1.0, (found * self.every_s + float(completion_s.mean())) / interval_s)
 
 
 class Sampler(Protocol):
@@ -58,38 +84,81 @@ class Sampler(Protocol):
 def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     """The sampler `spec` declares over what has a rate in the fabric's grain, logical links or ports.
 
-    Raises ConditionsError for what `check` refuses and for a trace that cannot be read or has holes.
+    Raises ConditionsError for what `check` and `check_links` refuse and for a trace that cannot be read or has holes.
     """
     check(spec)
+    check_links(fabric, spec)
+    drawn = _drawn(fabric, spec, seed)
+    if spec.every_s is None:
+        return drawn
+    interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
+    every_ns, interval_ns = round(spec.every_s * 1e9), round(interval_s * 1e9)
+    return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
+
+
+def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
     links = shared_by(fabric).all
-    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in links]
-    low, high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)  # [links] bit/s each
+    low, high = ranges_bps(fabric, spec)
     if spec.sampler == "gaussian":
         return Gaussian(low, high, mean=spec.mean, deviation=spec.deviation, seed=seed)
     if spec.sampler == "markov":
         return Markov(low, high, mean_stay=spec.mean_stay, seed=seed)
+    if spec.sampler == "ar1":
+        return Autoregressive(low, high, coefficient=spec.coefficient, seed=seed)
     uniform = Uniform(low, high, seed=seed)
     if spec.trace is None:
         return uniform
     names = [link.name for link in links]
     within_sites = {link.name for link in links if link.kind != "wan"}
-    return read_trace(spec.trace, names, within_sites=within_sites, step_s=spec.trace_step_s, unlisted=uniform)
+    step_s = spec.every_s or spec.trace_step_s
+    return read_trace(spec.trace, names, within_sites=within_sites, step_s=step_s, unlisted=uniform)
+
+
+def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
+    """The lowest and the highest rate of whatever has one, [2, links] bit/s; raises ConditionsError as `resolved`."""
+    links = shared_by(fabric).all
+    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in links]
+    found = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
+    for one, indices in resolved(fabric, spec.links):
+        if one.rate_bps is not None:
+            found[:, indices] = np.array(one.rate_bps, dtype=np.float64)[:, None]
+    return found
 
 
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
-    """The propagation delay of whatever has a rate, [links], seconds: the WAN's on WAN links.
+    """The propagation delay of whatever has a rate, [links], seconds: the WAN's on WAN links, and those of their own.
 
     Logical links within sites all have the sites' delay. So that a way has the same in both grains, of the ports those
-    from GPUs to leaves and from border routers to spines have it, and the others have none.
+    from GPUs to leaves and from border routers to spines have it, and the others have none. Raises ConditionsError as
+    `resolved`.
     """
     by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
     by_kind["wan"] = spec.wan_delay_s
-    return np.array([by_kind.get(link.kind, 0.0) for link in shared_by(fabric).all])
+    found = np.array([by_kind.get(link.kind, 0.0) for link in shared_by(fabric).all])
+    for one, indices in resolved(fabric, spec.links):
+        if one.delay_s is not None:
+            found[indices] = one.delay_s
+    return found
 
 
 def check(spec: ConditionsSpec) -> None:
     """Raise ConditionsError with every mistake of the declaration; the trace file itself is not opened."""
     mistakes = list(_mistakes(spec))
+    if mistakes:
+        raise ConditionsError(mistakes)
+
+
+def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
+    """Raise ConditionsError for links of their own that the fabric lacks, or whose rates are those of a trace."""
+    if spec.sampler != "trace":
+        resolved(fabric, spec.links)
+        return
+    all_ = shared_by(fabric).all
+    mistakes = [
+        Mistake(f"conditions.links.{one.links}.rate", "WAN links have the rates of the trace: allowed is a delay")
+        for one, indices in resolved(fabric, spec.links)
+        if one.rate_bps is not None and any(all_[index].kind == "wan" for index in indices)
+    ]
     if mistakes:
         raise ConditionsError(mistakes)
 
@@ -111,8 +180,20 @@ def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
         value = getattr(spec, key)
         if not least <= value < math.inf:
             yield Mistake(f"conditions.{key}", f"{value} is out of range; allowed: a finite number from {least:g} up")
+    if not 0 <= spec.coefficient <= MAX_COEFFICIENT:
+        text = f"{spec.coefficient} is out of range; allowed: 0 to {MAX_COEFFICIENT}"
+        yield Mistake("conditions.coefficient", text)
     if not 1e-9 <= spec.trace_step_s <= 1e9:
         yield Mistake("conditions.trace_step", f"a step of {spec.trace_step_s} s; allowed: 1 ns to 1e9 s")
+    yield from _mistakes_of_time(spec)
     if (spec.trace is None) == (spec.sampler == "trace"):
         wanted = "names no CSV file" if spec.trace is None else f"is given, but the sampler is {spec.sampler!r}"
         yield Mistake("conditions.trace", f"{wanted}; allowed: a file with the sampler 'trace', none with any other")
+
+
+def _mistakes_of_time(spec: ConditionsSpec) -> Iterator[Mistake]:
+    for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
+        if seconds is not None and not LEAST_EVERY_S <= seconds <= 1e3:
+            yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")
+    if spec.every_s is None and spec.interval_s is not None:
+        yield Mistake("conditions.interval", "is given without conditions.every; allowed: both, or neither")

@@ -1,4 +1,4 @@
-"""Samplers that draw conditions from a seed: uniform, gaussian and markov.
+"""Samplers that draw conditions from a seed: uniform, gaussian, markov and ar1.
 
 All draw from Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011): the counter is set from the collective and the link, so nothing drawn depends on what was drawn before.
@@ -11,6 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 _WORDS_PER_COUNT = 4  # one step of Philox's counter yields four 64-bit words
 _LOOK_BACK = 64  # collectives a Markov chain looks back at a time
+_INDEPENDENT = 2.0**-60  # a correlation that no 53-bit number shows
 
 
 class Stream:
@@ -62,9 +63,7 @@ class Gaussian:
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
-        radius, angle = np.split(self._stream.rows(start, count), 2, axis=1)
-        normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)  # Box and Muller, 1958
-        rates: Floats = (self._mean + self._deviation * normal) * self._high
+        rates: Floats = (self._mean + self._deviation * _normal(self._stream.rows(start, count))) * self._high
         return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
 
 
@@ -113,3 +112,72 @@ class Markov:
             missing &= ~found
             end = start
         return held
+
+
+class Autoregressive:
+    """Every rate uniform over its range, whatever the coefficient, and following an autoregressive process of order 1.
+
+    A standard normal x(k) = a x(k-1) + sqrt(1 - a^2) e(k), stationary from collective 0 on, is made uniform by its
+    distribution function, as by Cario and Nelson ("Autoregressive to anything", Operations Research Letters 19, 1996).
+    So rates j collectives apart have the correlation 6/pi arcsin(a^j / 2), nearly a^j.
+
+    The process has no beginning that could be stepped from at each collective, so it is drawn by halves: given x(s) and
+    x(t), the one half-way between them is normal, its mean a^d / (1 + a^2d) (x(s) + x(t)) and its variance
+    (1 - a^2d) / (1 + a^2d), d being half of t - s. Collectives so far apart that they are independent come first.
+    """
+
+    limit = None
+
+    def __init__(self, low_bps: Floats, high_bps: Floats, *, coefficient: float, seed: int) -> None:
+        self._low, self._span = low_bps, high_bps - low_bps
+        self._coefficient = coefficient
+        self._stream = Stream(seed=seed, purpose=3, width=2 * low_bps.size)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        from scipy.special import ndtr  # a third of a second, which the other samplers need not take
+
+        if not count:
+            return np.empty((0, self._low.size))
+        share: Floats = ndtr(self._process(start, start + count - 1))
+        return np.rint(self._low + self._span * share)
+
+    def _process(self, first: int, last: int) -> Floats:
+        """x of the collectives first .. last, [count, links]."""
+        inside = _normal(self._stream.rows(first, last - first + 1))
+        apart = 1
+        while self._coefficient**apart > _INDEPENDENT:
+            apart *= 2
+        # Those at multiples of `apart` from the last one at or before `first` to the next one at or behind `last`.
+        begin, end = first // apart * apart, -(-last // apart) * apart
+        found = self._drawn(range(begin, end + 1, apart), first, inside)
+        while apart > 1:
+            apart //= 2
+            power = self._coefficient**apart
+            total = 1 + power * power
+            finer = np.empty((2 * len(found) - 1, found.shape[1]))
+            finer[::2] = found
+            finer[1::2] = self._drawn(range(begin + apart, end, 2 * apart), first, inside)
+            finer[1::2] *= np.sqrt((1 - power * power) / total)
+            finer[1::2] += power / total * (found[:-1] + found[1:])
+            skipped = (first - begin) // apart
+            begin, found = begin + skipped * apart, finer[skipped:]
+            found = found[: -(-(last - begin) // apart) + 1]
+            end = begin + (len(found) - 1) * apart
+        return found
+
+    def _drawn(self, numbers: range, first: int, inside: Floats) -> Floats:
+        """Independent standard normal numbers of these collectives; `inside` are those from collective `first` on."""
+        drawn, rows = np.empty((len(numbers), self._low.size)), np.array(numbers, dtype=np.int64) - first
+        within = (rows >= 0) & (rows < len(inside))
+        drawn[within] = inside[rows[within]]
+        for row in np.flatnonzero(~within):
+            drawn[row] = _normal(self._stream.rows(numbers[row], 1))[0]
+        return drawn
+
+
+def _normal(draws: Floats) -> Floats:
+    """Standard normal numbers [K, n] of uniform ones [K, 2 n] (Box and Muller, 1958)."""
+    radius, angle = np.split(draws, 2, axis=1)
+    normal: Floats = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
+    return normal

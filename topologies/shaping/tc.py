@@ -46,14 +46,18 @@ class Shaper:
     """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
 
     `host_pids` are processes in the network namespaces of the GPUs, by rank; fair sharing and the physical grain need
-    them. Raises TcError where the kernel refuses the shaping or holds another one afterwards.
+    them. Raises TcError where delays cannot be shaped, the kernel refuses the shaping or holds another one afterwards.
     """
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
-        self._ifbs = Ifbs(shaping.ifbs, host_pids)
+        try:
+            ifbs = shaping.ifbs
+        except ValueError as error:
+            raise TcError(str(error)) from None
+        self._ifbs = Ifbs(ifbs, host_pids)
         self._senders = Senders(shaping.fabric, host_pids if shaping.buffer else ())
-        made = {one.name for one in shaping.ifbs}
+        made = {one.name for one in ifbs}
         self._index = {name: _index(name) for name in shaping.interfaces if name not in made}
         self._netlink = RtNetlink()
         try:

@@ -1,0 +1,57 @@
+"""The timing model where the rates of links change at instants, also while a schedule is under way: an exact fluid."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from analysis.model.fluid import Links, program_of
+from analysis.model.max_plus import Floats, Transfer
+
+_FIRST_ROWS = 16  # of rates that are asked for; twice as many each time
+
+
+class Instants(NamedTuple):
+    """When every transfer of one instance begins, has left whole and has arrived whole: [T] s each."""
+
+    begins_s: Floats
+    leaves_s: Floats
+    arrives_s: Floats
+
+
+class Varying:
+    """A schedule made ready to evaluate where rates change; it has this many flows, and slots of so many bytes.
+
+    Raises ValueError as `fluid.program_of`.
+    """
+
+    def __init__(self, transfers: Sequence[Transfer], *, flows: int, slot_bytes: float) -> None:
+        self._program, self._slot_bits = program_of(transfers, flows), 8 * float(slot_bytes)
+
+    def times(
+        self, links: Links, rates_bps: Callable[[int], Floats], *, until_s: float, every_s: float, delay_s: Floats
+    ) -> Instants:
+        """One instance of the schedule.
+
+        `rates_bps(n)`, [n, links], are the first n rows of rates, above 0: the first holds for `until_s`, every other
+        one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`, and so are the rules, whether or
+        not links are shared: at every moment all transfers in service have their max-min fair rates under the rates of
+        links there are then, and what is left of a transfer when those change is served at its new rate. A change and
+        the end of a transfer within 1e-12 of the time since the start happen together, the end first. Raises ValueError
+        for a rate that is not above 0, and for times that are not.
+        """
+        if not (0 < until_s < np.inf and 0 < every_s < np.inf):
+            raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s: allowed is more than 0 s")
+        from analysis.model import varying_kernel
+
+        links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
+        found = np.empty((3, self._program.flow.size))
+        rows, is_over = _FIRST_ROWS, False
+        while not is_over:
+            rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
+            if not (rates > 0).all():
+                raise ValueError(f"a rate of {rates.min():g} bit/s: allowed is more than 0")
+            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits)
+            is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
+            rows *= 2
+        return Instants(*found)

@@ -1,0 +1,252 @@
+"""The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
+
+Importing this module imports numba, which takes longer than many commands; only `varying` does, when it is called.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from analysis.model.fluid_kernel import Program
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _event(function: Function) -> Function:
+    """Compile a function that allocates nothing, without reference counts, as in `fluid_kernel`."""
+    return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
+
+
+_TIE = 1e-12  # events as close as this, of the time since the start, happen together
+_NONE = -1.0  # no rate yet
+
+
+class State(NamedTuple):
+    """What changes from event to event.
+
+    Of each transfer when it `begins`, `leaves` and `arrives`, and how many it still `waits` for; of each flow the
+    transfer that it is `serving`, its `rate`, and when it will `finish` at that. `stack` are transfers that wait for
+    nothing more, `pending` those of them that have yet to begin, `active` the flows in service, each with its `size`.
+    While rates are shared out, of each link the `room` that is left and the `open` flows that have no rate yet, and of
+    each flow the rate `given`.
+    """
+
+    begins: Floats
+    leaves: Floats
+    arrives: Floats
+    waits: Ints
+    serving: Ints
+    rate: Floats
+    finish: Floats
+    stack: Ints
+    pending: Ints
+    active: Ints
+    size: Ints
+    room: Floats
+    open: Ints
+    given: Floats
+
+
+_STACK, _PENDING, _ACTIVE = range(3)
+
+
+class Instance(NamedTuple):
+    """What does not change: the schedule, the links [F, H] and the delay of each flow, and the bits of a slot."""
+
+    program: Program
+    links: Ints
+    delay: Floats
+    slot_bits: float
+
+
+class Rates(NamedTuple):
+    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds."""
+
+    rows: Floats
+    until: float
+    every: float
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def run(one: Instance, rates: Rates, found: Floats) -> bool:
+    """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
+    flows, links, transfers = len(one.links), rates.rows.shape[1], one.program.flow.size
+    found[0], found[1], found[2] = 0.0, np.inf, np.inf
+    state = State(
+        found[0],
+        found[1],
+        found[2],
+        one.program.waits.copy(),
+        np.full(flows, -1, np.int32),
+        np.zeros(flows),
+        np.zeros(flows),
+        np.empty(transfers, np.int32),
+        np.empty(transfers, np.int32),
+        np.empty(flows, np.int32),
+        np.zeros(3, np.int32),
+        np.empty(links),
+        np.zeros(links, np.int32),
+        np.empty(flows),
+    )
+    return _run(one, rates, state)
+
+
+@_event
+def _run(one: Instance, rates: Rates, state: State) -> bool:
+    for transfer in range(one.program.flow.size - 1, -1, -1):
+        if state.waits[transfer] == 0:
+            _put(transfer, _STACK, state.stack, state)
+    _settle(one, state)
+    row, change = 0, rates.until
+    while state.size[_ACTIVE] > 0 or state.size[_PENDING] > 0:
+        now = change
+        for index in range(state.size[_PENDING]):
+            now = min(now, state.begins[state.pending[index]])
+        for index in range(state.size[_ACTIVE]):
+            now = min(now, state.finish[state.active[index]])
+        together = now * (1.0 + _TIE)
+        _end(together, one, state)
+        _settle(one, state)
+        _begin(together, one, state)
+        if change <= together:
+            row += 1
+            change = rates.until + row * rates.every
+            if row == len(rates.rows):
+                return False
+        _open(rates.rows[row], one, state)
+        _share_out(one, state)
+        _set_rates(now, one, state)
+    return True
+
+
+@_event
+def _put(item: int, which: int, items: Ints, state: State) -> None:
+    items[state.size[which]] = item
+    state.size[which] += 1
+
+
+@_event
+def _settle(one: Instance, state: State) -> None:
+    """Empty the stack: what is empty or a computation is done with, and all else may begin."""
+    program = one.program
+    while state.size[_STACK] > 0:
+        state.size[_STACK] -= 1
+        transfer = state.stack[state.size[_STACK]]
+        is_stream = True
+        for link in one.links[program.flow[transfer]]:
+            is_stream = is_stream and link < 0
+        if program.amount[transfer] > 0.0 and not is_stream:
+            _put(transfer, _PENDING, state.pending, state)
+        else:
+            _has_left(transfer, state.begins[transfer] + program.amount[transfer], one, state)
+
+
+@_event
+def _has_left(transfer: int, at: float, one: Instance, state: State) -> None:
+    program = one.program
+    state.leaves[transfer], arrives = at, at + one.delay[program.flow[transfer]]
+    state.arrives[transfer] = arrives
+    if program.following[transfer] >= 0:
+        _release(program.following[transfer], at, state)
+    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[place], arrives, state)
+
+
+@_event
+def _release(transfer: int, at: float, state: State) -> None:
+    """Something that a transfer waits for is there at this time."""
+    state.begins[transfer] = max(state.begins[transfer], at)
+    state.waits[transfer] -= 1
+    if state.waits[transfer] == 0:
+        _put(transfer, _STACK, state.stack, state)
+
+
+@_event
+def _end(together: float, one: Instance, state: State) -> None:
+    """Let the transfers leave that have been served by then; in the list the last flow takes a place that is free."""
+    index = 0
+    while index < state.size[_ACTIVE]:
+        flow = state.active[index]
+        if state.finish[flow] > together:
+            index += 1
+            continue
+        transfer, state.serving[flow] = state.serving[flow], -1
+        state.size[_ACTIVE] -= 1
+        state.active[index] = state.active[state.size[_ACTIVE]]
+        _has_left(transfer, state.finish[flow], one, state)
+
+
+@_event
+def _begin(together: float, one: Instance, state: State) -> None:
+    """Let the transfers begin whose time has come."""
+    index = 0
+    while index < state.size[_PENDING]:
+        transfer = state.pending[index]
+        if state.begins[transfer] > together:
+            index += 1
+            continue
+        flow = one.program.flow[transfer]
+        state.serving[flow], state.rate[flow] = transfer, _NONE
+        _put(flow, _ACTIVE, state.active, state)
+        state.size[_PENDING] -= 1
+        state.pending[index] = state.pending[state.size[_PENDING]]
+
+
+@_event
+def _open(capacity: Floats, one: Instance, state: State) -> None:
+    """All flows in service want a rate of the links that they pass."""
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        state.given[flow] = _NONE
+        for link in one.links[flow]:
+            if link >= 0:
+                state.room[link] = capacity[link]
+                state.open[link] += 1
+
+
+@_event
+def _share_out(one: Instance, state: State) -> None:
+    """Give them their max-min fair rates: the link with the smallest share gives it to its flows, then the next."""
+    while True:
+        tightest, share = -1, np.inf
+        for index in range(state.size[_ACTIVE]):
+            if state.given[state.active[index]] == _NONE:
+                for link in one.links[state.active[index]]:
+                    if link >= 0 and state.room[link] / state.open[link] < share:
+                        tightest, share = link, state.room[link] / state.open[link]
+        if tightest < 0:
+            return
+        for index in range(state.size[_ACTIVE]):
+            flow, passes = state.active[index], False
+            for link in one.links[flow]:
+                passes = passes or link == tightest
+            if passes and state.given[flow] == _NONE:
+                _give(flow, share, one, state)
+
+
+@_event
+def _give(flow: int, rate: float, one: Instance, state: State) -> None:
+    state.given[flow] = rate
+    for link in one.links[flow]:
+        if link >= 0:
+            state.room[link] = max(0.0, state.room[link] - rate)
+            state.open[link] -= 1
+
+
+@_event
+def _set_rates(now: float, one: Instance, state: State) -> None:
+    """When all will finish at the rates that they were given."""
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        transfer, old, new = state.serving[flow], state.rate[flow], state.given[flow]
+        if old == _NONE:
+            state.finish[flow] = state.begins[transfer] + one.program.amount[transfer] * (one.slot_bits / new)
+        elif new != old:
+            state.finish[flow] = now + (state.finish[flow] - now) * (old / new)
+        state.rate[flow] = new

@@ -1,0 +1,159 @@
+"""Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from scenarios.engines.model import Batch, Model, rows_of
+from scenarios.engines.prediction import decided, predicted, predicted_times
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec.load import ScenarioError, assignment, load_scenario
+from scenarios.spec.scenario import Scenario
+from tests.fakes.commands import times
+from tests.fakes.runs import ended
+
+
+def scenario(*values: str) -> Scenario:
+    return load_scenario("paper", [assignment(value) for value in ('run.modes=["base", "joint"]', *values)])
+
+
+KINDS = [
+    (),
+    ("collective.kind=alltoall",),
+    ("fabric.grain=physical",),
+    ("collective.kind=allreduce", "collective.algorithm=double-tree", "conditions.wan_delay=1 ms"),
+]
+
+
+@pytest.mark.parametrize("values", KINDS)
+def test_collectives_in_which_nothing_changes_are_as_ever_and_the_others_are_not(values: tuple[str, ...]) -> None:
+    plain = times(scenario(*values, "collective.count=200").settings(), Model())
+    every_us = round(np.median(plain[0, "joint"]) * 1e6)
+    timed = times(scenario(*values, "collective.count=200", f"conditions.every={every_us} us").settings(), Model())
+    for key, found_s in plain.items():
+        within = found_s <= every_us / 1e6
+        assert (timed[key][within] == found_s[within]).all()
+        assert within.any() or key == (0, "base")
+        assert (timed[key][~within] != found_s[~within]).mean() > 0.9  # but those of which no bytes were left to send
+        assert (timed[key][~within] > every_us / 1e6).all()  # until then they went as without a change
+
+
+@pytest.mark.parametrize("values", KINDS)
+def test_batches_and_processes_change_no_number(values: tuple[str, ...]) -> None:
+    asked = scenario(*values, "collective.count=40", "conditions.every=3 ms", "conditions.interval=7 ms").settings()
+    whole = times(asked, Model())
+    parts = times(asked, Model(batch=7, jobs=2))
+    assert all((whole[key] == parts[key]).all() for key in whole)
+
+
+@pytest.mark.parametrize("values", KINDS)
+def test_no_collective_beats_the_bound_of_rates_that_change(values: tuple[str, ...]) -> None:
+    for every in ("1 ms", "5 ms", "20 ms"):
+        asked = scenario(*values, "collective.count=150", f"conditions.every={every}")
+        batch = Batch(0, asked, ("base", "joint"), 0, 150)
+        found, plain = rows_of(batch), rows_of(Batch(0, scenario(*values), ("base", "joint"), 0, 150))
+        for mode, rows in found.items():
+            assert (rows.completion_s >= rows.bound_s * (1 - 1e-12)).all()
+            same = plain[mode].bound_s <= asked.conditions.every_s
+            assert (rows.bound_s[same] == plain[mode].bound_s[same]).all()
+        assert (found["base"].bound_s == found["joint"].bound_s).all()
+
+
+def test_a_ring_over_one_slow_link_takes_what_its_rates_carry() -> None:
+    """The link's rates alone decide: all bytes of the ring's slowest flow have passed it when they add up to them."""
+    slow = "conditions.links={wan = {rate = '1-2 Gbit/s', delay = '0 s'}}"
+    asked = scenario(slow, "conditions.intra_delay=1 ns", "conditions.every=100 ms", "conditions.sampler=ar1")
+    conditions = conditions_of(asked)
+    decisions = decided(asked, "base", conditions, start=0, count=20)
+    found_s = predicted(asked, "base", decisions, conditions, start=0)
+    ((first, second),) = {tuple(sorted(set(row[row >= 0]))) for row in decisions.path}
+    both = [conditions.fabric.paths[path].links[0] for path in (first, second)]
+    assert conditions.timed is not None
+    for number in range(20):
+        least_s = []
+        for link in both:
+            bits = conditions.timed.from_beginning(number, 40)[:, link] * 0.1
+            passed = np.concatenate([[0], np.cumsum(bits)])
+            least_s.append(np.interp(7 * 64e6, passed, 0.1 * np.arange(41)))
+        # Before its first and behind its last message others pass faster links.
+        assert max(least_s) <= found_s[number] <= max(least_s) + 7 * 64e6 / 20e9
+
+
+def test_times_by_transfer_end_with_the_completion() -> None:
+    asked = scenario("collective.kind=alltoall", "conditions.every=2 ms")
+    conditions = conditions_of(asked)
+    decisions = decided(asked, "joint", conditions, start=3, count=20)
+    found = predicted_times(asked, "joint", decisions, conditions, start=3)
+    completion_s = predicted(asked, "joint", decisions, conditions, start=3)
+    assert (found.arrives_s.max(axis=0) == completion_s).all()
+    assert (found.begins_s <= found.leaves_s).all() and (found.leaves_s <= found.arrives_s).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (("run.clock=wall",), "beside the wall clock"),
+        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "beside classes"),
+        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "beside faults"),
+        (("conditions.every=10 ns",), '"10 ns" is too small'),
+    ],
+)
+def test_what_it_cannot_be_with_is_refused(values: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ScenarioError, match=says):
+        scenario("conditions.every=2 ms", *values)
+
+
+def test_an_interval_alone_and_one_beside_a_trace_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
+        scenario("conditions.interval=2 ms")
+    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
+    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing with the sampler trace"):
+        scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
+
+
+def test_a_trace_changes_within_collectives(tmp_path: Path) -> None:
+    """All WAN links at 1 Gbit/s until 0.3 s, then at 4: the slowest flow has sent 0.3 Gbit by then."""
+    names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]
+    rows = "".join(f"0,{name},1 Gbit/s\n" for name in names) + "".join(f"0.3,{name},4 Gbit/s\n" for name in names)
+    (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
+    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}", "conditions.trace_step=100 ms"
+    asked = scenario(*trace, "conditions.every=100 ms", "collective.count=4", "conditions.intra_rate=200 Gbit/s")
+    found = times(asked.settings(), Model())[0, "base"]
+    bits, bound = 7 * 64e6, 7 * 64e6 / 200e9 + 1e-3
+    expected = [left + (bits - left * 1e9) / 4e9 for left in (0.3, 0.2, 0.1)] + [bits / 4e9]
+    assert (found >= expected).all() and (found <= np.array(expected) + bound).all()
+    with pytest.raises(ScenarioError, match="the trace covers 4"):
+        scenario(*trace, "conditions.every=100 ms", "collective.count=5")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("conditions.sampler=ar1",),
+        ("fabric.grain=physical", "collective.kind=alltoall", "conditions.wan_delay=10 ms"),
+    ],
+)
+def test_two_boots_are_the_same_to_the_nanosecond_and_as_the_model_says(
+    tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    """Rates of all links change every 5 ms, by up to ten times, some four times in a collective."""
+    options = [part for value in ("conditions.every=5 ms", *values) for part in ("--set", value)]
+    ends = []
+    for out in ("one", "two"):
+        command = ("--json", "--engine", "both", "--modes", "base,joint", "--collectives", "3", "--out", out, *options)
+        answer = json.loads(ended(*command, cwd=tmp_path)[0])
+        fidelity = answer["fidelity"]
+        assert fidelity["drops"] == 0
+        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
+        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
+        mean_s = {(point["engine"], point["mode"]): point["mean_s"] for point in answer["points"]}
+        assert all(
+            mean_s["model", mode] == pytest.approx(mean_s["emulation", mode], rel=5e-3) for mode in ("base", "joint")
+        )
+    assert ends[0] == ends[1]
+    # Without changes they take other times by far more than that.
+    plain = times(scenario(*values, "collective.count=3").settings(), Model())
+    assert max(abs(plain[0, mode].mean() / mean_s["emulation", mode] - 1) for mode in ("base", "joint")) > 0.02

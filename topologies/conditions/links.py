@@ -1,0 +1,141 @@
+"""Links whose conditions are not those of the others: ranges of rates and delays by class, pattern or name. Pure.
+
+[conditions.links]
+wan = { rate = "40-100 Gbit/s", delay = "5 ms" }   # a class of links
+"g0>*" = { rate = "10 Gbit/s" }                    # a pattern: what GPU 0 sends
+"s0b0>s1b0" = { delay = "20 ms" }                  # a link, or a port
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies import units
+from topologies.errors import ConditionsError, Mistake, did_you_mean, first_of, shown
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
+
+Indices = npt.NDArray[np.intp]
+
+CLASSES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "logical": {"wan": ("wan",), "gpu-gpu": ("intra",), "gpu-border": ("to_br", "from_br")},
+    "physical": {
+        "wan": ("wan",),
+        "access": ("gpu_leaf", "leaf_gpu"),
+        "leaf-spine": ("leaf_spine", "spine_leaf"),
+        "spine-border": ("spine_br", "br_spine"),
+    },
+}
+"""The kinds of links or ports that each class has, by grain."""
+
+KEY = "conditions.links"
+MAX_ENTRIES = 1000
+WORDS = {
+    "rate": 'a range of rates such as "20-200 Gbit/s", or one rate',
+    "delay": 'text with a unit, such as "10 us", or "0 s"',
+}
+_WILD = "*?["
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkConditions:
+    """What is given for the links or ports of one class, pattern or name: a range of rates in bit/s, a delay in s."""
+
+    links: str
+    rate_bps: tuple[int, int] | None = None
+    delay_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        """It in words: "wan 40-100 Gbit/s 5 ms"."""
+        return " ".join([self.links, *self.written().values()])
+
+    def written(self) -> dict[str, str]:
+        """The table that declares it."""
+        rate = {} if self.rate_bps is None else {"rate": units.format_rate_range(self.rate_bps)}
+        return rate if self.delay_s is None else rate | {"delay": _format_delay(self.delay_s)}
+
+
+def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
+    """What a scenario's table [conditions.links] declares; raises ConditionsError, as "conditions.links.wan"."""
+    if len(table) > MAX_ENTRIES:
+        raise ConditionsError([Mistake(KEY, f"{len(table):,} entries are too many: allowed are {MAX_ENTRIES:,}")])
+    mistakes, found = list[Mistake](), list[LinkConditions]()
+    for name, values in table.items():
+        wrong = [Mistake(f"{KEY}.{name}{place}", text) for place, text in _mistakes(values)]
+        mistakes += wrong
+        if not wrong and isinstance(values, dict):
+            rate, delay = values.get("rate"), values.get("delay")
+            rate_bps = None if rate is None else units.parse_rate_range_bps(rate)
+            found.append(
+                LinkConditions(links=name, rate_bps=rate_bps, delay_s=None if delay is None else _delay_s(delay))
+            )
+    if mistakes:
+        raise ConditionsError(mistakes)
+    return tuple(found)
+
+
+def write(found: Sequence[LinkConditions]) -> dict[str, Any]:
+    """The table that declares these; the inverse of `read`."""
+    return {one.links: one.written() for one in found}
+
+
+def _mistakes(values: object) -> Iterator[tuple[str, str]]:
+    """What is wrong with an entry, each with its place in it."""
+    if not isinstance(values, dict) or not values:
+        what = "is empty" if values == {} else f"{shown(values)} is not a table"
+        yield "", f"{what}: allowed are the keys {', '.join(WORDS)}, one at least"
+        return
+    for key, value in values.items():
+        if key not in WORDS:
+            yield f".{key}", f"unknown key of a link, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+        elif not isinstance(value, str):
+            yield f".{key}", f"{shown(value)} is not text: allowed is {WORDS[key]}"
+        else:
+            try:
+                _ = units.parse_rate_range_bps(value) if key == "rate" else _delay_s(value)
+            except units.UnitError as error:
+                yield f".{key}", str(error)
+
+
+def _delay_s(text: str) -> float:
+    return 0.0 if text.strip() == "0 s" else units.parse_delay_s(text)
+
+
+def _format_delay(delay_s: float) -> str:
+    return units.format_delay(delay_s) if delay_s else "0 s"
+
+
+def resolved(fabric: Fabric, found: Sequence[LinkConditions]) -> list[tuple[LinkConditions, Indices]]:
+    """What is given, each with the indices of its links or ports, in the order in which it applies.
+
+    Classes come first, then patterns, then names, each in the order given, so that the more special one holds. Raises
+    ConditionsError for what names no link or port of the fabric in its grain.
+    """
+    grain, all_ = fabric.spec.grain, shared_by(fabric).all
+    classes, names = CLASSES[grain], [link.name for link in all_]
+    place = {name: index for index, name in enumerate(names)}
+    ranked: list[tuple[int, LinkConditions, list[int]]] = []
+    mistakes = []
+    for one in found:
+        if one.links in classes:
+            rank, indices = 0, [link.index for link in all_ if link.kind in classes[one.links]]
+        elif one.links in place:
+            rank, indices = 2, [place[one.links]]
+        else:
+            is_wild = any(sign in one.links for sign in _WILD)
+            rank, indices = 1, [index for name, index in place.items() if is_wild and fnmatchcase(name, one.links)]
+        ranked.append((rank, one, indices))
+        if not indices:
+            what = "link" if grain == "logical" else "port"
+            allowed = f"{', '.join(classes)}, a {what} ({first_of(names, 3)}) or a pattern such as {names[0][:2]}>*"
+            meant = did_you_mean(one.links, [*classes, *names])
+            text = f"no {what} of the fabric's {grain} grain has that name: allowed is {allowed}{meant}"
+            mistakes.append(Mistake(f"{KEY}.{one.links}", text))
+    if mistakes:
+        raise ConditionsError(mistakes)
+    return [(one, np.array(indices)) for _, one, indices in sorted(ranked, key=lambda entry: entry[0])]

@@ -1,0 +1,95 @@
+"""Conditions that change by time: those of row r of a sampler hold from r times `every` until the next. Pure.
+
+Collectives begin every `interval`, so collective k begins under row k * interval // every, and later rows come into
+force while it runs. The last row of a sampler that ends holds from then on, for collectives that began before. Times
+are whole nanoseconds, so that instants are the same everywhere.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+_BLOCK_NUMBERS, _MOST_BLOCKS = 1 << 14, 64  # rates that are drawn at a time, and of how many times are kept
+_SPARE = 64  # rows that may be drawn for nothing
+
+
+class Source(Protocol):
+    """A sampler whose rows follow each other in time; `limit` is how many there are, None if endless."""
+
+    @property
+    def limit(self) -> int | None: ...
+
+    def rates_bps(self, start: int, count: int) -> Floats: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timed:
+    """The conditions of collectives by the instants at which they begin, and those that follow while they run."""
+
+    source: Source
+    every_ns: int
+    interval_ns: int
+    _kept: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def limit(self) -> int | None:
+        """How many collectives begin before the end of the last row; None if endless."""
+        rows = self.source.limit
+        return None if rows is None else -(-rows * self.every_ns // self.interval_ns)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
+        rows = self.row(np.arange(start, start + count))
+        if not count or rows[-1] - rows[0] < 2 * count + _SPARE:
+            first = int(rows[0]) if count else 0
+            return self.source.rates_bps(first, int(rows[-1]) - first + 1 if count else 0)[rows - first]
+        return np.concatenate([self.source.rates_bps(int(row), 1) for row in rows])
+
+    def row(self, number: Rows) -> Rows:
+        """Under which row each of these collectives begins."""
+        return number * self.interval_ns // self.every_ns
+
+    def until_s(self, number: Rows) -> Floats:
+        """From the beginning of each of these collectives until its conditions first change, seconds."""
+        found: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
+        return found
+
+    def change_ns(self, number: int, place: int) -> int:
+        """The instant, from the beginning of a collective, of its change number `place` from 0 on."""
+        return (number * self.interval_ns // self.every_ns + 1 + place) * self.every_ns - number * self.interval_ns
+
+    def after(self, number: int, place: int) -> Floats:
+        """Every link's rate from that change on, [links]."""
+        row = number * self.interval_ns // self.every_ns + 1 + place
+        (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
+        return rates_bps  # type: ignore[no-any-return]
+
+    def from_beginning(self, number: int, count: int) -> Floats:
+        """The first `count` rows that hold from the beginning of a collective on, [count, links]."""
+        first, size = number * self.interval_ns // self.every_ns, self._block_rows
+        blocks = range(first // size, (first + count - 1) // size + 1)
+        rows = np.concatenate([self._block(index) for index in blocks])
+        return rows[first - blocks.start * size :][:count]
+
+    @cached_property
+    def _block_rows(self) -> int:
+        return max(1, _BLOCK_NUMBERS // self.source.rates_bps(0, 1).size)
+
+    def _block(self, index: int) -> Floats:
+        """Some rows at once, of which the last are kept: neighbouring collectives meet the same."""
+        if index not in self._kept:
+            if len(self._kept) == _MOST_BLOCKS:
+                del self._kept[next(iter(self._kept))]
+            first, rows, limit = index * self._block_rows, self._block_rows, self.source.limit
+            if limit is not None and first + rows > limit:
+                first, rows = min(first, limit - 1), max(1, limit - first)
+            drawn = self.source.rates_bps(first, rows)
+            lacking = self._block_rows - rows
+            self._kept[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
+        return self._kept[index]
