@@ -274,7 +274,8 @@ def _slots_of_least_cycle_time(cost: Ints, slot: Ints, gpus_per_site: tuple[int,
     some = np.flatnonzero((low > 0) & (before >= needed))
     if some.size:
         total_before[some] = total_of(some, before[some])
-    return np.where((low == edges) | (total_before < n * messages * here), before, here)
+    found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
+    return found
 
 
 def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:

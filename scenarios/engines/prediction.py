@@ -244,6 +244,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         mode=MODES[mode],
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
+        ring=setting.collective.ring,
         start=start,
         count=count,
     )

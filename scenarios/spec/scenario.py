@@ -20,7 +20,7 @@ from typing import Any
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
-from hosts.embedding.ring import MAX_EXACT_GPUS
+from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
 from scenarios.spec import classes, faults, jobs
 from scenarios.spec.classes import ClassSpec
@@ -429,6 +429,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.size", "size_bytes", _SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
+        Key("collective.ring", "ring", _one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
@@ -593,17 +594,22 @@ def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
 # --- configurations as JSON -----------------------------------------------------------------------------------------
 
 
+BEFORE = {"collective.ring": "slowest edge"}
+"""The values that runs from before these keys had, where the default is another."""
+
+
 def plain_values(setting: Scenario) -> dict[str, Any]:
     """The value of every key of a configuration as JSON can hold it: bit/s, bytes, seconds, text, lists."""
     return {key: _stored(KEYS[key].kind, setting.value(key)) for key in KEYS}
 
 
 def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
-    """The configuration of these `plain_values`, not checked again; keys that an older run lacks have their defaults.
+    """The configuration of these `plain_values`, not checked again; keys that an older run lacks have their defaults,
+    or the value that it had without them.
 
     `swept` are the keys that tell it from other configurations of its sweep.
     """
-    read = {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
+    read = BEFORE | {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
     return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
 
 

@@ -44,7 +44,9 @@ def ring_allgather(fabric: Fabric) -> Workload:
     return workload("allgather", "ring", sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
 
 
-def plan(fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, seed: int = 1) -> Decisions:
+def plan(
+    fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, seed: int = 1, ring: str = "slowest edge"
+) -> Decisions:
     spec = ConditionsSpec()
     return decide(
         fabric,
@@ -53,6 +55,7 @@ def plan(fabric: Fabric, mode: str, start: int, count: int, *, every: int = 10, 
         mode=MODES[mode],
         workload=ring_allgather(fabric),
         reembed_every=every,
+        ring=ring,
         start=start,
         count=count,
     )
@@ -203,7 +206,13 @@ SHARING["four sites, two hubs"] = build_fabric(FOUR_SITES)
 
 def routed(fabric: Fabric, load: Workload, count: int) -> Decisions:
     spec = ConditionsSpec()
-    given = {"delays_s": delays_s(fabric, spec), "mode": MODES["wan"], "workload": load, "reembed_every": 10}
+    given = {
+        "delays_s": delays_s(fabric, spec),
+        "mode": MODES["wan"],
+        "workload": load,
+        "reembed_every": 10,
+        "ring": "cycle time",
+    }
     return decide(fabric, sampler(fabric, spec, seed=1), start=0, count=count, **given)
 
 
