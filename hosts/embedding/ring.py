@@ -44,18 +44,19 @@ product with (min, +) over the delays of all edges that cost 5 at most gives eac
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, FastestPaths, Floats, Indices, Ints, ShortestPaths
+from hosts.embedding.search import SearchedRound
 
 OBJECTIVES = ("slowest edge", "cycle time", "sum")
 """What the best ring is the least of."""
 
 MAX_EXACT_GPUS = 12
-"""Maximum number of GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
+"""Most GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
 
 Walk = Callable[[Indices, Indices, Indices], Indices]
 
@@ -87,9 +88,10 @@ def best_rings(
     picoseconds, so that the order of adding makes no difference. The ring of an instance does not depend on the others
     of the batch.
 
-    Exact, by dynamic programming over subsets after Held and Karp, "A dynamic programming approach to sequencing
-    problems" (1962): time and memory grow as m^3 2^m in the GPUs m of a site. Raises ValueError for more than
-    MAX_EXACT_GPUS of them, for arrays of another shape, and where an instance has no ring.
+    Exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets after Held and Karp, "A dynamic
+    programming approach to sequencing problems" (1962): time and memory grow as m^3 2^m in the GPUs m of a site. Of
+    larger sites the best ring that a search finds (`search`), which `least_values` bounds. Raises ValueError for an
+    objective that is none, for arrays of another shape, and where an instance has no ring or none is found.
     """
     count, n = cost_s.shape[0], sum(gpus_per_site)
     if cost_s.shape != (count, n, n) or delay_s.shape != (count, n, n):
@@ -97,20 +99,32 @@ def best_rings(
     if objective not in OBJECTIVES:
         raise ValueError(f"{objective!r} is no objective of a ring: allowed are {', '.join(OBJECTIVES)}")
     most = max(gpus_per_site)
-    if most > MAX_EXACT_GPUS:
-        raise ValueError(f"{most} GPUs in a site: the exact ring is chosen for up to {MAX_EXACT_GPUS}")
     rings = np.empty((count, n), dtype=np.int16)
-    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << most)), _MOST)
+    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MOST)
     for start in range(0, count, step):
         # The instances come last from here on: numpy is fast along the last axis, and the others are short.
         cost = np.ascontiguousarray(np.moveaxis(cost_s[start : start + step], 0, -1))
         delay = np.moveaxis(delay_s[start : start + step], 0, -1)
-        if objective == "slowest edge":
+        if objective == "slowest edge" and most <= MAX_EXACT_GPUS:
             found = _Choice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
         else:
-            found = _least_totals(cost, delay, gpus_per_site, messages if objective == "cycle time" else None)
+            found = _Totals(cost, delay, gpus_per_site).rings(objective, messages)
         rings[start : start + step] = found
     return rings
+
+
+def values(
+    rings: npt.NDArray[np.int16], cost_s: Floats, delay_s: Floats, *, objective: str, messages: float = 1.0
+) -> Floats:
+    """What rings [K, n] have of an objective, [K] seconds; other arguments as for `best_rings`."""
+    edges = np.arange(len(rings))[:, None], rings, np.roll(rings, -1, axis=1)
+    cost, slot = cost_s[edges], (cost_s - delay_s)[edges]
+    found: Floats = {
+        "slowest edge": lambda: cost.max(axis=1),
+        "cycle time": lambda: np.maximum(messages * slot.max(axis=1), cost.mean(axis=1)),
+        "sum": lambda: cost.sum(axis=1),
+    }[objective]()
+    return found
 
 
 def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
@@ -118,15 +132,20 @@ def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
     return np.split(np.arange(sum(gpus_per_site)), np.cumsum(gpus_per_site)[:-1])
 
 
-class _Round:
+class ExactRound:
     """The rings of least total over the edges' `weight`, [n, n, K] in ps, FAR_PS for a missing edge.
 
     `legs` are the least total of each site's part between any two of its GPUs, [m, m, K], and how to walk such a part;
-    they are found here where they are not given.
+    they are found here where they are not given. An excess of missing edges tells nothing here.
     """
 
     def __init__(
-        self, weight: Ints, gpus_per_site: tuple[int, ...], legs: Sequence[tuple[Ints, Walk]] | None = None
+        self,
+        weight: Ints,
+        gpus_per_site: tuple[int, ...],
+        _: Floats | None = None,
+        *,
+        legs: Sequence[tuple[Ints, Walk]] | None = None,
     ) -> None:
         self._weight, self._ranks = weight, _ranks(gpus_per_site)
         self._cycles = _cycles(len(gpus_per_site))
@@ -135,7 +154,7 @@ class _Round:
             legs = [(one.best, one.walk) for one in paths]
         self._legs, self._walks = zip(*legs, strict=True)
 
-    def totals(self) -> Ints:
+    def totals(self, _: Floats | None = None) -> Ints:
         """The total of each instance's ring, [K] ps; FAR_PS where there is none."""
         found: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
         return found
@@ -204,7 +223,7 @@ class _Choice:
         slowest = np.min([self._slowest(cycle) for cycle in _cycles(len(self._ranks))], axis=0)
         _check_whole(np.isfinite(slowest))
         legs = [self._legs(site, slowest) for site in range(len(self._ranks))]
-        return _Round(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs).rings()
+        return ExactRound(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs=legs).rings()
 
     def _slowest(self, cycle: tuple[int, ...]) -> Floats:
         """The slowest edge of the best ring through the sites in this order, [K]."""
@@ -228,54 +247,119 @@ class _Choice:
         return shortest.best, shortest.walk
 
 
-def _least_totals(
-    cost_s: Floats, delay_s: Floats, gpus_per_site: tuple[int, ...], messages: float | None
-) -> npt.NDArray[np.int16]:
-    """The rings of least total cost, or of least cycle time with so many messages, of one batch: [K, n]."""
-    sites = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site)
-    exists = np.isfinite(cost_s) & ~np.eye(sites.size, dtype=bool)[:, :, None]
-    largest = np.where(exists, cost_s, 0).max(axis=(0, 1))
-    # Costs too large for whole ps are counted in a power of two of them, each instance's its own.
-    unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
-    cost = np.full(cost_s.shape, FAR_PS)
-    cost[exists] = np.rint((cost_s * (_PS / unit))[exists])
-    if messages is None:
-        best = _Round(cost, gpus_per_site)
-        _check_whole(best.totals() < FAR_PS)
-        return best.rings()
-    slot = np.full(cost_s.shape, FAR_PS)
-    slot[exists] = np.rint((np.maximum(cost_s - delay_s, 0) * (_PS / unit))[exists])
-    limit = _slots_of_least_cycle_time(cost, slot, gpus_per_site, messages)
-    return _Round(np.where(slot <= limit, cost, FAR_PS), gpus_per_site).rings()
+class Round(Protocol):
+    """Rings of least total: found exactly, or searched for."""
+
+    def totals(self, goal: Floats | None = None) -> Ints:
+        """The total of each instance's ring, or any that is at most the goal, [K] ps; FAR_PS where there is none."""
+        ...
+
+    def rings(self) -> npt.NDArray[np.int16]:
+        """The ring of every instance, [K, n], each beginning at rank 0; anything where there is none."""
+        ...
 
 
-def _slots_of_least_cycle_time(cost: Ints, slot: Ints, gpus_per_site: tuple[int, ...], messages: float) -> Ints:
-    """The longest transmission that the edges of each instance's ring of least cycle time may have, [K]: of `slot`
-    [n, n, K], the transmissions. `cost` [n, n, K] are the costs."""
-    n, count = len(cost), cost.shape[-1]
-    every, total_of = np.arange(count), partial(_totals_within, cost, slot, gpus_per_site)
-    least = total_of(every, np.full(count, FAR_PS - 1))
-    _check_whole(least < FAR_PS)
-    slots = np.sort(slot.reshape(n * n, count), axis=0)
-    # The first that is long enough, n m slot >= least total, is in [low, high]; the longest may not be.
-    needed = _slots_needed(slot, gpus_per_site)
-    low = (slots < np.maximum(needed, least / (n * messages))).sum(axis=0)
-    edges = (slots < FAR_PS).sum(axis=0)
-    high, step = edges.copy(), 0
+class _Totals:
+    """The choice by totals for one batch: `cost_s` and `delay_s`, [n, n, K] seconds."""
+
+    def __init__(self, cost_s: Floats, delay_s: Floats, gpus_per_site: tuple[int, ...]) -> None:
+        self._gpus_per_site = gpus_per_site
+        self._exists = np.isfinite(cost_s) & ~np.eye(len(cost_s), dtype=bool)[:, :, None]
+        largest = np.where(self._exists, cost_s, 0).max(axis=(0, 1))
+        # Costs too large for whole ps are counted in a power of two of them, each instance's its own.
+        self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
+        self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
+        self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
+        self._round: Callable[..., Round] = SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+
+    def rings(self, objective: str, messages: float) -> npt.NDArray[np.int16]:
+        """The rings that are best by an objective, [K, n]."""
+        count = self._cost.shape[-1]
+        if objective == "sum":
+            best = self._round(self._cost, self._gpus_per_site)
+        elif objective == "cycle time":
+            best = self._within(self._cost, self._slot, self._slots_of_least_cycle_time(messages), np.arange(count))
+        else:
+            best = self._within(self._delay, self._cost, self._least_slowest_cost(), np.arange(count))
+        rings = best.rings()
+        used: npt.NDArray[np.bool_] = self._exists[rings, np.roll(rings, -1, axis=1), np.arange(count)[:, None]]
+        _check_whole(np.logical_and.reduce(used, axis=1))
+        return rings
+
+    def _ps(self, seconds: Floats) -> Ints:
+        found = np.full(seconds.shape, FAR_PS)
+        found[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
+        return found
+
+    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> Round:
+        """The rings of least weight of these instances over edges of which `slot` is at most the limit."""
+        slots = slot[:, :, which]
+        return self._round(
+            np.where(slots <= limit, weight[:, :, which], FAR_PS), self._gpus_per_site, slots / np.maximum(1, limit)
+        )
+
+    def _slots_of_least_cycle_time(self, messages: float) -> Ints:
+        """The longest transmission that the edges of each instance's ring of least cycle time may have, [K]."""
+        n, count = len(self._cost), self._cost.shape[-1]
+
+        def total_of(which: Indices, limit: Ints) -> Ints:
+            goal = np.multiply(n * messages, limit, dtype=np.float64)
+            return self._within(self._cost, self._slot, limit, which).totals(goal)
+
+        def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
+            return found
+
+        least = self._round(self._cost, self._gpus_per_site).totals()
+        _check_whole(least < FAR_PS)
+        # The first that is long enough, n m slot >= least total; the longest may not be.
+        needed = _slots_needed(self._slot, self._gpus_per_site)
+        slots, edges = self._sorted(self._slot)
+        low = _first(slots, (slots < np.maximum(needed, least / (n * messages))).sum(axis=0), edges, enough)
+        every = np.arange(count)
+        here, before = slots[low, every], slots[np.maximum(low - 1, 0), every]
+        total_before = np.full(count, FAR_PS)
+        some = np.flatnonzero((low > 0) & (before >= needed))
+        if some.size:
+            total_before[some] = total_of(some, before[some])
+        found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
+        return found
+
+    def _least_slowest_cost(self) -> Ints:
+        """The cost of the slowest edge of each instance's ring, [K]."""
+
+        def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = (
+                self._within(self._delay, self._cost, limit, which).totals(np.full(which.size, float(FAR_PS))) < FAR_PS
+            )
+            return found
+
+        costs, edges = self._sorted(self._cost)
+        needed = _slots_needed(self._cost, self._gpus_per_site)
+        at = _first(costs, (costs < needed).sum(axis=0), edges - 1, enough)
+        return costs[at, np.arange(at.size)]
+
+    def _sorted(self, slot: Ints) -> tuple[Ints, Indices]:
+        """The edges' slots of each instance in ascending order, [n n, K], and how many edges there are, [K]."""
+        slots = np.sort(slot.reshape(-1, slot.shape[-1]), axis=0)
+        return slots, (slots < FAR_PS).sum(axis=0)
+
+
+def _first(
+    slots: Ints, low: Indices, high: Indices, enough: Callable[[Indices, Ints], npt.NDArray[np.bool_]]
+) -> Indices:
+    """The first of each instance's slots, from the place `low` on, that is enough, or `high`: [K] places.
+
+    `enough` is asked for some instances, each with one of its slots; what is beyond one that is enough is so, too.
+    """
+    low, high, step = low.copy(), np.maximum(low, high), 0
     while (going := np.flatnonzero(low < high)).size:
         probe = low[going] + np.minimum(step, (high - low)[going] // 2)  # it is often the lowest
-        limit = slots[probe, going]
-        enough = total_of(going, limit) <= n * messages * limit
-        high[going] = np.where(enough, probe, high[going])
-        low[going] = np.where(enough, low[going], probe + 1)
+        found = enough(going, slots[probe, going])
+        high[going] = np.where(found, probe, high[going])
+        low[going] = np.where(found, low[going], probe + 1)
         step = 2 * step + 1
-    here, before = slots[low, every], slots[np.maximum(low - 1, 0), every]
-    total_before = np.full(count, FAR_PS)
-    some = np.flatnonzero((low > 0) & (before >= needed))
-    if some.size:
-        total_before[some] = total_of(some, before[some])
-    found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
-    return found
+    return low
 
 
 def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
@@ -290,11 +374,6 @@ def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
     ]
     needed: Ints = np.maximum(of_gpus, np.max(of_sites, axis=0))
     return needed
-
-
-def _totals_within(cost: Ints, slot: Ints, gpus_per_site: tuple[int, ...], which: Indices, limit: Ints) -> Ints:
-    """The least total costs of these instances over edges whose transmission is within the limit, [instances] ps."""
-    return _Round(np.where(slot[:, :, which] <= limit, cost[:, :, which], FAR_PS), gpus_per_site).totals()
 
 
 def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], combine: np.ufunc) -> npt.NDArray[Any]:

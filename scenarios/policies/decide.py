@@ -19,8 +19,9 @@ from analysis.model.max_plus import Compiled
 from controller.routing.path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
+from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
-from hosts.embedding.ring import best_rings, rank_order
+from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import NONE, Cables
@@ -99,8 +100,8 @@ def decide(
     `delays_s`, [links], are the propagation delays. A placement is chosen under the conditions of the last multiple of
     `reembed_every`, for the routes in force then: the fixed ones, or those a mode that re-routes is about to choose.
     A ring is the best by the objective `ring` (`hosts.embedding.ring`).
-    Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where a
-    site has more GPUs than the ring choice takes, ConditionsError where a trace ends too early.
+    Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where
+    there is no placement, ConditionsError where a trace ends too early.
     """
     router = Router(fabric, delays_s)
     rates_bps = conditions.rates_bps(start, count)
@@ -129,7 +130,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and for the fixed ones
     otherwise: of a ring the best by the objective `ring` (`best_rings`), of anything else the placement of least
     predicted time that a descent finds (`best_placements`), in which each rank stays in its site and the root is rank
-    0. Raises ValueError where there is none, or a site has more GPUs than the choice of rings takes.
+    0. Raises ValueError where there is none.
     """
     fabric = router.fabric
     if not mode.reembeds:
@@ -148,16 +149,9 @@ def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
 
 def _placements(router: Router, rates_bps: Floats, workload: Workload, ring: str, *, fixed: bool) -> Ranks:
     """The placements for one batch of conditions, chosen for the workload's largest message."""
-    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
-    inside = fabric.intra_index >= 0
-    link = fabric.intra_index[inside]
-    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
-    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
-        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
-    delay_s[:, inside] = delays_s[link]
+    fabric, message_bytes = router.fabric, workload.largest_message_bytes
+    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=fixed)
     if workload.is_ring:
-        if workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
-            cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return best_rings(
             cost_s,
             delay_s,
@@ -175,6 +169,35 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, ring: str
         root_stays=workload.is_rooted,
         groups=workload.groups,
     )
+
+
+def _edges(router: Router, rates_bps: Floats, workload: Workload, *, fixed: bool) -> tuple[Floats, Floats]:
+    """What the workload's largest message costs from each rank to each other, and the delay, [K, n, n] seconds each."""
+    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
+    inside = fabric.intra_index >= 0
+    link = fabric.intra_index[inside]
+    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
+    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
+        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
+    delay_s[:, inside] = delays_s[link]
+    if workload.is_ring and workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
+        cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
+    return cost_s, delay_s
+
+
+def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
+    """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
+    value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
+    """
+    sites = router.fabric.gpus_per_site
+    if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
+        return np.zeros(len(rates_bps))
+    rings = choose_placements(router, rates_bps, mode=mode, workload=workload, ring=ring)
+    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=not mode.reroutes)
+    messages = _messages_a_round(workload)
+    found_s = values(rings, cost_s, delay_s, objective=ring, messages=messages)
+    least_s = least_values(cost_s, delay_s, gpus_per_site=sites, objective=ring, messages=messages)
+    return np.maximum(found_s / least_s - 1, 0)
 
 
 def _messages_a_round(workload: Workload) -> float:

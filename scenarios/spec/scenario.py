@@ -196,6 +196,11 @@ class Scenario:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
         return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
 
+    def searches_rings(self, mode: str) -> bool:
+        """Whether a mode searches for the rings of a configuration's collective, as a site is too large to be exact."""
+        too_large = max(self.fabric.gpus_per_site) > MAX_EXACT_GPUS
+        return too_large and MODES[mode].reembeds and self.workload.is_ring
+
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
 
@@ -497,7 +502,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one)]
+            mistakes += [*_of_workload(one), *_of_queue(one), *_of_classes(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -573,22 +578,6 @@ def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterato
     limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
     if limit is not None and count > limit:
         yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
-
-
-def _is_ring(setting: Scenario) -> bool:
-    """Whether a configuration's collective is a ring; not where it makes no sense, which is said elsewhere."""
-    try:
-        return setting.workload.is_ring
-    except ScheduleError:
-        return False
-
-
-def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
-    embedding = [mode for mode in setting.run.modes if MODES[mode].reembeds]
-    largest = max(setting.fabric.gpus_per_site)
-    if embedding and largest > MAX_EXACT_GPUS and _is_ring(setting):
-        text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
-        yield Mistake("fabric.gpus", f"{text} {MAX_EXACT_GPUS} at most")
 
 
 # --- configurations as JSON -----------------------------------------------------------------------------------------
