@@ -52,6 +52,7 @@ _LABELS = {
     "conditions.links": "links of their own",
     "conditions.trace_step": "trace time per collective",
     "collective.reembed_every": "collectives per embedding",
+    "collective.ring": "a ring has the least",
     "collective.count": "number of collectives",
     "collective.emulated": "number of collectives emulated",
     "fabric.leaves": "leaves per site",

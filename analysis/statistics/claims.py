@@ -26,11 +26,12 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
-_RING: Mapping[str, tuple[Any, ...]] = {  # what a ring of whole chunks has; runs of earlier versions lack these keys
+_RING: Mapping[str, tuple[Any, ...]] = {  # what the paper's ring has; runs of earlier versions lack these keys
     "collective.algorithm": ("ring", None),
     "collective.channels": (1,),
     "collective.pieces": (1,),
     "collective.schedule": (None,),
+    "collective.ring": ("slowest edge",),
 }
 _ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
 

@@ -27,6 +27,20 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
     return _by_sentence(found)
 
 
+def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most: int, count: int) -> tuple[str, ...]:
+    """A sentence on the rings of each configuration that are searched for, as a site has more than `most` GPUs.
+
+    `gaps`: of each configuration its label, the objective of its rings, and by mode how far above the least possible
+    value of that they can be at most under the first `count` conditions, as a share of it.
+    """
+    return tuple(
+        f"{label}: with more than {most} GPUs in a site the rings of {listed(list(by_mode))} are searched for; under "
+        f"the first {count} conditions their {objective} is at most "
+        f"{listed([f'{100 * gap:.2g} %' for gap in by_mode.values()])} above the least possible"
+        for label, objective, by_mode in gaps
+    )
+
+
 def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tuple[str, ...]:
     """A sentence for each set of modes that choose WAN paths greedily: the configurations' labels, each with its modes.
 

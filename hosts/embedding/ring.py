@@ -1,13 +1,32 @@
 """Ring embeddings: in which order a collective's ring visits the GPUs.
 
 A ring is a sequence of all n ranks that begins at rank 0; each rank sends to the next and the last to the first. It
-visits every site once, so over S sites it crosses the WAN exactly S times. The best ring has the fastest slowest edge;
-of several, the least total delay; of several still, the one that is first by (order of the sites, the rank entered and
-the rank left at every site, the order of the ranks in each site).
+visits every site once, so over S sites it crosses the WAN exactly S times. The best ring by an objective is that of
+the least
 
-Example: sites {0, 1} and {2, 3}, every edge within a site costs 1, and those across cost 9 but for 1>2 with 3 and 3>0
-with 5. A *leg* is a site's part of the ring, from the GPU entered (row) to the GPU left (column), and legs and
-crossings are multiplied as matrices with (min, max) in the place of (+, *):
+    slowest edge    cost of an edge, delay and transmission; of several rings, the least total delay;
+    cycle time      time that a round of the collective takes in the long run (below); of several, the least total cost;
+    sum             total cost;
+
+of several still, the one that is first by (order of the sites, the rank entered and the rank left at every site, the
+order of the ranks in each site).
+
+The cycle time is that of the ring as a max-plus system (Baccelli et al., "Synchronization and Linearity", 1992,
+theorem 2.28: the largest mean over its circuits). In every round an edge e transmits m messages, one after the other in
+beta_e each, and what a GPU sends it received in the round before, alpha_e after it had left. The circuits are those of
+one edge, with a mean of m beta_e, and the whole ring, with the mean over its n edges of alpha_e + beta_e:
+
+    cycle time = max(m max beta, sum(alpha + beta) / n)
+
+A collective of R rounds takes R cycle times and what its first and last rounds do not share with the others; of 8 GPUs
+at the rates and delays of the paper the ring of least cycle time is on average 0.3 % slower at most than the fastest.
+
+With beta <= b the least total cost G(b) falls as b grows, so the least of max(m b, G(b) / n) over the edges' b is found
+by bisection: of the first b with n m b >= G(b), and the one before it.
+
+Example of the slowest edge: sites {0, 1} and {2, 3}, every edge within a site costs 1, and those across cost 9 but for
+1>2 with 3 and 3>0 with 5. A *leg* is a site's part of the ring, from the GPU entered (row) to the GPU left (column),
+and legs and crossings are multiplied as matrices with (min, max) in the place of (+, *):
 
     leg 0     0  1     crossing  2  3     leg 1     2  3     crossing  0  1
           0   -  1            0  9  9           2   -  1            2  9  9
@@ -22,22 +41,27 @@ product with (min, +) over the delays of all edges that cost 5 at most gives eac
 `held_karp` what lies between the ends of a leg: the ring is 0, 1, 2, 3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, FastestPaths, Floats, Indices, Ints, ShortestPaths
+from hosts.embedding.search import SearchedRound
+
+OBJECTIVES = ("slowest edge", "cycle time", "sum")
+"""What the best ring is the least of."""
 
 MAX_EXACT_GPUS = 12
-"""Maximum number of GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
+"""Most GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
 
 Walk = Callable[[Indices, Indices, Indices], Indices]
 
 _PS = 1e12
+_MOST_BITS = 52  # of an edge's cost in whole ps, or in more than one ps each: twelve still add up to less than FAR_PS
 _TABLE_BYTES = 1 << 24  # of one site, at a byte an entry: a few times the second-level cache is the fastest
 _FEWEST, _MOST = 16, 2048  # instances at a time, however large or small their tables are
 
@@ -48,32 +72,59 @@ def rank_order(gpus_per_site: tuple[int, ...], site_cycle: tuple[int, ...] | Non
     return np.concatenate([blocks[site] for site in site_cycle or range(len(blocks))]).astype(np.int16)
 
 
-def best_rings(cost_s: Floats, delay_s: Floats, *, gpus_per_site: tuple[int, ...]) -> npt.NDArray[np.int16]:
-    """The best ring of each instance of a batch: [K, n] ranks.
+def best_rings(
+    cost_s: Floats,
+    delay_s: Floats,
+    *,
+    gpus_per_site: tuple[int, ...],
+    objective: str = "slowest edge",
+    messages: float = 1.0,
+) -> npt.NDArray[np.int16]:
+    """The best ring by an objective (OBJECTIVES) of each instance of a batch: [K, n] ranks.
 
-    `cost_s` and `delay_s`, [K, n, n] each, are the cost (delay plus transmission of a chunk) and the delay of the edge
-    from rank i to rank j; a cost of infinity stands for an absent edge, and the diagonals are ignored. Delays are
-    compared in whole picoseconds, so that the order of adding them makes no difference. The ring of an instance does
-    not depend on the others of the batch.
+    `cost_s` and `delay_s`, [K, n, n] each, are the cost (delay plus transmission of a message) and the delay of the
+    edge from rank i to rank j; a cost of infinity stands for an absent edge, and the diagonals are ignored. `messages`
+    are those that an edge transmits in a round, which the cycle time depends on. Sums are compared in whole
+    picoseconds, so that the order of adding makes no difference. The ring of an instance does not depend on the others
+    of the batch.
 
-    Exact, by dynamic programming over subsets after Held and Karp, "A dynamic programming approach to sequencing
-    problems" (1962): time and memory grow as m^3 2^m in the GPUs m of a site. Raises ValueError for more than
-    MAX_EXACT_GPUS of them, for arrays of another shape, and where an instance has no ring.
+    Exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets after Held and Karp, "A dynamic
+    programming approach to sequencing problems" (1962): time and memory grow as m^3 2^m in the GPUs m of a site. Of
+    larger sites the best ring that a search finds (`search`), which `least_values` bounds. Raises ValueError for an
+    objective that is none, for arrays of another shape, and where an instance has no ring or none is found.
     """
     count, n = cost_s.shape[0], sum(gpus_per_site)
     if cost_s.shape != (count, n, n) or delay_s.shape != (count, n, n):
         raise ValueError(f"costs {cost_s.shape} and delays {delay_s.shape}: both must be [K, {n}, {n}]")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"{objective!r} is no objective of a ring: allowed are {', '.join(OBJECTIVES)}")
     most = max(gpus_per_site)
-    if most > MAX_EXACT_GPUS:
-        raise ValueError(f"{most} GPUs in a site: the exact ring is chosen for up to {MAX_EXACT_GPUS}")
     rings = np.empty((count, n), dtype=np.int16)
-    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << most)), _MOST)
+    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MOST)
     for start in range(0, count, step):
         # The instances come last from here on: numpy is fast along the last axis, and the others are short.
         cost = np.ascontiguousarray(np.moveaxis(cost_s[start : start + step], 0, -1))
-        delay = np.rint(np.moveaxis(delay_s[start : start + step], 0, -1) * _PS).astype(np.int64)
-        rings[start : start + step] = _Choice(cost, delay, gpus_per_site).rings()
+        delay = np.moveaxis(delay_s[start : start + step], 0, -1)
+        if objective == "slowest edge" and most <= MAX_EXACT_GPUS:
+            found = _Choice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
+        else:
+            found = _Totals(cost, delay, gpus_per_site).rings(objective, messages)
+        rings[start : start + step] = found
     return rings
+
+
+def values(
+    rings: npt.NDArray[np.int16], cost_s: Floats, delay_s: Floats, *, objective: str, messages: float = 1.0
+) -> Floats:
+    """What rings [K, n] have of an objective, [K] seconds; other arguments as for `best_rings`."""
+    edges = np.arange(len(rings))[:, None], rings, np.roll(rings, -1, axis=1)
+    cost, slot = cost_s[edges], (cost_s - delay_s)[edges]
+    found: Floats = {
+        "slowest edge": lambda: cost.max(axis=1),
+        "cycle time": lambda: np.maximum(messages * slot.max(axis=1), cost.mean(axis=1)),
+        "sum": lambda: cost.sum(axis=1),
+    }[objective]()
+    return found
 
 
 def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
@@ -81,78 +132,248 @@ def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
     return np.split(np.arange(sum(gpus_per_site)), np.cumsum(gpus_per_site)[:-1])
 
 
-class _Choice:
-    """The choice for one batch: `cost` [n, n, K] in seconds, `delay` [n, n, K] in ps."""
+class ExactRound:
+    """The rings of least total over the edges' `weight`, [n, n, K] in ps, FAR_PS for a missing edge.
 
-    def __init__(self, cost: Floats, delay: Ints, gpus_per_site: tuple[int, ...]) -> None:
-        self._cost, self._delay = cost, delay
-        self._ranks = _ranks(gpus_per_site)
-        self._fastest = [FastestPaths(cost[np.ix_(ranks, ranks)]) for ranks in self._ranks]
-        self._legs_s = [paths.slowest() for paths in self._fastest]
+    `legs` are the least total of each site's part between any two of its GPUs, [m, m, K], and how to walk such a part;
+    they are found here where they are not given. An excess of missing edges tells nothing here.
+    """
+
+    def __init__(
+        self,
+        weight: Ints,
+        gpus_per_site: tuple[int, ...],
+        _: Floats | None = None,
+        *,
+        legs: Sequence[tuple[Ints, Walk]] | None = None,
+    ) -> None:
+        self._weight, self._ranks = weight, _ranks(gpus_per_site)
+        self._cycles = _cycles(len(gpus_per_site))
+        if legs is None:
+            paths = [ShortestPaths(weight[np.ix_(ranks, ranks)]) for ranks in self._ranks]
+            legs = [(one.best, one.walk) for one in paths]
+        self._legs, self._walks = zip(*legs, strict=True)
+
+    def totals(self, _: Floats | None = None) -> Ints:
+        """The total of each instance's ring, [K] ps; FAR_PS where there is none."""
+        found: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
+        return found
 
     def rings(self) -> npt.NDArray[np.int16]:
-        """The best ring of every instance, [K, n], each beginning at rank 0."""
-        cycles = [(0, *rest) for rest in permutations(range(1, len(self._ranks)))]
-        slowest = np.min([self._slowest(cycle) for cycle in cycles], axis=0)
-        if not np.isfinite(slowest).all():
-            raise ValueError("no ring visits every site once over edges that exist")
-        legs = [self._legs(site, slowest) for site in range(len(self._ranks))]
-        least = np.full(slowest.size, FAR_PS)
-        rings = np.empty((slowest.size, self._cost.shape[0]), dtype=np.int16)
-        for cycle in cycles:
-            total, ends = self._ends(cycle, [leg for leg, _ in legs], slowest)
+        """The ring of every instance, [K, n], each beginning at rank 0; anything where there is none."""
+        count = self._weight.shape[-1]
+        least = np.full(count, FAR_PS)
+        rings = np.zeros((count, self._weight.shape[0]), dtype=np.int16)
+        for cycle in self._cycles:
+            total, ends = self._ends(cycle)
             better = np.flatnonzero(total < least)
             least[better] = total[better]
             blocks = _ranks(tuple(self._ranks[site].size for site in cycle))  # the indices in the ring of each site
             for site, block, first, last in zip(cycle, blocks, ends[::2], ends[1::2], strict=True):
-                _, walk = legs[site]
-                rings[better[:, None], block] = self._ranks[site][walk(first[better], last[better], better)]
+                walked = self._walks[site](first[better], last[better], better)
+                rings[better[:, None], block] = self._ranks[site][walked]
         begin = np.argmax(rings == 0, axis=1)[:, None]
         return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 
-    def _crossing(self, weight: npt.NDArray[Any], a: int, b: int) -> npt.NDArray[Any]:
-        """The weights of the edges from site a to site b, [a's GPUs, b's GPUs, K]."""
-        return weight[np.ix_(self._ranks[a], self._ranks[b])]
-
-    def _slowest(self, cycle: tuple[int, ...]) -> Floats:
-        """The slowest edge of the best ring through the sites in this order, [K]."""
-        reach = self._legs_s[cycle[0]]
-        for a, b in pairwise(cycle):
-            reach = _product(reach, self._crossing(self._cost, a, b), np.maximum)
-            reach = _product(reach, self._legs_s[b], np.maximum)
-        back = self._crossing(self._cost, cycle[-1], cycle[0])
-        slowest: Floats = np.maximum(reach, back.swapaxes(0, 1)).min(axis=(0, 1))
-        return slowest
-
-    def _legs(self, site: int, slowest: Floats) -> tuple[Ints, Walk]:
-        """Every leg's least delay over edges that are fast enough, [m, m, K] ps, and how to walk such a leg."""
-        delay, fastest = self._crossing(self._delay, site, site), self._fastest[site]
-        one = delay[0, 1]
-        if (delay[~np.eye(len(delay), dtype=bool)] == one).all():  # then all legs of the site take equally long
-            total = np.where(self._legs_s[site] <= slowest, one * (len(delay) - 1), FAR_PS)
-            return total, partial(fastest.walk, slowest=slowest)
-        fast_enough = self._crossing(self._cost, site, site) <= slowest
-        shortest = ShortestPaths(np.where(fast_enough, delay, FAR_PS))
-        return shortest.best, shortest.walk
-
-    def _ends(self, cycle: tuple[int, ...], legs: list[Ints], slowest: Floats) -> tuple[Ints, list[Indices]]:
-        """The least total delay through the sites in this order, [K] ps, and the GPU entered and the GPU left of each
-        site in turn, as indices within the site, [K] each."""
-        stages: list[Ints] = []  # leg, crossing, leg, crossing ...: [from, to, K]
+    def _closed(self, cycle: tuple[int, ...]) -> tuple[Ints, list[Ints], list[Ints]]:
+        """The least total through the sites in this order from each GPU of the first round to itself, [m, K]; the
+        stages behind it (leg, crossing, leg, crossing ..., but the last) [from, to, K]; and what is ahead of each."""
+        stages: list[Ints] = []
         for a, b in pairwise((*cycle, cycle[0])):
-            fast_enough = self._crossing(self._cost, a, b) <= slowest
-            stages += [legs[a], np.where(fast_enough, self._crossing(self._delay, a, b), FAR_PS)]
-        ahead = [stages.pop()]  # ahead[i][x, u]: the least delay from x, before stage i, to the ring's first GPU u
+            stages += [self._legs[a], self._weight[np.ix_(self._ranks[a], self._ranks[b])]]
+        ahead = [stages.pop()]  # ahead[i][x, u]: the least total from x, before stage i, to the ring's first GPU u
         for stage in reversed(stages):
             ahead.insert(0, np.minimum(_product(stage, ahead[0], np.add), FAR_PS))
-        closed = np.diagonal(ahead[0]).T  # from u all the way round to u
-        instance = np.arange(slowest.size)
+        return np.diagonal(ahead[0]).T, stages, ahead
+
+    def _ends(self, cycle: tuple[int, ...]) -> tuple[Ints, list[Indices]]:
+        """The least total through the sites in this order, [K] ps, and the GPU entered and the GPU left of each site in
+        turn, as indices within the site, [K] each."""
+        closed, stages, ahead = self._closed(cycle)
+        instance = np.arange(closed.shape[1])
         begin = here = closed.argmin(axis=0)
         ends = [begin]
         for stage, rest in zip(stages, ahead[1:], strict=True):
             here = (stage[here, :, instance] + rest[:, begin, instance].T).argmin(axis=1)
             ends.append(here)
         return closed.min(axis=0), ends
+
+
+def _cycles(sites: int) -> list[tuple[int, ...]]:
+    """The orders in which a ring can visit the sites."""
+    return [(0, *rest) for rest in permutations(range(1, sites))]
+
+
+def _check_whole(exists: npt.NDArray[np.bool_]) -> None:
+    if not exists.all():
+        raise ValueError("no ring visits every site once over edges that exist")
+
+
+class _Choice:
+    """The choice by the slowest edge for one batch: `cost` [n, n, K] in seconds, `delay` [n, n, K] in ps."""
+
+    def __init__(self, cost: Floats, delay: Ints, gpus_per_site: tuple[int, ...]) -> None:
+        self._cost, self._delay, self._gpus_per_site = cost, delay, gpus_per_site
+        self._ranks = _ranks(gpus_per_site)
+        self._fastest = [FastestPaths(cost[np.ix_(ranks, ranks)]) for ranks in self._ranks]
+        self._legs_s = [paths.slowest() for paths in self._fastest]
+
+    def rings(self) -> npt.NDArray[np.int16]:
+        """The best ring of every instance, [K, n], each beginning at rank 0."""
+        slowest = np.min([self._slowest(cycle) for cycle in _cycles(len(self._ranks))], axis=0)
+        _check_whole(np.isfinite(slowest))
+        legs = [self._legs(site, slowest) for site in range(len(self._ranks))]
+        return ExactRound(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs=legs).rings()
+
+    def _slowest(self, cycle: tuple[int, ...]) -> Floats:
+        """The slowest edge of the best ring through the sites in this order, [K]."""
+        reach = self._legs_s[cycle[0]]
+        for a, b in pairwise(cycle):
+            reach = _product(reach, self._cost[np.ix_(self._ranks[a], self._ranks[b])], np.maximum)
+            reach = _product(reach, self._legs_s[b], np.maximum)
+        back = self._cost[np.ix_(self._ranks[cycle[-1]], self._ranks[cycle[0]])]
+        slowest: Floats = np.maximum(reach, back.swapaxes(0, 1)).min(axis=(0, 1))
+        return slowest
+
+    def _legs(self, site: int, slowest: Floats) -> tuple[Ints, Walk]:
+        """Every leg's least delay over edges that are fast enough, [m, m, K] ps, and how to walk such a leg."""
+        here, fastest = np.ix_(self._ranks[site], self._ranks[site]), self._fastest[site]
+        delay = self._delay[here]
+        one = delay[0, 1]
+        if (delay[~np.eye(len(delay), dtype=bool)] == one).all():  # then all legs of the site take equally long
+            total = np.where(self._legs_s[site] <= slowest, one * (len(delay) - 1), FAR_PS)
+            return total, partial(fastest.walk, slowest=slowest)
+        shortest = ShortestPaths(np.where(self._cost[here] <= slowest, delay, FAR_PS))
+        return shortest.best, shortest.walk
+
+
+class Round(Protocol):
+    """Rings of least total: found exactly, or searched for."""
+
+    def totals(self, goal: Floats | None = None) -> Ints:
+        """The total of each instance's ring, or any that is at most the goal, [K] ps; FAR_PS where there is none."""
+        ...
+
+    def rings(self) -> npt.NDArray[np.int16]:
+        """The ring of every instance, [K, n], each beginning at rank 0; anything where there is none."""
+        ...
+
+
+class _Totals:
+    """The choice by totals for one batch: `cost_s` and `delay_s`, [n, n, K] seconds."""
+
+    def __init__(self, cost_s: Floats, delay_s: Floats, gpus_per_site: tuple[int, ...]) -> None:
+        self._gpus_per_site = gpus_per_site
+        self._exists = np.isfinite(cost_s) & ~np.eye(len(cost_s), dtype=bool)[:, :, None]
+        largest = np.where(self._exists, cost_s, 0).max(axis=(0, 1))
+        # Costs too large for whole ps are counted in a power of two of them, each instance's its own.
+        self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
+        self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
+        self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
+        self._round: Callable[..., Round] = SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+
+    def rings(self, objective: str, messages: float) -> npt.NDArray[np.int16]:
+        """The rings that are best by an objective, [K, n]."""
+        count = self._cost.shape[-1]
+        if objective == "sum":
+            best = self._round(self._cost, self._gpus_per_site)
+        elif objective == "cycle time":
+            best = self._within(self._cost, self._slot, self._slots_of_least_cycle_time(messages), np.arange(count))
+        else:
+            best = self._within(self._delay, self._cost, self._least_slowest_cost(), np.arange(count))
+        rings = best.rings()
+        used: npt.NDArray[np.bool_] = self._exists[rings, np.roll(rings, -1, axis=1), np.arange(count)[:, None]]
+        _check_whole(np.logical_and.reduce(used, axis=1))
+        return rings
+
+    def _ps(self, seconds: Floats) -> Ints:
+        found = np.full(seconds.shape, FAR_PS)
+        found[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
+        return found
+
+    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> Round:
+        """The rings of least weight of these instances over edges of which `slot` is at most the limit."""
+        slots = slot[:, :, which]
+        return self._round(
+            np.where(slots <= limit, weight[:, :, which], FAR_PS), self._gpus_per_site, slots / np.maximum(1, limit)
+        )
+
+    def _slots_of_least_cycle_time(self, messages: float) -> Ints:
+        """The longest transmission that the edges of each instance's ring of least cycle time may have, [K]."""
+        n, count = len(self._cost), self._cost.shape[-1]
+
+        def total_of(which: Indices, limit: Ints) -> Ints:
+            goal = np.multiply(n * messages, limit, dtype=np.float64)
+            return self._within(self._cost, self._slot, limit, which).totals(goal)
+
+        def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
+            return found
+
+        least = self._round(self._cost, self._gpus_per_site).totals()
+        _check_whole(least < FAR_PS)
+        # The first that is long enough, n m slot >= least total; the longest may not be.
+        needed = _slots_needed(self._slot, self._gpus_per_site)
+        slots, edges = self._sorted(self._slot)
+        low = _first(slots, (slots < np.maximum(needed, least / (n * messages))).sum(axis=0), edges, enough)
+        every = np.arange(count)
+        here, before = slots[low, every], slots[np.maximum(low - 1, 0), every]
+        total_before = np.full(count, FAR_PS)
+        some = np.flatnonzero((low > 0) & (before >= needed))
+        if some.size:
+            total_before[some] = total_of(some, before[some])
+        found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
+        return found
+
+    def _least_slowest_cost(self) -> Ints:
+        """The cost of the slowest edge of each instance's ring, [K]."""
+
+        def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = (
+                self._within(self._delay, self._cost, limit, which).totals(np.full(which.size, float(FAR_PS))) < FAR_PS
+            )
+            return found
+
+        costs, edges = self._sorted(self._cost)
+        needed = _slots_needed(self._cost, self._gpus_per_site)
+        at = _first(costs, (costs < needed).sum(axis=0), edges - 1, enough)
+        return costs[at, np.arange(at.size)]
+
+    def _sorted(self, slot: Ints) -> tuple[Ints, Indices]:
+        """The edges' slots of each instance in ascending order, [n n, K], and how many edges there are, [K]."""
+        slots = np.sort(slot.reshape(-1, slot.shape[-1]), axis=0)
+        return slots, (slots < FAR_PS).sum(axis=0)
+
+
+def _first(
+    slots: Ints, low: Indices, high: Indices, enough: Callable[[Indices, Ints], npt.NDArray[np.bool_]]
+) -> Indices:
+    """The first of each instance's slots, from the place `low` on, that is enough, or `high`: [K] places.
+
+    `enough` is asked for some instances, each with one of its slots; what is beyond one that is enough is so, too.
+    """
+    low, high, step = low.copy(), np.maximum(low, high), 0
+    while (going := np.flatnonzero(low < high)).size:
+        probe = low[going] + np.minimum(step, (high - low)[going] // 2)  # it is often the lowest
+        found = enough(going, slots[probe, going])
+        high[going] = np.where(found, probe, high[going])
+        low[going] = np.where(found, low[going], probe + 1)
+        step = 2 * step + 1
+    return low
+
+
+def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
+    """A transmission that no ring's slowest is shorter than, [K]: each GPU and each site is entered and left once."""
+    sites, open_ = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site), slot.copy()
+    open_[np.diag_indices(sites.size)] = FAR_PS
+    crossing = np.where((sites[:, None] != sites)[:, :, None], open_, FAR_PS)
+    of_gpus = np.maximum(open_.min(axis=0), open_.min(axis=1)).max(axis=0)
+    of_sites = [
+        np.maximum(crossing[sites == site].min(axis=(0, 1)), crossing[:, sites == site].min(axis=(0, 1)))
+        for site in range(len(gpus_per_site))
+    ]
+    needed: Ints = np.maximum(of_gpus, np.max(of_sites, axis=0))
+    return needed
 
 
 def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], combine: np.ufunc) -> npt.NDArray[Any]:

@@ -19,9 +19,10 @@ from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
+from controller.routing.path_choice import Router
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, compiled, decide
+from scenarios.policies.decide import MODES, Decisions, compiled, decide, ring_gaps
 from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -263,6 +264,20 @@ def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Float
     return found
 
 
+def ring_gap(setting: Scenario, mode: str, count: int) -> float:
+    """By which share of the least possible value of `collective.ring` a mode's rings exceed it at most, under a point's
+    first `count` conditions, faults aside; 0 where they are chosen exactly."""
+    conditions = conditions_of(setting, lambda _: ())
+    gaps = ring_gaps(
+        Router(conditions.fabric, conditions.delays_s),
+        conditions.rates_bps(0, min(count, setting.collective.count)),
+        mode=MODES[mode],
+        workload=setting.workload,
+        ring=setting.collective.ring,
+    )
+    return float(gaps.max())
+
+
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
@@ -314,6 +329,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         mode=MODES[mode],
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
+        ring=setting.collective.ring,
         start=start,
         count=count,
     )

@@ -6,13 +6,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.sharing import greedy_notes, notes
+from analysis.statistics.sharing import greedy_notes, notes, searched_notes
 from controller.routing.path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
+from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.pool import Executors, processes
+from scenarios.engines.prediction import ring_gap
 from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
 from scenarios.experiment.place import FolderError, Place
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
 _MOST_LINKS = 200  # of a kind, on a screen
+_MOST_SEARCHED, _GAPS = 4, 5  # configurations, and conditions of each, for which rings are compared with a bound
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -43,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
-    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS)):
+    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings)):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)
@@ -52,6 +55,17 @@ def run(arguments: Sequence[str]) -> int:
         print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
         return DONE
     return _run(wanted, _parts(wanted), arguments) if wanted.dask is None else _run_elsewhere(wanted, arguments)
+
+
+def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
+    """What is said of rings that are searched for, of the first configurations that have such."""
+    gaps: list[tuple[str, str, dict[str, float]]] = []
+    for setting in settings:
+        modes = [mode for mode in setting.run.modes if setting.searches_rings(mode)]
+        if modes and len(gaps) < _MOST_SEARCHED:
+            by_mode = {mode: ring_gap(setting, mode, _GAPS) for mode in modes}
+            gaps.append((setting.label, setting.collective.ring, by_mode))
+    return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_GAPS)
 
 
 def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:

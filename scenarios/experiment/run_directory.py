@@ -29,7 +29,7 @@ from scenarios.experiment.place import Place
 from scenarios.experiment.summary import SettingResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import resolved, scenario_of
+from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
 from topologies.errors import shown
 
@@ -67,7 +67,7 @@ def recorded(path: Path) -> Recorded:
     """What the run in this folder was begun with; raises ResultsError where there is none or it is damaged."""
     provenance = reader.read_provenance(path)
     try:
-        text = (path / reader.SCENARIO).read_text(encoding="utf-8")
+        text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
         scenario = scenario_of(text, path=path / reader.SCENARIO)
     except ScenarioError as error:
         raise reader.ResultsError(f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}") from None

@@ -5,6 +5,7 @@ the same times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the 
 same `Router`.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -18,8 +19,9 @@ from analysis.model.max_plus import Compiled
 from controller.routing.path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
+from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
-from hosts.embedding.ring import best_rings, rank_order
+from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import NONE, Cables
@@ -89,6 +91,7 @@ def decide(
     mode: Mode,
     workload: Workload,
     reembed_every: int,
+    ring: str,
     start: int,
     count: int,
 ) -> Decisions:
@@ -96,8 +99,9 @@ def decide(
 
     `delays_s`, [links], are the propagation delays. A placement is chosen under the conditions of the last multiple of
     `reembed_every`, for the routes in force then: the fixed ones, or those a mode that re-routes is about to choose.
-    Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where a
-    site has more GPUs than the ring choice takes, ConditionsError where a trace ends too early.
+    A ring is the best by the objective `ring` (`hosts.embedding.ring`).
+    Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where
+    there is no placement, ConditionsError where a trace ends too early.
     """
     router = Router(fabric, delays_s)
     rates_bps = conditions.rates_bps(start, count)
@@ -108,7 +112,7 @@ def decide(
         basis_bps, basis = rates_bps[lead::reembed_every], collective // reembed_every - start // reembed_every
         if lead:
             basis_bps = np.concatenate([conditions.rates_bps(start - start % reembed_every, 1), basis_bps])
-    placement = choose_placements(router, basis_bps, mode=mode, workload=workload)[basis]
+    placement = choose_placements(router, basis_bps, mode=mode, workload=workload, ring=ring)[basis]
     path, alpha_s, beta_s = _flows(router, placement, rates_bps, workload=workload, reroutes=mode.reroutes)
     return Decisions(
         placement=placement,
@@ -120,13 +124,13 @@ def decide(
     )
 
 
-def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload) -> Ranks:
+def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
     Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and for the fixed ones
-    otherwise: of a ring the one whose slowest edge is fastest (`best_rings`), of anything else the placement of least
+    otherwise: of a ring the best by the objective `ring` (`best_rings`), of anything else the placement of least
     predicted time that a descent finds (`best_placements`), in which each rank stays in its site and the root is rank
-    0. Raises ValueError where there is none, or a site has more GPUs than the choice of rings takes.
+    0. Raises ValueError where there is none.
     """
     fabric = router.fabric
     if not mode.reembeds:
@@ -134,7 +138,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
-        chosen[batch] = _placements(router, rates_bps[batch], workload, fixed=not mode.reroutes)
+        chosen[batch] = _placements(router, rates_bps[batch], workload, ring, fixed=not mode.reroutes)
     return chosen
 
 
@@ -143,19 +147,18 @@ def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
-def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed: bool) -> Ranks:
+def _placements(router: Router, rates_bps: Floats, workload: Workload, ring: str, *, fixed: bool) -> Ranks:
     """The placements for one batch of conditions, chosen for the workload's largest message."""
-    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
-    inside = fabric.intra_index >= 0
-    link = fabric.intra_index[inside]
-    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
-    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
-        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
-    delay_s[:, inside] = delays_s[link]
+    fabric, message_bytes = router.fabric, workload.largest_message_bytes
+    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=fixed)
     if workload.is_ring:
-        if workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
-            cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
-        return best_rings(cost_s, delay_s, gpus_per_site=fabric.gpus_per_site)
+        return best_rings(
+            cost_s,
+            delay_s,
+            gpus_per_site=fabric.gpus_per_site,
+            objective=ring,
+            messages=_messages_a_round(workload),
+        )
     return best_placements(
         _compiled_waited_for(workload).completion_s,
         list(zip(*workload.schedule.ends, strict=True)),
@@ -166,6 +169,43 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, *, fixed:
         root_stays=workload.is_rooted,
         groups=workload.groups,
     )
+
+
+def _edges(router: Router, rates_bps: Floats, workload: Workload, *, fixed: bool) -> tuple[Floats, Floats]:
+    """What the workload's largest message costs from each rank to each other, and the delay, [K, n, n] seconds each."""
+    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
+    inside = fabric.intra_index >= 0
+    link = fabric.intra_index[inside]
+    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
+    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
+        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
+    delay_s[:, inside] = delays_s[link]
+    if workload.is_ring and workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
+        cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
+    return cost_s, delay_s
+
+
+def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
+    """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
+    value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
+    """
+    sites = router.fabric.gpus_per_site
+    if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
+        return np.zeros(len(rates_bps))
+    rings = choose_placements(router, rates_bps, mode=mode, workload=workload, ring=ring)
+    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=not mode.reroutes)
+    messages = _messages_a_round(workload)
+    found_s = values(rings, cost_s, delay_s, objective=ring, messages=messages)
+    least_s = least_values(cost_s, delay_s, gpus_per_site=sites, objective=ring, messages=messages)
+    return np.maximum(found_s / least_s - 1, 0)
+
+
+def _messages_a_round(workload: Workload) -> float:
+    """How many messages an edge of a ring transmits each way in a round, in which a block goes on by one place."""
+    begins, ends = workload.schedule.ends
+    by_edge = Counter((begins[one.flow], ends[one.flow]) for one in workload.schedule.transfers)
+    rounds = (workload.schedule.places - 1) * (2 if workload.kind == "allreduce" else 1)
+    return max(by_edge.values()) / rounds
 
 
 @lru_cache(maxsize=64)

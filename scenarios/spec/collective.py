@@ -17,6 +17,7 @@ class CollectiveSpec:
     `algorithm` None is the kind's first. The size is that of a block, `chunk_bytes`, or of the whole buffer,
     `size_bytes`, which then decides: of a configuration `chunk_bytes` follows from it. `schedule` is a file that the
     schedule is read from, in place of an algorithm; messages have the sizes that it says.
+    `ring` is what a ring is chosen by (`hosts.embedding.ring`).
     `emulated` is how many collectives the emulation measures, from the first, where it is less than `count`.
     """
 
@@ -29,6 +30,7 @@ class CollectiveSpec:
     size_bytes: int | None = None
     count: int = 100_000
     reembed_every: int = 10
+    ring: str = "cycle time"
     emulated: int = 20
 
     def with_chunk(self, gpus: int) -> "CollectiveSpec":

@@ -12,6 +12,7 @@ import tomli_w
 
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.scenario import (
+    BEFORE,
     DEFAULTS,
     KEYS,
     MAX_AXIS_VALUES,
@@ -135,6 +136,19 @@ def scenario_of(
         lines = (f"{_place(mistake.key, given, label)}: {one_line(mistake.text)}" for mistake in mistakes)
         raise ScenarioError(dict.fromkeys(lines))
     return scenario
+
+
+def of_its_time(text: str) -> str:
+    """The text of a stored scenario with the values that it had before there were keys for them (BEFORE)."""
+    try:
+        document = tomllib.loads(text)
+    except ValueError:
+        return text  # of which `scenario_of` says what is wrong
+    for key, value in BEFORE.items():
+        table, _, name = key.partition(".")
+        if key not in document.get("sweep", {}):
+            document.setdefault(table, {}).setdefault(name, value)
+    return tomli_w.dumps(document)
 
 
 def resolved(scenario: Scenario) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
-from hosts.embedding.ring import MAX_EXACT_GPUS
+from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
 from scenarios.spec import classes, faults, jobs
 from scenarios.spec.classes import ClassSpec
@@ -201,6 +201,11 @@ class Scenario:
     def routes_greedily(self, mode: str) -> bool:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
         return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
+
+    def searches_rings(self, mode: str) -> bool:
+        """Whether a mode searches for the rings of a configuration's collective, as a site is too large to be exact."""
+        too_large = max(self.fabric.gpus_per_site) > MAX_EXACT_GPUS
+        return too_large and MODES[mode].reembeds and self.workload.is_ring
 
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
@@ -459,6 +464,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.size", "size_bytes", _SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
+        Key("collective.ring", "ring", _one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
@@ -526,7 +532,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_gpus(one), *_of_workload(one), *_of_queue(one), *_of_classes(one), *_of_time(one)]
+            mistakes += [*_of_workload(one), *_of_queue(one), *_of_classes(one), *_of_time(one)]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -614,23 +620,11 @@ def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterato
         yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")
 
 
-def _is_ring(setting: Scenario) -> bool:
-    """Whether a configuration's collective is a ring; not where it makes no sense, which is said elsewhere."""
-    try:
-        return setting.workload.is_ring
-    except ScheduleError:
-        return False
-
-
-def _of_gpus(setting: Scenario) -> Iterator[Mistake]:
-    embedding = [mode for mode in setting.run.modes if MODES[mode].reembeds]
-    largest = max(setting.fabric.gpus_per_site)
-    if embedding and largest > MAX_EXACT_GPUS and _is_ring(setting):
-        text = f"{largest} GPUs in a site are too many for {' and '.join(embedding)}: the exact ring choice allows"
-        yield Mistake("fabric.gpus", f"{text} {MAX_EXACT_GPUS} at most")
-
-
 # --- configurations as JSON -----------------------------------------------------------------------------------------
+
+
+BEFORE = {"collective.ring": "slowest edge"}
+"""The values that runs from before these keys had, where the default is another."""
 
 
 def plain_values(setting: Scenario) -> dict[str, Any]:
@@ -639,11 +633,12 @@ def plain_values(setting: Scenario) -> dict[str, Any]:
 
 
 def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
-    """The configuration of these `plain_values`, not checked again; keys that an older run lacks have their defaults.
+    """The configuration of these `plain_values`, not checked again; keys that an older run lacks have their defaults,
+    or the value that it had without them.
 
     `swept` are the keys that tell it from other configurations of its sweep.
     """
-    read = {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
+    read = BEFORE | {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
     return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
 
 

@@ -488,7 +488,8 @@ class Testbed:
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
         """The placement of a mode under these rates of logical links, 0 for a failed one; ValueError for none."""
-        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload)
+        ring = self.setting.collective.ring
+        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload, ring=ring)
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats) -> int:

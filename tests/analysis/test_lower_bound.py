@@ -49,7 +49,15 @@ def test_no_algorithm_in_no_mode_beats_it(
     repeated = workload(kind, algorithm, sites=gpus, size_bytes=block * blocks(kind, sum(gpus)))
     for mode in MODES.values():
         plan = decide(
-            fabric, conditions, delays_s=delays, mode=mode, workload=repeated, reembed_every=10, start=0, count=20
+            fabric,
+            conditions,
+            delays_s=delays,
+            mode=mode,
+            workload=repeated,
+            reembed_every=10,
+            ring="cycle time",
+            start=0,
+            count=20,
         )
         found_s = completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)
         # Flows that share a link get the whole of it each, and together more than there is.

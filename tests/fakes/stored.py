@@ -96,6 +96,7 @@ def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
         mode=MODES[mode],
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
+        ring=setting.collective.ring,
         start=0,
         count=count,
     )

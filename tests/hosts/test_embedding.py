@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order
+from hosts.embedding.ring import OBJECTIVES, best_rings, rank_order
 
 Floats = npt.NDArray[Any]
 
@@ -30,11 +30,18 @@ def all_rings(sizes: tuple[int, ...]) -> npt.NDArray[np.intp]:
     return np.array([ring for _, _, ring in sorted(keyed)])
 
 
-def brute_force(cost: Floats, delay: Floats, rings: npt.NDArray[np.intp]) -> list[int]:
+def brute_force(
+    cost: Floats, delay: Floats, rings: npt.NDArray[np.intp], objective: str = "slowest edge", messages: float = 1.0
+) -> list[int]:
     after = np.roll(rings, -1, axis=1)
-    slowest = cost[rings, after].max(axis=1)
-    total = np.rint(delay[rings, after] * 1e12).astype(np.int64).sum(axis=1)
-    best: list[int] = rings[np.lexsort((total, slowest))[0]].tolist()  # lexsort is stable: the first of equals
+    on_delays, on_costs = (np.rint(edges[rings, after] * 1e12).sum(axis=1) for edges in (delay, cost))
+    slots = np.rint((cost - delay)[rings, after] * 1e12)
+    first, then = {
+        "slowest edge": (cost[rings, after].max(axis=1), on_delays),
+        "cycle time": (np.maximum(messages * rings.shape[1] * slots.max(axis=1), on_costs), on_costs),
+        "sum": (on_costs, on_costs),
+    }[objective]
+    best: list[int] = rings[np.lexsort((then, first))[0]].tolist()  # lexsort is stable: the first of equals
     return best[best.index(0) :] + best[: best.index(0)]
 
 
@@ -72,6 +79,34 @@ def test_the_ring_is_the_first_of_the_best_of_all(sizes: tuple[int, ...], count:
         assert chosen[k].tolist() == brute_force(cost[k], delay[k], rings)
 
 
+@pytest.mark.parametrize("kind", ["ties", "equal delays", "missing edges", "no ties"])
+@pytest.mark.parametrize(
+    ("sizes", "count"), [((2, 2), 300), ((2, 4), 200), ((4, 4), 150), ((5, 3), 100), ((2, 2, 2), 100), ((2, 3, 2), 60)]
+)
+@pytest.mark.parametrize(("objective", "messages"), [("cycle time", 1.0), ("cycle time", 0.3), ("sum", 1.0)])
+def test_the_ring_of_an_objective_is_the_first_of_the_best_of_all(
+    sizes: tuple[int, ...], count: int, kind: str, objective: str, messages: float
+) -> None:
+    slot, delay = instances(kind, count, sum(sizes))
+    slot = slot * 1e-6
+    delay = delay * np.random.default_rng(1).integers(0, 9, (count, 1, 1))  # either part of the cycle time decides
+    rings = all_rings(sizes)
+    whole = np.isfinite(slot[:, rings, np.roll(rings, -1, axis=1)]).all(axis=2).any(axis=1)
+    cost, delay = (slot + delay)[whole], delay[whole]
+    assert len(cost) > count // 2
+    chosen = best_rings(cost, delay, gpus_per_site=sizes, objective=objective, messages=messages)
+    for k in range(len(cost)):
+        assert chosen[k].tolist() == brute_force(cost[k], delay[k], rings, objective, messages)
+
+
+def test_costs_of_any_size_are_added_exactly_enough() -> None:
+    cost = np.random.default_rng(1).uniform(1, 2, (50, 8, 8))
+    rings = [
+        best_rings(scale * cost, 0 * cost, gpus_per_site=(4, 4), objective="sum").tolist() for scale in (1, 1e3, 1e12)
+    ]
+    assert rings[0] == rings[1] == rings[2]
+
+
 @pytest.mark.parametrize(("size", "count"), [(8, 40), (12, 3)])
 def test_no_random_ring_and_none_a_swap_away_is_better(size: int, count: int) -> None:
     n, tries = 2 * size, 4000
@@ -96,18 +131,31 @@ def test_no_random_ring_and_none_a_swap_away_is_better(size: int, count: int) ->
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(2, 5), min_size=2, max_size=3), st.integers(0, 2**32), st.booleans())
-def test_the_ring_of_an_instance_does_not_depend_on_its_batch(sizes: list[int], seed: int, equal: bool) -> None:
+@given(
+    st.lists(st.integers(2, 5), min_size=2, max_size=3),
+    st.integers(0, 2**32),
+    st.booleans(),
+    st.sampled_from(OBJECTIVES),
+)
+def test_the_ring_of_an_instance_does_not_depend_on_its_batch(
+    sizes: list[int], seed: int, equal: bool, objective: str
+) -> None:
     n, random = sum(sizes), np.random.default_rng(seed)
     cost = random.integers(1, 5, (30, n, n)).astype(float)
     delay: Floats = random.integers(0, 3, (30, n, n)) * 1e-6
     if equal:
         delay[:-1] = 1e-6  # all but one instance: that one must not change how the others come out
-    together = best_rings(cost, delay, gpus_per_site=tuple(sizes))
-    alone = [best_rings(cost[k : k + 1], delay[k : k + 1], gpus_per_site=tuple(sizes))[0] for k in range(30)]
+    together = best_rings(cost, delay, gpus_per_site=tuple(sizes), objective=objective)
+    alone = [
+        best_rings(cost[k : k + 1], delay[k : k + 1], gpus_per_site=tuple(sizes), objective=objective)[0]
+        for k in range(30)
+    ]
     assert (together == np.array(alone)).all()
     shuffled = random.permutation(30)
-    assert (best_rings(cost[shuffled], delay[shuffled], gpus_per_site=tuple(sizes)) == together[shuffled]).all()
+    assert (
+        best_rings(cost[shuffled], delay[shuffled], gpus_per_site=tuple(sizes), objective=objective)
+        == together[shuffled]
+    ).all()
 
 
 def test_the_example_of_the_module_gives_its_ring() -> None:
@@ -130,9 +178,11 @@ def test_impossible_inputs_are_refused() -> None:
         best_rings(np.full_like(square, np.inf), square, gpus_per_site=(2, 2))
     with pytest.raises(ValueError, match="both must be"):
         best_rings(square, square[:, :3], gpus_per_site=(2, 2))
-    many = MAX_EXACT_GPUS + 1
-    with pytest.raises(ValueError, match=f"{many} GPUs in a site"):
-        best_rings(np.ones((1, many + 2, many + 2)), np.ones((1, many + 2, many + 2)), gpus_per_site=(many, 2))
+    for objective in ("cycle time", "sum"):
+        with pytest.raises(ValueError, match="no ring"):
+            best_rings(np.full_like(square, np.inf), square, gpus_per_site=(2, 2), objective=objective)
+    with pytest.raises(ValueError, match="'cycles' is no objective of a ring: allowed are slowest edge, cycle time"):
+        best_rings(square, square, gpus_per_site=(2, 2), objective="cycles")
 
 
 def test_rank_order_follows_the_sites() -> None:

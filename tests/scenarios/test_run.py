@@ -175,6 +175,17 @@ def test_paths_that_are_too_many_to_compare_are_named_before_the_run(run):
     assert line.startswith("run.py: 8 GPUs") and "in wan and joint" in line and "1,024" in line
 
 
+def test_rings_of_large_sites_are_searched_for_and_the_gap_to_a_bound_is_told(capsys):
+    arguments = ["fig4a", "--engine", "model", "--dry-run", "--chunk", "8 MB"]
+    assert command.run([*arguments, "--gpus", "26"]) == 0
+    said = capsys.readouterr().err
+    found = re.search(r"26 GPUs.*rings of ccl and joint are searched for.* slowest edge is at most ([^ ]+) %", said)
+    assert found and float(found[1]) < 5
+    for others in (["--gpus", "24"], ["--gpus", "26", "--modes", "base,wan"]):
+        assert command.run([*arguments, *others]) == 0
+        assert "searched" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -183,7 +194,6 @@ def test_paths_that_are_too_many_to_compare_are_named_before_the_run(run):
         (["--modes", "base,jont"], "did you mean joint?"),
         (["--modes", ""], '--modes: "" is not known'),
         (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide over 2 sites"),
-        (["--gpus", "26"], "too many for ccl and joint"),
         (["--gpus", "8,"], '--gpus: "" is text'),
         (["--chunk", "8 MB,0 MB"], "zero"),
         (["--engine", "emulation", "--chunk", "8 MB,1 GB"], "1 GB is too large"),

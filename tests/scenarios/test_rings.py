@@ -1,0 +1,76 @@
+"""Rings by cycle time against the fastest ring of all, at the points of the paper's figures."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from analysis.model.max_plus import Compiled
+from hosts.collectives.ring import allgather
+from hosts.embedding.ring import best_rings
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decide import MODES, decide
+from scenarios.spec.load import load_scenario
+from scenarios.spec.scenario import Scenario
+from topologies.fabric.fabric import Fabric
+
+POINTS = [
+    pytest.param(setting, mode, id=f"{name} {setting.label} {mode}")
+    for name in ("fig4a", "fig4b", "fig5a", "fig5b")
+    for setting in load_scenario(name).settings()
+    for mode in ("ccl", "joint")
+]
+
+
+def edges(setting: Scenario, mode: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Delay and transmission of a chunk from every rank to every other under a mode's paths, [K, n, n] s; by hand."""
+    conditions = conditions_of(setting)
+    fabric, delays_s, rates_bps = conditions.fabric, conditions.delays_s, conditions.rates_bps(0, count)
+    n = len(fabric.gpus)
+    alpha_s, beta_s = np.zeros((2, count, n, n))
+    for a, b in permutations(range(n), 2):
+        ways = [fabric.edge_links(a, b, path) for path in _paths(fabric, a, b)]
+        if mode == "ccl":
+            ways = ways[:1]
+        delay_s = np.array([sum(delays_s[link] for link in way) for way in ways])
+        slot_s = np.array([8 * setting.collective.chunk_bytes / rates_bps[:, list(way)].min(axis=1) for way in ways])
+        best = (delay_s[:, None] + slot_s).argmin(axis=0)
+        alpha_s[:, a, b], beta_s[:, a, b] = delay_s[best], slot_s[best, np.arange(count)]
+    return alpha_s, beta_s
+
+
+def _paths(fabric: Fabric, a: int, b: int) -> list[int]:
+    sites = fabric.gpu_sites
+    return [path.index for path in fabric.paths_between[sites[a], sites[b]]] if sites[a] != sites[b] else [-1]
+
+
+@pytest.mark.parametrize(("setting", "mode"), POINTS)
+def test_the_ring_of_least_cycle_time_is_within_a_percent_of_the_fastest(setting: Scenario, mode: str) -> None:
+    """Of 8 GPUs all rings are compared; of 16, whose 1.6e9 are too many, no ring is faster than its edge of largest
+    alpha + (n - 1) beta, and the ring in which that is least is found exactly."""
+    count = 60
+    alpha_s, beta_s = edges(setting, mode, count)
+    conditions, n = conditions_of(setting), setting.gpus
+    chosen = decide(
+        conditions.fabric,
+        conditions,
+        delays_s=conditions.delays_s,
+        mode=MODES[mode],
+        workload=setting.workload,
+        reembed_every=1,
+        ring="cycle time",
+        start=0,
+        count=count,
+    )
+    found_s = Compiled(allgather(n).transfers).completion_s(chosen.alpha_s.T, chosen.beta_s.T)
+    if n == 8:
+        rings = np.array([leg + other for leg in permutations(range(4)) for other in permutations(range(4, 8))])
+        after = np.roll(rings, -1, axis=1)
+        parts = (part[:, rings, after].reshape(-1, n).T for part in (alpha_s, beta_s))
+        least_s = Compiled(allgather(n).transfers).completion_s(*parts).reshape(count, -1).min(axis=1)
+    else:
+        bound_s = alpha_s + (n - 1) * beta_s
+        rings = best_rings(bound_s, alpha_s, gpus_per_site=setting.fabric.gpus_per_site).astype(int)
+        least_s = bound_s[np.arange(count)[:, None], rings, np.roll(rings, -1, axis=1)].max(axis=1)
+    assert (found_s >= least_s * (1 - 1e-9)).all()
+    assert found_s.mean() <= 1.01 * least_s.mean()
