@@ -7,7 +7,7 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from analysis.model.max_plus import critical_path as path_of
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, compiled, decide
+from scenarios.policies.decide import MODES, Decisions, channels, compiled, decide
 from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -104,7 +104,7 @@ def predicted_with_jobs(
     step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
     for first in range(0, len(decisions.path), step):
         some = slice(first, first + step)
-        part = Decisions(**{one.name: getattr(decisions, one.name)[some] for one in fields(decisions)})
+        part = decisions.rows(some)
         arrives_s = predicted_times(setting, mode, part, conditions, start=start + first).arrives_s
         found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
     rounds, jobs = zip(*found, strict=True)
@@ -173,7 +173,9 @@ def links_by_flow(
     """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
     begins, ends = (np.array(places) for places in workload.schedule.ends)
     flows, placement = begins != ends, decisions.placement
-    passed = conditions.passed(start, placement[:, begins[flows]], placement[:, ends[flows]], decisions.path[:, flows])
+    channel = channels(workload)[flows] if decisions.spreads else None
+    ranks = placement[:, begins[flows]], placement[:, ends[flows]]
+    passed = conditions.passed(start, *ranks, decisions.path[:, flows], channel)
     found = np.full((*decisions.path.shape, passed.shape[-1]), -1, dtype=np.int32)
     found[:, flows] = passed
     return found
