@@ -16,14 +16,14 @@ IN_PORT = 0xFFFF_FFF8
 """OpenFlow's OFPP_IN_PORT; a switch drops a packet that its port's number would send back out of its input port."""
 
 ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
-LAST_GENERATION = 0xFFFF_FFFF
+LAST_GENERATION = 0x7FFF_FFFF
 
 _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
-_OF_FLOW = 1 << 40
+_OF_FLOW = 1 << 31
 _SPINE_SHIFT = 24  # there are fewer paths than that
 DEFAULT_COOKIE = _OURS
-ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ LAST_GENERATION ^ _OF_FLOW
+ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ (LAST_GENERATION | _OF_FLOW)
 """The cookie and mask that match all routes of all generations, and no other rule."""
 TUNNEL_COOKIE = _OURS | 2 << 32
 
