@@ -30,7 +30,7 @@ ROUTINGS = ("single", "ecmp", "spray")
 """What flows take where no mode chooses their paths: the fixed path of their two GPUs, one that a hash of the flow
 chooses, or pieces of their messages all (`controller.routing.multipath`)."""
 
-MAX_HASH_SEED = 2**32 - 1
+MAX_HASH_SEED = 2**63 - 1
 
 IndexTable = npt.NDArray[np.intp]
 
