@@ -33,9 +33,10 @@ def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers 
     at = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
     mixed = np.zeros(src.shape, np.uint64)
     for part in (np.uint64(seed), at, src.astype(np.uint64), dst.astype(np.uint64)):
-        mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        with np.errstate(over="ignore"):  # of which numpy warns where there is a single flow
+            mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
     return mixed
 
