@@ -132,7 +132,7 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     """
     if setting.workload.jobs:
         return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
-    if not setting.shared_links(mode):
+    if not _shares(setting, mode, decisions):
         return compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.completion_s(
         setting.workload.schedule.transfers,
@@ -143,10 +143,15 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     )
 
 
+def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
+    """Whether links may be shared, or are others than those of which decisions have the rates: behind other spines."""
+    return bool(setting.shared_links(mode)) or (decisions.spreads and setting.fabric.grain == "physical")
+
+
 def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
     transfers = setting.workload.schedule.transfers
-    if not setting.shared_links(mode):
+    if not _shares(setting, mode, decisions):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
     links = links_by_flow(setting.workload, decisions, conditions, start=start)
     rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes

@@ -5,6 +5,7 @@ the same times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the 
 same `Router`.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -302,7 +303,22 @@ def _spread_twice(ways: Multipath, dead: Cables, workload: Workload, placement: 
     else:
         path = ways.paths(src, dst, channel, failed_links(ways.fabric, dead))
         links = ways.links(src, dst, path, channel, dead)
-    return _by_two(flows, links, len(shared_by(ways.fabric).all))
+    found = _by_two(flows, links, len(shared_by(ways.fabric).all))
+    return found | _switched_twice(ways, src, dst) if moves and ways.fabric.spec.grain == "physical" else found
+
+
+def _switched_twice(ways: Multipath, src: Ranks, dst: Ranks) -> set[int]:
+    """The ports between switches that two flows between these ranks can pass, whichever ranks of their sites take their
+    places."""
+    fabric = ways.fabric
+    sites = fabric.gpu_sites
+    users = np.zeros(len(shared_by(fabric).all), int)
+    for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
+        near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
+        apart = near != far
+        links = ways.every_link(near[apart], far[apart])[..., 1:-1]  # without the GPUs' ports
+        users[np.unique(links[links >= 0])] += count
+    return set(np.flatnonzero(users > 1).tolist())
 
 
 def _by_two(flows: npt.NDArray[Any], links: npt.NDArray[Any], number: int) -> set[int]:
