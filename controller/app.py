@@ -16,7 +16,8 @@ from controller.api.protocol import ProtocolError, RouteRequest, StatusRequest
 from controller.api.server import Server
 from controller.compat import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.config import configured
-from controller.forwarding.state import Forwarding, State, choose
+from controller.forwarding.rules import Route
+from controller.forwarding.state import NO_FLOWS, FlowWays, Forwarding, State, choose, choose_ways
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError
@@ -146,31 +147,38 @@ class RouteApp(App):
             self._outages.nothing_new()
             if forwarding.state is State.CONFIRMED:
                 return
-        wanted = self._rechosen(dead)
+        wanted, of_flows = self._rechosen(dead)
         before = {crossing: forwarding.path(*crossing) for crossing in wanted}
+        flows_before = forwarding.paths_of_flows()
         try:
-            forwarding.reconcile(Ways(self._fabric, dead), wanted)
+            forwarding.reconcile(Ways(self._fabric, dead), wanted, of_flows)
         except SwitchError as error:  # the departure of a switch is an event of its own
             _LOG.warning("the paths around failed links are not complete: %s", error)
             return
         if outage is not None:
             moved = [(*pair, old, new) for pair, old in before.items() if (new := forwarding.path(*pair)) != old]
+            after = forwarding.paths_of_flows()
+            flows = ((*key[:2], old, after.get(key, old)) for key, old in flows_before.items())
+            moved += dict.fromkeys(move for move in flows if move[2] != move[3])
             outage.done_ns, outage.moved = time.monotonic_ns(), [list(move) for move in moved]
             for src, dst, *paths in moved:
                 names = [self._fabric.paths[index].name for index in paths]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
-    def _rechosen(self, dead: Cables) -> dict[tuple[int, int], int]:
-        """The path of every crossing of the last request that has one, under its conditions and with these cables
-        dead."""
+    def _rechosen(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays]:
+        """The path of every crossing, and the way of every flow, of the last request that has one, under its conditions
+        and with these cables dead."""
         if (request := self._request) is None:
-            return {}
+            return {}, NO_FLOWS
         reach = reachable(self._fabric, dead)
-        for src, dst in request.crossings:
+        for src, dst in dict.fromkeys((*request.crossings, *(flow[:2] for flow in request.flows))):
             if not reach[src, dst]:
                 _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
         left = tuple(pair for pair in request.crossings if reach[pair])
-        return dict(zip(left, choose(self._fabric, replace(request, crossings=left), dead), strict=True))
+        flows = tuple(flow for flow in request.flows if reach[flow[:2]])
+        rest = replace(request, crossings=left, flows=flows)
+        paths = dict(zip(left, choose(self._fabric, rest, dead), strict=True))
+        return paths, choose_ways(self._fabric, rest, dead)
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
@@ -198,10 +206,12 @@ class RouteApp(App):
             pass
         finally:
             self._waiters.remove(news)
+        routes = self._forwarding.routes
         return {
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
-            "routes": [[r.src, r.dst, r.path, r.generation] for r in self._forwarding.routes],
+            "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
+            "flows": [[r.src, r.dst, r.port, r.path, self._up(r), r.down] for r in routes if r.port is not None],
             "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
@@ -216,9 +226,19 @@ class RouteApp(App):
                 if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
-            messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)))
+            of_flows = choose_ways(self._fabric, request, ways.dead)
+            messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
             self._request = request
-        return {"paths": paths, "messages": messages, "took_s": time.monotonic() - started}
+        return {
+            "paths": paths,
+            "ways": [[way.path, way.up, way.down] for way in of_flows.values()],
+            "messages": messages,
+            "took_s": time.monotonic() - started,
+        }
+
+    def _up(self, route: Route) -> int:
+        """The index of the spine that a route's leaf sends to."""
+        return self._forwarding.ways.spines(self._fabric.gpus[route.src].site).index(route.spine)
 
     def _not_ready(self) -> list[str]:
         """The switches without default rules, or without a connection by now."""

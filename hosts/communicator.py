@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.agent import messages
-from hosts.agent.agent import Job
+from hosts.agent.agent import Job, source_port
 from hosts.agent.clock import now_ns
 from hosts.agent.transport import Transport, limits
 from hosts.collectives.kinds import Workload
@@ -123,7 +123,7 @@ class Communicator:
             windows=count,
             window_bytes=window_bytes,
             sums=makes_sums(workload),
-            channels=1 + max(flow.channel for flow, _ in workload.schedule.sends()),
+            channels=_channels(workload),
             dscp=_by_channel(workload),
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
@@ -174,6 +174,10 @@ class Communicator:
             self._tell(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)
         self._all("confirm")
+
+    def source_port(self, channel: int) -> int:
+        """The TCP source port of the present connections of a channel."""
+        return source_port(channel, epoch=self.epoch, channels=_channels(self._workload))
 
     def run(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> Completed:
         """Run the collective, begun by all ranks at one instant; `flip` damages a message of it.
@@ -276,6 +280,11 @@ class Communicator:
 
 def _listed(ranks: Sequence[int]) -> str:
     return " and ".join(str(rank) for rank in ranks)
+
+
+def _channels(workload: Workload) -> int:
+    """The channels that flows have."""
+    return 1 + max(flow.channel for flow, _ in workload.schedule.sends())
 
 
 def _by_channel(workload: Workload) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ random permutations:
     spray    a message is cut into equal pieces, a channel each: one through every spine and over every path
     optimum  the least time in which any cut of the messages over any spines and paths delivers the last of them
 
-Times are those of the fluid model (`analysis.model.fluid`) without propagation delay, as multiples of the optimum.
+Times are those of the fluid model (`analysis.model.fluid`) without propagation delay, as multiples of the optimum. With
+`--engine both` the same draws are measured beside, on real TCP in the emulated testbed.
 """
 
 import argparse
@@ -16,9 +17,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
 
-DONE, BAD_USAGE, CANNOT = 0, 2, 3
+DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 ECMP, SPRAY = "ecmp", "spray"
 _MOST_HOSTS, _MOST_SWITCHES, _MOST_DRAWS, _MOST_PIECES = 4096, 128, 10_000, 1 << 19
 _QUIET_S = 2.0
@@ -60,13 +61,19 @@ class Experiment:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """The completion times of one routing over the optimum: of all messages of all draws, and the mean over the draws
-    of the last message's."""
+    of the last message's.
+
+    Of the emulation also the largest |measured / predicted - 1| of a message, and of a draw's last message.
+    """
 
     routing: str
+    engine: str
     median: float
     p99: float
     max: float
     completion: float
+    worst_message: float | None = None
+    worst_completion: float | None = None
 
 
 class Ways(NamedTuple):
@@ -143,20 +150,6 @@ def permutation(hosts: int, rng: "np.random.Generator") -> "Ints":
             return found
 
 
-def hashed(seed: int, src: "Ints", dst: "Ints", hop: int) -> "npt.NDArray[np.uint64]":
-    """64 bits of what a switch at this hop sees of a flow, mixed by the finaliser of SplitMix64 (Steele, Lea, Flood,
-    "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
-    import numpy as np
-
-    mixed = np.zeros(src.shape, np.uint64)
-    for part in (np.uint64(seed), np.uint64(hop), src.astype(np.uint64), dst.astype(np.uint64)):
-        mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed
-
-
 def _paths(fabric: "Fabric", src: "Ints", dst: "Ints") -> "tuple[Ints, Ints]":
     """The candidate paths of each message, [n, most], -1 beyond their number and within a site; and their number, which
     is 1 within a site."""
@@ -174,6 +167,8 @@ def _paths(fabric: "Fabric", src: "Ints", dst: "Ints") -> "tuple[Ints, Ints]":
 def ecmp(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints", *, seed: int) -> Ways:
     """Every message over one way, chosen by three hashes: at its leaf, at the spine and at the far border router."""
     import numpy as np
+
+    from controller.routing.multipath import hashed
 
     paths, number = _paths(fabric, src, dst)
     up, over, down = (hashed(seed, src, dst, hop) for hop in range(3))
@@ -232,6 +227,43 @@ def optimum_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", sprayed: Ways
     return float((bits / capacity_bps).max())
 
 
+def _drawn(asked: Experiment, draw: int) -> "tuple[Ints, int]":
+    """To which host each one sends in a draw, and the seed of its hash."""
+    import numpy as np
+
+    rng = np.random.default_rng((asked.seed, draw))
+    dst = permutation(asked.hosts, rng)
+    return dst, int(rng.integers(1 << 63))
+
+
+def measure(asked: Experiment, optimum: "Floats", jobs: int, done: Callable[[int], None]) -> "dict[str, Floats]":
+    """The measured completion times of each routing over these optima, [draws, hosts] each; `jobs` VMs at a time.
+
+    Raises what `scenarios.tools.permutation_testbed.times_s` does, and ValueError for what it has not.
+    """
+    from scenarios.tools.permutation_testbed import Bed, Draw, times_s
+    from topologies.units import format_rate
+
+    if asked.fabric_rate_bps != asked.rate_bps:
+        raise ValueError(
+            f"--fabric-rate: {format_rate(asked.fabric_rate_bps)}: allowed in the emulation is the rate of the hosts' "
+            f"cables, {format_rate(asked.rate_bps)}"
+        )
+    bed = Bed(
+        hosts=(asked.hosts // asked.sites,) * asked.sites,
+        leaves=asked.leaves,
+        spines=asked.spines,
+        border_routers=asked.border_routers,
+        rate_bps=asked.rate_bps,
+        wan_rate_bps=asked.wan_rate_bps,
+        size=asked.size,
+    )
+    draws = [_drawn(asked, draw) for draw in range(asked.draws)]
+    points = [Draw(dst=dst, routing=routing, hash_seed=seed) for routing in (ECMP, SPRAY) for dst, seed in draws]
+    found = times_s(bed, points, done, jobs=jobs).reshape(2, asked.draws, asked.hosts) / optimum[:, None]
+    return {ECMP: found[0], SPRAY: found[1]}
+
+
 def run(asked: Experiment, drawn: Callable[[int], None] = lambda _: None) -> "tuple[dict[str, Floats], Floats]":
     """The completion times of each routing over the optimum, [draws, hosts] each, and the optimum, [draws] s.
 
@@ -248,10 +280,9 @@ def run(asked: Experiment, drawn: Callable[[int], None] = lambda _: None) -> "tu
     found = {routing: np.empty((asked.draws, asked.hosts)) for routing in (ECMP, SPRAY)}
     optimum = np.empty(asked.draws)
     for draw in range(asked.draws):
-        rng = np.random.default_rng((asked.seed, draw))
-        dst = permutation(asked.hosts, rng)
+        dst, hash_seed = _drawn(asked, draw)
         sprayed = spray(fabric, asked.spines, src, dst)
-        ways = {ECMP: ecmp(fabric, asked.spines, src, dst, seed=int(rng.integers(1 << 63))), SPRAY: sprayed}
+        ways = {ECMP: ecmp(fabric, asked.spines, src, dst, seed=hash_seed), SPRAY: sprayed}
         optimum[draw] = optimum_s(ports, capacity_bps, dst, sprayed, asked.size)
         for routing, one in ways.items():
             found[routing][draw] = times_s(ports, capacity_bps, dst, one, asked.size) / optimum[draw]
@@ -266,41 +297,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     parsed = _parser().parse_args(arguments)
     try:
-        import numpy as np
+        from scenarios.experiment.place import check_figure
+        from scenarios.tools.permutation_testbed import MeasureError
+        from scenarios.vm import VMError
+        from topologies.errors import FabricError
     except ModuleNotFoundError as missing:
         print(f"permutation.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
-    from scenarios.experiment.place import check_figure
-    from topologies.errors import FabricError
+    began, told, measured = time.monotonic(), False, dict[str, Any]()
 
-    began, told = time.monotonic(), False
-
-    def drawn(done: int) -> None:
+    def say(done: str) -> None:
         nonlocal told
         if told or time.monotonic() - began > _QUIET_S:
             told = True
-            print(f"\rpermutation.py: {done} of {asked.draws} draws", end="", file=sys.stderr, flush=True)
+            print(f"\rpermutation.py: {done}", end="", file=sys.stderr, flush=True)
 
     try:
         check_figure(parsed.figure)
         asked = _experiment(parsed)
-        found, optimum = run(asked, drawn)
+        found, optimum = run(asked, lambda done: say(f"{done} of {asked.draws} draws"))
+        if parsed.engine == "both":
+            points = 2 * asked.draws
+            measured = measure(asked, optimum, parsed.jobs, lambda done: say(f"{done} of {points} points measured"))
+    except (VMError, MeasureError) as error:
+        print(f"permutation.py: {error}", file=sys.stderr)
+        return FAILED if isinstance(error, MeasureError) else CANNOT
     except (FabricError, ValueError) as error:
         print(f"permutation.py: {error}", file=sys.stderr)
         return BAD_USAGE
     finally:
         if told:
             print(file=sys.stderr)
-    lines = [
-        Line(
-            routing=routing,
-            median=float(np.median(ratios)),
-            p99=float(np.quantile(ratios, 0.99)),
-            max=float(ratios.max()),
-            completion=float(ratios.max(axis=1).mean()),
-        )
-        for routing, ratios in found.items()
-    ]
+    lines = [_line(routing, "model", ratios) for routing, ratios in found.items()]
+    lines += [_line(routing, "emulation", ratios, found[routing]) for routing, ratios in measured.items()]
     answer = asdict(asked) | {"grain": "physical", "optimum_s": float(optimum.mean())}
     answer["routings"] = [asdict(line) for line in lines]
     text = json.dumps(answer, indent=1)
@@ -308,10 +337,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.figure is not None:
         from analysis.figures.flow_times import picture
 
-        drawn_picture = picture(found, title=_title(asked), name=parsed.figure.name, more={".json": f"{text}\n"})
+        title, more = _title(asked), {".json": f"{text}\n"}
+        drawn_picture = picture(found, measured, title=title, name=parsed.figure.name, more=more)
         for path in drawn_picture.write(parsed.figure.parent):
             print(f"permutation.py: {path}", file=sys.stderr)
     return DONE
+
+
+def _line(routing: str, engine: str, ratios: "Floats", predicted: "Floats | None" = None) -> Line:
+    """The line of a routing with these times over the optimum, [draws, hosts], beside the predicted ones."""
+    import numpy as np
+
+    line = Line(
+        routing=routing,
+        engine=engine,
+        median=float(np.median(ratios)),
+        p99=float(np.quantile(ratios, 0.99)),
+        max=float(ratios.max()),
+        completion=float(ratios.max(axis=1).mean()),
+    )
+    if predicted is None:
+        return line
+    return replace(
+        line,
+        worst_message=float(np.abs(ratios / predicted - 1).max()),
+        worst_completion=float(np.abs(ratios.max(axis=1) / predicted.max(axis=1) - 1).max()),
+    )
 
 
 def _title(asked: Experiment) -> str:
@@ -324,8 +375,16 @@ def _title(asked: Experiment) -> str:
 
 
 def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
-    heads = ("routing", "median", "99 %", "max", "last, mean")
-    rows = [(line.routing, *(f"{x:.3f}" for x in (line.median, line.p99, line.max, line.completion))) for line in lines]
+    heads = ["routing", "engine", "median", "99 %", "max", "last, mean"]
+    rows = [
+        [line.routing, line.engine, *(f"{x:.3f}" for x in (line.median, line.p99, line.max, line.completion))]
+        for line in lines
+    ]
+    if any(line.worst_message is not None for line in lines):
+        heads += ["worst off: message", "last"]
+        for row, line in zip(rows, lines, strict=True):
+            worst = line.worst_message, line.worst_completion
+            row += ["" if off is None else f"{off:.2%}" for off in worst]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
     per_site = f"in each site leaves: {asked.leaves}, spines: {asked.spines}"
@@ -341,6 +400,7 @@ def _experiment(parsed: argparse.Namespace) -> Experiment:
     for option, least, most in (("hosts", 2, _MOST_HOSTS), ("sites", 1, 8), ("draws", 1, _MOST_DRAWS)):
         _check(option, getattr(parsed, option), least, most)
     _check("seed", parsed.seed, 0, 2**63 - 1)
+    _check("jobs", parsed.jobs, 1, 64)
     each = max(1, parsed.hosts // parsed.sites)
     leaves = _power_of_two_near_root(each) if parsed.leaves is None else parsed.leaves
     _check("leaves", leaves, 1, _MOST_SWITCHES)
@@ -389,6 +449,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wan-rate", metavar="RATE", help="of a WAN link (default as --rate)")
     parser.add_argument("--draws", type=int, default=20, help="permutations and hashes (default 20)")
     parser.add_argument("--seed", type=int, default=1, help="of all draws (default 1)")
+    parser.add_argument("--engine", choices=("model", "both"), default="model", help="(default model)")
+    parser.add_argument("--jobs", type=int, default=1, help="VMs at a time (default 1)")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.add_argument("--figure", type=Path, metavar="PATH", help="draw into PATH.svg, .png, .csv, and .json beside")
     return parser

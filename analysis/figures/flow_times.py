@@ -20,33 +20,47 @@ _LOOKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "spray": {"color": "#B5472F", "linestyle": (0, (3, 1.5)), "linewidth": 1.8},
     }
 )
+_MEASURED: Mapping[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3, "markerfacecolor": "none"}
 _OPTIMUM: Mapping[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.2}
 
 
 def picture(
-    ratios: Mapping[str, Floats], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})
+    ratios: Mapping[str, Floats],
+    measured: Mapping[str, Floats] = MappingProxyType({}),
+    *,
+    title: str,
+    name: str,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> Picture:
     """The figure of flow completion times over the optimum, by routing ("ecmp", "spray"), [draws, flows] each.
+
+    `ratios` are those of the model, `measured` those of the emulation, if any, which are drawn as points.
 
     `more` are further files by their ending.
     """
     drawn = {routing: shares(np.ravel(found)) for routing, found in ratios.items()}
+    points = {routing: shares(np.ravel(found)) for routing, found in measured.items()}
     with canvas(5.2, 3.4) as figure:
         axes = figure.subplots()
         for routing, (times, share) in drawn.items():
             axes.plot([times[0], *times, times[-1]], [0, *share, 1], drawstyle="steps-post", **_LOOKS[routing])
+        for routing, (times, share) in points.items():
+            axes.plot(times, share, color=_LOOKS[routing]["color"], **_MEASURED)
         axes.axvline(1, **_OPTIMUM)
-        axes.set_xlim(0, 1.05 * max(1.0, *(times[-1] for times, _ in drawn.values())))
+        axes.set_xlim(0, 1.05 * max(1.0, *(times[-1] for times, _ in (*drawn.values(), *points.values()))))
         axes.set_ylim(0, 1.02)
         axes.grid(True, axis="x")
         axes.set_xlabel("flow completion time over the optimum")
         axes.set_ylabel("share of flows")
         figure.suptitle(title, fontsize="medium")
         handles = [Line2D([], [], label=routing, **_LOOKS[routing]) for routing in drawn]
+        if measured:
+            handles.append(Line2D([], [], label="measured", color=INK, **_MEASURED))
         legend(figure, [*handles, Line2D([], [], label="optimum", **_OPTIMUM)])
     data = table(
-        {"routing": routing, "flows": ratios[routing].size, "time_over_optimum": time, "share": share}
-        for routing, (times, shared) in drawn.items()
+        {"routing": routing, "engine": engine, "flows": of[routing].size, "time_over_optimum": time, "share": share}
+        for engine, of, found in (("model", ratios, drawn), ("emulation", measured, points))
+        for routing, (times, shared) in found.items()
         for time, share in zip(times.tolist(), shared.tolist(), strict=True)
     )
     return Picture(

@@ -11,7 +11,7 @@ from controller.api.protocol import ProtocolError, read_object, write_line
 
 _RETRY_S = 0.02
 _SLACK_S = 1.0  # for a reply that is due to arrive
-_MAX_REPLY = 1 << 20  # bytes
+_MAX_REPLY = 1 << 22  # bytes
 
 
 class ControllerError(RuntimeError):
@@ -22,13 +22,16 @@ class ControllerError(RuntimeError):
 class RouteReply:
     """The path of every crossing asked for, as indices in `Fabric.paths`; the switches have confirmed all.
 
-    They may follow decisions that they have cached for a moment longer (Open vSwitch for 5 ms). `messages` counts the
-    OpenFlow messages sent, `took_s` is the time it took by the controller's clock.
+    `ways` are those of the flows asked for: the path, -1 within a site, and two spines
+    (`controller.forwarding.rules.Way`). Switches may follow decisions that they have cached for a moment longer (Open
+    vSwitch for 5 ms). `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the controller's
+    clock.
     """
 
     paths: tuple[int, ...]
     messages: int
     took_s: float
+    ways: tuple[tuple[int, int, int], ...] = ()
 
 
 class Controller:
@@ -85,11 +88,13 @@ class Controller:
         delays_s: Iterable[float],
         chunk_bytes: int,
         best: bool,
+        flows: Iterable[tuple[int, int, int, int]] = (),
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default one.
 
         `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
-        `chunk_bytes`, otherwise the fixed one. Returns when every switch has confirmed.
+        `chunk_bytes`, otherwise the fixed one. `flows` (rank, rank, channel, TCP source port) take the ways of the
+        fabric's routing, if it has another than "single". Returns when every switch has confirmed.
         """
         request = {
             "ask": "route",
@@ -98,14 +103,21 @@ class Controller:
             "delays_s": [float(delay) for delay in delays_s],
             "chunk_bytes": int(chunk_bytes),
             "best": bool(best),
+            "flows": [[int(number) for number in flow] for flow in flows],
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
-        return RouteReply(paths=tuple(reply["paths"]), messages=reply["messages"], took_s=reply["took_s"])
+        return RouteReply(
+            paths=tuple(reply["paths"]),
+            messages=reply["messages"],
+            took_s=reply["took_s"],
+            ways=tuple((path, up, down) for path, up, down in reply["ways"]),
+        )
 
     def status(self) -> dict[str, Any]:
         """`not_ready`: the switches without default rules; `generation`: the last one; `routes` off the default path:
-        [src, dst, path, generation] each; `dead`: the cables, [node, node] each, that the default paths avoid;
-        `outages`: the last `controller.routing.link_state.Outage`s."""
+        [src, dst, path, generation] each; `flows` with ways of their own: [src, dst, port, path, up, down] each;
+        `dead`: the cables, [node, node] each, that the default paths avoid; `outages`: the last
+        `controller.routing.link_state.Outage`s."""
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
     def _connect(self) -> socket.socket:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
-from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec
+from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, ROUTINGS, Fabric, FabricSpec
 from topologies.fabric.wan import WanSpec
 
 MAX_WAIT_S = 3600.0
 MAX_TOKEN = 256
+MAX_FLOWS = 2**16
 _MAX_BYTES, _MAX_BPS, _MAX_S = 1 << 60, 10**18, 1e6
 _SHOWN = 60  # characters of a wrong value that an error repeats
 
@@ -35,7 +36,8 @@ class RouteRequest:
     """Choose and install the path of every crossing, a pair of ranks in two sites; other pairs get the default path.
 
     `rates_bps` and `delays_s` are the conditions of every logical link, [links]. `best`: the path of least cost for a
-    chunk of `chunk_bytes`, otherwise the fixed one.
+    chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead: two ranks, a
+    channel and a TCP source port each.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -43,6 +45,7 @@ class RouteRequest:
     delays_s: tuple[float, ...]
     chunk_bytes: int
     best: bool
+    flows: tuple[tuple[int, int, int, int], ...] = ()
 
 
 Request = StatusRequest | RouteRequest
@@ -76,7 +79,8 @@ def show(value: object) -> str:
 
 def line_limit_bytes(fabric: Fabric) -> int:
     """The longest line that either side sends: room for two numbers a link, a few for all others."""
-    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + _most_crossings(fabric))
+    flows = 0 if fabric.spec.routing == "single" else MAX_FLOWS
+    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + _most_crossings(fabric) + flows)
 
 
 def _most_crossings(fabric: Fabric) -> int:
@@ -109,8 +113,12 @@ def read_spec(text: str | bytes) -> FabricSpec:
     """The fabric that `write_spec` wrote; raises ProtocolError. The range of counts is left to `build_fabric`."""
     message = read_object(text)
     _only(message, [field.name for field in fields(FabricSpec)])
-    wan, grain = message.pop("wan", {}), message.pop("grain", GRAINS[0])
-    _check(isinstance(grain, str) and grain in GRAINS, "grain", grain, " or ".join(map(show, GRAINS)))
+    wan, seed = message.pop("wan", {}), message.pop("hash_seed", FabricSpec.hash_seed)
+    chosen: dict[str, Any] = {}
+    for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
+        chosen[name] = message.pop(name, names[0])
+        _check(chosen[name] in names, name, chosen[name], " or ".join(map(show, names)))
+    _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
     _check(isinstance(wan, dict), "wan", wan, "an object")
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
@@ -118,7 +126,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     sites = message.get("gpus_per_site", [])
     _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
     counts = {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    return FabricSpec(**counts, wan=_wan(wan), grain=grain)
+    return FabricSpec(**counts, wan=_wan(wan), hash_seed=seed, grain=chosen["grain"], routing=chosen["routing"])
 
 
 def _wan(wan: dict[str, Any]) -> WanSpec:
@@ -134,7 +142,8 @@ def _wan(wan: dict[str, Any]) -> WanSpec:
 def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     names = [field.name for field in fields(RouteRequest)]
     _only(message, names)
-    missing = next((name for name in names if name not in message), None)
+    flows = _flows(message.pop("flows", []), fabric)
+    missing = next((name for name in names if name not in message and name != "flows"), None)
     if missing is not None:
         raise ProtocolError(f'a route request needs "{missing}"')
     chunk_bytes, best = message["chunk_bytes"], message["best"]
@@ -147,7 +156,29 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         delays_s=_per_link("delays_s", message["delays_s"], fabric, low=0, high=_MAX_S),
         chunk_bytes=chunk_bytes,
         best=best,
+        flows=flows,
     )
+
+
+def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
+    """Distinct flows, each between two ranks of a site or of two that the WAN joins."""
+    most = MAX_FLOWS if fabric.spec.routing != "single" else 0
+    _check(isinstance(value, list) and len(value) <= most, "flows", value, f"a list of at most {most} flows")
+    for flow in value:
+        if not (isinstance(flow, list) and len(flow) == 4 and all(_is_int(number) for number in flow)):
+            raise ProtocolError(f"the flow {show(flow)} is not two ranks, a channel and a port")
+        src, dst, channel, port = flow
+        if not (0 <= src < len(fabric.gpus) and 0 <= dst < len(fabric.gpus) and src != dst):
+            raise ProtocolError(f"the flow {show(flow)} names a rank beyond 0 to {len(fabric.gpus) - 1}, or one twice")
+        if not (0 <= channel < MAX_FLOWS and 0 < port < 2**16):
+            raise ProtocolError(f"the flow {show(flow)} has a channel or a port beyond {2**16 - 1}")
+        sites = fabric.gpus[src].site, fabric.gpus[dst].site
+        if sites[0] != sites[1] and not fabric.paths_between.get(sites):
+            raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
+    found = tuple((src, dst, channel, port) for src, dst, channel, port in value)
+    if len({(src, dst, port) for src, dst, _, port in found}) < len(found):
+        raise ProtocolError("a flow is given twice: allowed is each port of two ranks once")
+    return found
 
 
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:

@@ -10,29 +10,34 @@ DEFAULT_PRIORITY = 100
 TURN_PRIORITY = 110  # a default rule for packets to send back out of their input port
 TUNNEL_PRIORITY = 200
 ROUTE_PRIORITY = 200  # at leaves, which no tunnel passes
+FLOW_PRIORITY = 210  # also at leaves
 
 IN_PORT = 0xFFFF_FFF8
 """OpenFlow's OFPP_IN_PORT; a switch drops a packet that its port's number would send back out of its input port."""
 
 ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
-LAST_GENERATION = 0xFFFF_FFFF
+LAST_GENERATION = 0x7FFF_FFFF
 
 _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
+_OF_FLOW = 1 << 31
+_SPINE_SHIFT = 24  # there are fewer paths than that
 DEFAULT_COOKIE = _OURS
-ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ LAST_GENERATION
+ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ (LAST_GENERATION | _OF_FLOW)
 """The cookie and mask that match all routes of all generations, and no other rule."""
 TUNNEL_COOKIE = _OURS | 2 << 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """What a rule matches: IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), input port, destination MAC."""
+    """What a rule matches: IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), TCP source port, input port,
+    destination MAC."""
 
     src: str | None = None
     dst: str | None = None
     in_port: int | None = None
     eth_dst: str | None = None
+    tcp_src: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +74,28 @@ Stage = tuple[Message, ...]
 """Messages that may take effect in any order; every switch has confirmed all of its own before the next stage."""
 
 
-def route_cookie(generation: int) -> int:
-    """The cookie of the routes of a generation, 1 to LAST_GENERATION."""
-    return ROUTES_COOKIE | generation
+def route_cookie(generation: int, *, of_flow: bool = False) -> int:
+    """The cookie of the routes of a generation, 1 to LAST_GENERATION: of pairs of GPUs, or of flows."""
+    return ROUTES_COOKIE | generation | (_OF_FLOW if of_flow else 0)
 
 
-def tunnel_tag(path: int) -> str:
-    """The MAC address that replaces the destination's in a tunnel, over the WAN path of that index.
+def tunnel_over(path: int, spine: int = -1) -> int:
+    """The number of the tunnel over the WAN path of that index, and behind it through the spine of that index in its
+    site, -1 for the one that the default rules take."""
+    return spine + 1 << _SPINE_SHIFT | path
+
+
+def over(tunnel: int) -> tuple[int, int]:
+    """The path and the spine of a tunnel; the inverse of `tunnel_over`."""
+    return tunnel & (1 << _SPINE_SHIFT) - 1, (tunnel >> _SPINE_SHIFT) - 1
+
+
+def tunnel_tag(tunnel: int) -> str:
+    """The MAC address that replaces the destination's in the tunnel of that number.
 
     Locally administered, and never a GPU's.
     """
-    return _tag(path + 1)
+    return _tag(tunnel + 1)
 
 
 def _tag(number: int) -> str:

@@ -4,7 +4,10 @@ The default rules lead from every GPU to every other: by the destination alone w
 over the WAN, on the default path. A tunnel is a candidate path over the WAN. Its packets bear its tag (in the
 destination MAC, so the IP header stays as it is), which is all that the spines of the source's site and the routers
 before the last look at. From the last router on the default rules lead to the destination, whose leaf restores the MAC.
-A route puts one pair of GPUs into a tunnel, by a rule at the first leaf.
+Some tunnels lead through a certain spine behind the path, by a rule at the last router.
+
+A route puts one pair of GPUs into a tunnel, by a rule at the first leaf, or one flow of theirs, which its TCP source
+port tells from the others. Within a site a route of a flow selects its spine alone.
 
 No packet is lost while routes change, not even one in flight:
 - The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. So
@@ -15,7 +18,8 @@ No packet is lost while routes change, not even one in flight:
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from controller.forwarding import flows
 from controller.forwarding.flows import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
@@ -24,21 +28,47 @@ from topologies.fabric.addressing import Switch
 
 
 @dataclass(frozen=True, kw_only=True)
+class Way:
+    """The way of a flow: the index of its WAN path, -1 within a site, and those of the spines in the source's site and
+    in the destination's, -1 for those that the default rules take."""
+
+    path: int
+    up: int = -1
+    down: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Route:
     """A pair of ranks in the tunnel over a path other than the default one, the spine that its leaf sends it to, and
-    the generation that installed it."""
+    the generation that installed it.
+
+    With a `port` it is of the flow with that TCP source port, on any path (-1 within a site), and `down` is the spine
+    behind the path, as in `Way`.
+    """
 
     src: int
     dst: int
     path: int
     spine: str
     generation: int
+    port: int | None = None
+    down: int = -1
+
+    @property
+    def key(self) -> tuple[int, int, int | None]:
+        """What tells it from the other routes in force."""
+        return self.src, self.dst, self.port
+
+    @property
+    def tunnel(self) -> int:
+        """The number of its tunnel."""
+        return flows.tunnel_over(self.path, self.down)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """The stages that lead from some routes to others; the routes in force after the last stage, and the tunnels, by
-    path, whose rules are installed then."""
+    number, whose rules are installed then."""
 
     stages: tuple[Stage, ...]
     routes: tuple[Route, ...]
@@ -52,20 +82,25 @@ def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
     return (*_inwards(ways, here), *outwards(ways, here))
 
 
-def tunnel_rules(ways: Ways, switch: str, path: int) -> tuple[Rule, ...]:
-    """The rules of a tunnel at a switch: one at every spine of the source's site and at every router before the last,
-    none elsewhere. They do not depend on which cables are dead."""
-    here, routers = ways.switches[switch], ways.over_wan(ways.fabric.paths[path])
+def tunnel_rules(ways: Ways, switch: str, tunnel: int) -> tuple[Rule, ...]:
+    """The rules of a tunnel, by its number, at a switch: one at every spine of the source's site and at every router
+    before the last, at the last if it goes on through a certain spine, none elsewhere. They do not depend on which
+    cables are dead."""
+    index, spine = flows.over(tunnel)
+    path = ways.fabric.paths[index]
+    here, routers = ways.switches[switch], ways.over_wan(path)
     if switch in routers[:-1]:
         peer = routers[routers.index(switch) + 1]
-    elif here.kind == "spine" and here.site == ways.fabric.paths[path].src_site:
+    elif switch == routers[-1] and spine >= 0:
+        peer = ways.spines(path.dst_site)[spine]
+    elif here.kind == "spine" and here.site == path.src_site:
         peer = routers[0]
     else:
         return ()
     rule = Rule(
         priority=flows.TUNNEL_PRIORITY,
         cookie=flows.TUNNEL_COOKIE,
-        match=Match(eth_dst=tunnel_tag(path)),
+        match=Match(eth_dst=tunnel_tag(tunnel)),
         out_port=ways.port(switch, peer),
     )
     return (rule,)
@@ -78,26 +113,35 @@ def change(
     *,
     generation: int,
     tunnels: Collection[int],
+    of_flows: Mapping[tuple[int, int, int], Way] = MappingProxyType({}),
 ) -> Change:
     """From the routes in force to these paths, by pair of ranks; every other pair returns to the default path.
 
+    `of_flows` are the ways of flows, by their ranks and their TCP source port; other flows go where their pair does.
     `tunnels` are those whose rules are installed. A change is one stage, behind another one if it needs more tunnels. A
     route that stays keeps its generation and its rule; a pair on the default path needs no route. New routes get
     `generation`, which no route in force may have.
     """
-    before = {(route.src, route.dst): route for route in old}
-    stay, fresh = [], []
+    before = {route.key: route for route in old}
+    stay, fresh = list[Route](), list[Route]()
     for (src, dst), path in wanted.items():
-        current = before.get((src, dst))
+        current = before.get((src, dst, None))
         spine = ways.spine(ways.fabric.gpus[src], ways.over_wan(ways.fabric.paths[path])[0])
         if current is not None and (current.path, current.spine) == (path, spine):
             stay.append(current)
         elif path != ways.default(src, dst):
             fresh.append(Route(src=src, dst=dst, path=path, spine=spine, generation=generation))
-    kept = {(route.src, route.dst) for route in (*stay, *fresh)}
+    for key, way in of_flows.items():
+        if way.path < 0 and way.up < 0:  # behind one leaf, or cut off
+            continue
+        route = _of_flow(ways, key, way, generation)
+        current = before.get(key)
+        same = current is not None and replace(current, generation=generation) == route
+        (stay if same else fresh).append(current if current is not None and same else route)
+    kept = {route.key for route in (*stay, *fresh)}
     leaves: list[Message] = [install(ways, route) for route in fresh]
-    leaves += [_removal(ways, route) for route in old if (route.src, route.dst) not in kept]
-    more = {route.path for route in fresh}.difference(tunnels)
+    leaves += [_removal(ways, route) for route in old if route.key not in kept]
+    more = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
     switches = [switch.name for switch in ways.fabric.switches]
     stages = (tuple(m for switch in switches for m in _tunnel_installs(ways, switch, more)), tuple(leaves))
     return Change(
@@ -105,6 +149,16 @@ def change(
         routes=(*stay, *fresh),
         tunnels=frozenset(more.union(tunnels)),
     )
+
+
+def _of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
+    src, dst, port = key
+    gpu = ways.fabric.gpus[src]
+    if way.up >= 0:
+        spine = ways.spines(gpu.site)[way.up]
+    else:
+        spine = ways.spine(gpu, ways.over_wan(ways.fabric.paths[way.path])[0])
+    return Route(src=src, dst=dst, path=way.path, spine=spine, generation=generation, port=port, down=way.down)
 
 
 def detour(old: Ways, new: Ways, switch: str) -> Stage:
@@ -149,12 +203,13 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
 def install(ways: Ways, route: Route) -> Install:
     """A route's rule, at its first leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
+    of_flow = route.port is not None
     rule = Rule(
-        priority=flows.ROUTE_PRIORITY,
-        cookie=flows.route_cookie(route.generation),
-        match=Match(src=src.ip, dst=dst.ip),
+        priority=flows.FLOW_PRIORITY if of_flow else flows.ROUTE_PRIORITY,
+        cookie=flows.route_cookie(route.generation, of_flow=of_flow),
+        match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
         out_port=ways.port(src.leaf, route.spine),
-        eth_dst=tunnel_tag(route.path),
+        eth_dst=tunnel_tag(route.tunnel) if route.path >= 0 else None,
     )
     return Install(switch=src.leaf, rule=rule)
 
@@ -162,12 +217,12 @@ def install(ways: Ways, route: Route) -> Install:
 def _removal(ways: Ways, route: Route) -> Remove:
     """Removes a route's rule; other routes of its generation stay."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    pair = Match(src=src.ip, dst=dst.ip)
-    return Remove(switch=src.leaf, cookie=flows.route_cookie(route.generation), match=pair)
+    cookie = flows.route_cookie(route.generation, of_flow=route.port is not None)
+    return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
 
 
 def _tunnel_installs(ways: Ways, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
-    return tuple(Install(switch=switch, rule=rule) for path in tunnels for rule in tunnel_rules(ways, switch, path))
+    return tuple(Install(switch=switch, rule=rule) for one in tunnels for rule in tunnel_rules(ways, switch, one))
 
 
 def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:

@@ -3,17 +3,19 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
 import numpy as np
 
 from controller.api.protocol import RouteRequest
 from controller.forwarding import rules
-from controller.forwarding.flows import LAST_GENERATION, Stage
+from controller.forwarding.flows import LAST_GENERATION, Stage, tunnel_over
 from controller.forwarding.switches import SETTLE_S, SwitchError, Switches
-from controller.routing.path_choice import Router
+from controller.routing.multipath import multipath
+from controller.routing.path_choice import NoPathError, Router
 from controller.routing.paths import Ways, acknowledgements
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, failed_links
+from topologies.fabric.failures import Cables, failed_links, reachable, spines
 
 DEADLINE_S = 5.0
 """How long the switches may take to confirm one stage of a change."""
@@ -21,6 +23,12 @@ DEADLINE_S = 5.0
 
 _STANDING_TUNNELS = 4096
 """Where a fabric has more candidate paths, tunnels are installed as they are first wanted, instead of at the start."""
+
+
+FlowWays = Mapping[tuple[int, int, int], rules.Way]
+"""The ways of flows, by their ranks and their TCP source port."""
+
+NO_FLOWS: FlowWays = MappingProxyType({})
 
 
 class State(Enum):
@@ -37,7 +45,7 @@ class State(Enum):
 class Forwarding:
     """The forwarding of one fabric: default rules that follow `ways`, `tunnels`, and `routes`. One change at a time.
 
-    `tunnels` are the paths, by index, whose tunnels every ready switch has; none is ever removed. `ready` are the
+    `tunnels` are those, by number, that every ready switch has; none is ever removed. `ready` are the
     switches that have their default rules. Only these are changed; the others get all of it when they have connected
     (`greet`).
     """
@@ -46,7 +54,8 @@ class Forwarding:
         self._fabric, self._switches = fabric, switches
         self.ways = Ways(fabric)
         self.routes: tuple[rules.Route, ...] = ()
-        self.tunnels = frozenset(range(len(fabric.paths)) if len(fabric.paths) <= _STANDING_TUNNELS else ())
+        tunnels = _tunnels(fabric)
+        self.tunnels = frozenset(tunnels if len(tunnels) <= _STANDING_TUNNELS else ())
         self.generation = 0
         self.ready: set[str] = set()
         self.state = State.CONFIRMED
@@ -65,20 +74,22 @@ class Forwarding:
             raise
         self.ready.add(switch)
 
-    def reconcile(self, ways: Ways, wanted: Mapping[tuple[int, int], int]) -> int:
-        """Bring the switches to the default rules of `ways`, and these pairs of ranks onto these paths.
+    def reconcile(self, ways: Ways, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
+        """Bring the switches to the default rules of `ways`, these pairs of ranks onto these paths, and these flows
+        onto their ways.
 
         So are the acknowledgements that the default rules would lose. Returns the number of messages that the change
         took. Raises SwitchError, and is IN_DOUBT then.
         """
-        wanted = {**acknowledgements(ways, wanted), **wanted}
+        crossings = (*wanted, *((src, dst) for (src, dst, _), way in of_flows.items() if way.path >= 0))
+        wanted = {**acknowledgements(ways, crossings), **wanted}
         detours = () if ways == self.ways else [rules.detour(self.ways, ways, s.name) for s in self._fabric.switches]
         if self.state is State.IN_DOUBT:
             greetings = [rules.greeting(self.ways, s.name, (), self.tunnels) for s in self._fabric.switches]
             self._send(tuple(itertools.chain(*stages)) for stages in zip(*greetings, strict=True))
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
-        change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels)
+        change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
         stages = [stage for stage in (tuple(itertools.chain(*detours)), *change.stages) if stage]
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
@@ -88,8 +99,12 @@ class Forwarding:
 
     def path(self, src: int, dst: int) -> int:
         """The index of the path that a pair of ranks in two sites is on."""
-        routed = {(route.src, route.dst): route.path for route in self.routes}
-        return routed.get((src, dst), self.ways.default(src, dst))
+        routed = {route.key: route.path for route in self.routes}
+        return routed.get((src, dst, None), self.ways.default(src, dst))
+
+    def paths_of_flows(self) -> dict[tuple[int, int, int], int]:
+        """The index of the path of every flow that has a route of its own across the WAN, by ranks and source port."""
+        return {(r.src, r.dst, r.port): r.path for r in self.routes if r.port is not None and r.path >= 0}
 
     def _send(self, stages: Iterable[Stage], *, settle_s: float = 0.0) -> None:
         here = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
@@ -110,3 +125,32 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
     ends = rates_bps[None], src[None], dst[None]
     routes = router.together(*ends, chunk_bytes=request.chunk_bytes) if request.best else router.fixed(*ends)
     return [int(path) for path in routes.path[0]]
+
+
+def choose_ways(fabric: Fabric, request: RouteRequest, dead: Cables) -> dict[tuple[int, int, int], rules.Way]:
+    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port.
+
+    Raises NoPathError where there is none.
+    """
+    ways = multipath(fabric)
+    if ways is None or not request.flows:
+        return {}
+    reach = reachable(fabric, dead)
+    for src, dst, *_ in request.flows:
+        if not reach[src, dst]:
+            raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
+    src, dst, channel, port = np.array(request.flows).T
+    path = ways.paths(src, dst, channel, failed_links(fabric, dead))
+    spine = ways.spines(src, dst, path, channel, dead)
+    keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
+    found = zip(path.tolist(), *spine.T.tolist(), strict=True)
+    return {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
+
+
+def _tunnels(fabric: Fabric) -> tuple[int, ...]:
+    """The tunnels that routes may use."""
+    found = [tunnel_over(path.index) for path in fabric.paths]
+    if multipath(fabric) is not None and fabric.spec.grain == "physical":
+        tiers = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
+        found += [tunnel_over(path.index, spine) for path in fabric.paths for spine in range(tiers[path.dst_site])]
+    return tuple(found)

@@ -10,6 +10,7 @@ from controller.forwarding.flows import Install, Match, Message, Stage
 from topologies.fabric.addressing import Switch
 
 _IPV4 = 0x0800
+_TCP = 6
 
 _POLL_S = 0.25  # how often to look for closed connections while confirmations are awaited
 
@@ -168,4 +169,6 @@ def match_fields(match: Match) -> Mapping[str, Any]:
             fields["eth_type"] = _IPV4
             masked = tuple(IPv4Network(network).with_netmask.split("/"))
             fields[field] = masked if "/" in network else network
+    if match.tcp_src is not None:
+        fields |= {"eth_type": _IPV4, "ip_proto": _TCP, "tcp_src": match.tcp_src}
     return {name: value for name, value in fields.items() if value is not None}

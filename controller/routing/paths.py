@@ -47,6 +47,10 @@ class Ways:
         tier, index = self._spines[gpu.site], gpu.rank - self._first_rank[gpu.site]
         return tier[select_spine(tier, index, (gpu.leaf, towards), self.dead)]
 
+    def spines(self, site: int) -> tuple[str, ...]:
+        """The spines of a site, in order."""
+        return self._spines[site]
+
     def alive(self, a: str, b: str) -> bool:
         """Whether the cable between two nodes is not dead."""
         return cable(a, b) not in self.dead

@@ -50,6 +50,11 @@ class Job:
     limits: Limits
 
 
+def source_port(channel: int, *, epoch: int, channels: int) -> int:
+    """The TCP source port of a connection of this channel, of so many, in epoch number `epoch`."""
+    return _FIRST_SOURCE_PORT + (epoch * channels + channel) % _SOURCE_PORTS
+
+
 class Agent:
     """One GPU: its buffers, its listener, and its connections.
 
@@ -91,7 +96,7 @@ class Agent:
             if self._job.transport.line_rate and address not in self._routes:
                 self._set_route(address, self._job.limits.initial_segments)
                 self._routes.append(address)
-            port = _FIRST_SOURCE_PORT + (epoch * self._job.channels + channel) % _SOURCE_PORTS
+            port = source_port(channel, epoch=epoch, channels=self._job.channels)
             connection = self._socket(port)
             self._outgoing.append(connection)
             if self._job.dscp:

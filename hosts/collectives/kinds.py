@@ -142,6 +142,8 @@ class Workload:
     There a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1, `contents` is
     what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp` is that of the
     packets of each flow, none where all are alike; flows of a channel have one.
+
+    `before_spraying` is the workload whose messages were cut into pieces to make this one, if they were.
     """
 
     kind: str
@@ -155,6 +157,12 @@ class Workload:
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
     dscp: tuple[int, ...] = ()
+    before_spraying: "Workload | None" = None
+
+    @property
+    def unsprayed(self) -> "Workload":
+        """The workload with its messages whole."""
+        return self.before_spraying or self
 
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot."""

@@ -7,7 +7,7 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
@@ -22,7 +22,7 @@ from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, compiled, decide, ring_gaps
+from scenarios.policies.decide import MODES, Decisions, channels, compiled, decide, ring_gaps
 from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -108,7 +108,7 @@ def predicted_with_jobs(
     step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
     for first in range(0, len(decisions.path), step):
         some = slice(first, first + step)
-        part = Decisions(**{one.name: getattr(decisions, one.name)[some] for one in fields(decisions)})
+        part = decisions.rows(some)
         arrives_s = predicted_times(setting, mode, part, conditions, start=start + first).arrives_s
         found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
     rounds, jobs = zip(*found, strict=True)
@@ -136,7 +136,7 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     """
     if setting.workload.jobs:
         return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
-    if not setting.shared_links(mode):
+    if not _shares(setting, mode, decisions):
         found = compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
     else:
         found = fluid.completion_s(
@@ -149,6 +149,11 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     for row, instants in _changed(setting.workload, decisions, conditions, found, start=start):
         found[row] = instants.arrives_s.max()
     return found
+
+
+def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
+    """Whether links may be shared, or are others than those of which decisions have the rates: behind other spines."""
+    return bool(setting.shared_links(mode)) or (decisions.spreads and setting.fabric.grain == "physical")
 
 
 def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
@@ -198,7 +203,7 @@ def _varying(workload: Workload) -> Varying:
 def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives if conditions stay as they begin."""
     transfers = setting.workload.schedule.transfers
-    if not setting.shared_links(mode):
+    if not _shares(setting, mode, decisions):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
     links = links_by_flow(setting.workload, decisions, conditions, start=start)
     rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes
@@ -225,7 +230,9 @@ def links_by_flow(
     """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
     begins, ends = (np.array(places) for places in workload.schedule.ends)
     flows, placement = begins != ends, decisions.placement
-    passed = conditions.passed(start, placement[:, begins[flows]], placement[:, ends[flows]], decisions.path[:, flows])
+    channel = channels(workload)[flows] if decisions.spreads else None
+    ranks = placement[:, begins[flows]], placement[:, ends[flows]]
+    passed = conditions.passed(start, *ranks, decisions.path[:, flows], channel)
     found = np.full((*decisions.path.shape, passed.shape[-1]), -1, dtype=np.int32)
     found[:, flows] = passed
     return found

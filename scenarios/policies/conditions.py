@@ -7,11 +7,13 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from controller.routing.multipath import multipath
 from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.conditions.timed import Timed
 from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.fabric.failures import NONE, Cables
 from topologies.fabric.ports import Shared, shared_by
 
 Floats = npt.NDArray[np.float64]
@@ -74,16 +76,26 @@ class Conditions:
                 found[row] = slowed(found[row], faults, self.fabric)
         return found
 
-    def passed(self, start: int, src: Ranks, dst: Ranks, path: Ranks) -> npt.NDArray[np.int32]:
+    def passed(
+        self, start: int, src: Ranks, dst: Ranks, path: Ranks, channel: Ranks | None = None
+    ) -> npt.NDArray[np.int32]:
         """What flows pass in collectives from `start` on, by index, in order, -1 for none: [K, F, H].
 
-        `src`, `dst` and `path`, [K, F], are the ranks that each flow joins and its WAN path, -1 within a site.
+        `src`, `dst` and `path`, [K, F], are the ranks that each flow joins and its WAN path, -1 within a site. With
+        `channel`, [F], they go through the spines of the fabric's routing.
         """
-        found = self.shared.of(src, dst, path)
+        ways = None if channel is None else multipath(self.fabric)
+
+        def of(src: Ranks, dst: Ranks, path: Ranks, dead: Cables) -> npt.NDArray[np.int32]:
+            if ways is None or channel is None:
+                return shared_by(self.fabric, dead).of(src, dst, path)
+            return ways.links(src, dst, path, channel, dead)
+
+        found = of(src, dst, path, NONE)
         for row, faults in self._faulty(start, len(src)).items():
             dead = dead_cables(faults, self.fabric)
             if dead:
-                found[row] = shared_by(self.fabric, dead).of(src[row], dst[row], path[row])
+                found[row] = of(src[row], dst[row], path[row], dead)
         return found
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:

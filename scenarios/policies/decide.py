@@ -7,7 +7,7 @@ same `Router`.
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any
@@ -16,20 +16,22 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.max_plus import Compiled
+from controller.routing.multipath import Multipath, failures, multipath
 from controller.routing.path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
-from hosts.collectives.schedule import Stream
+from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
-from topologies.fabric.failures import NONE, Cables
-from topologies.fabric.ports import DirectedPort, Shared, shared_by
+from topologies.fabric.failures import NONE, Cables, failed_links
+from topologies.fabric.ports import DirectedPort, delays_of, links_of, shared_by
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
+_FLOWS = 1 << 18  # of which the links are looked up at a time
 _PLACEMENTS_AT_A_TIME = 512  # chosen at a time: their cost matrices stay a few megabytes
 
 
@@ -69,6 +71,7 @@ class Decisions:
     schedule, [K, F]: `path` is the index in `Fabric.paths` of the path that it takes over the WAN (-1 within a site),
     `alpha_s` its delay and `beta_s` the time to send one slot over it; of a stream they are 0 and 1. `reembedded` and
     `rerouted`, [K], are True where placement and paths were chosen anew, whether or not the choice came out the same.
+    `spreads`: flows take the ways of the fabric's routing (`controller.routing.multipath`), as no mode chooses others.
     """
 
     placement: Ranks
@@ -77,10 +80,16 @@ class Decisions:
     beta_s: Floats
     reembedded: npt.NDArray[np.bool_]
     rerouted: npt.NDArray[np.bool_]
+    spreads: bool = False
 
     def row(self, row: int) -> "Decisions":
         """The decisions of one of the collectives."""
-        return Decisions(**{field.name: getattr(self, field.name)[row : row + 1] for field in fields(self)})
+        return self.rows(slice(row, row + 1))
+
+    def rows(self, some: slice) -> "Decisions":
+        """The decisions of some of the collectives."""
+        arrays = (one.name for one in fields(self) if one.name != "spreads")
+        return replace(self, **{name: getattr(self, name)[some] for name in arrays})
 
 
 def decide(
@@ -113,7 +122,7 @@ def decide(
         if lead:
             basis_bps = np.concatenate([conditions.rates_bps(start - start % reembed_every, 1), basis_bps])
     placement = choose_placements(router, basis_bps, mode=mode, workload=workload, ring=ring)[basis]
-    path, alpha_s, beta_s = _flows(router, placement, rates_bps, workload=workload, reroutes=mode.reroutes)
+    path, alpha_s, beta_s = _flows(router, placement, rates_bps, workload=workload, mode=mode)
     return Decisions(
         placement=placement,
         path=path,
@@ -121,16 +130,27 @@ def decide(
         beta_s=beta_s,
         reembedded=mode.reembeds_at(collective, reembed_every),
         rerouted=np.full(count, mode.reroutes),
+        spreads=spreads_over(fabric, mode) is not None,
     )
+
+
+def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
+    """The ways over which a fabric spreads flows in a mode; None where each two GPUs have one, or the mode chooses."""
+    return None if mode.reroutes else multipath(fabric)
+
+
+def channels(workload: Workload) -> Ranks:
+    """The channel of each flow, [F]; 0 of a stream."""
+    return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
 
 
 def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
-    Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and for the fixed ones
-    otherwise: of a ring the best by the objective `ring` (`best_rings`), of anything else the placement of least
-    predicted time that a descent finds (`best_placements`), in which each rank stays in its site and the root is rank
-    0. Raises ValueError where there is none.
+    Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for the
+    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the objective `ring`
+    (`best_rings`), of anything else the placement of least predicted time that a descent finds (`best_placements`), in
+    which each rank stays in its site and the root is rank 0. Raises ValueError where there is none.
     """
     fabric = router.fabric
     if not mode.reembeds:
@@ -138,7 +158,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
-        chosen[batch] = _placements(router, rates_bps[batch], workload, ring, fixed=not mode.reroutes)
+        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, ring)
     return chosen
 
 
@@ -147,10 +167,10 @@ def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
-def _placements(router: Router, rates_bps: Floats, workload: Workload, ring: str, *, fixed: bool) -> Ranks:
+def _placements(router: Router, rates_bps: Floats, workload: Workload, mode: Mode, ring: str) -> Ranks:
     """The placements for one batch of conditions, chosen for the workload's largest message."""
     fabric, message_bytes = router.fabric, workload.largest_message_bytes
-    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=fixed)
+    cost_s, delay_s = _edges(router, rates_bps, workload, mode)
     if workload.is_ring:
         return best_rings(
             cost_s,
@@ -171,12 +191,15 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, ring: str
     )
 
 
-def _edges(router: Router, rates_bps: Floats, workload: Workload, *, fixed: bool) -> tuple[Floats, Floats]:
+def _edges(router: Router, rates_bps: Floats, workload: Workload, mode: Mode) -> tuple[Floats, Floats]:
     """What the workload's largest message costs from each rank to each other, and the delay, [K, n, n] seconds each."""
     fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
     inside = fabric.intra_index >= 0
     link = fabric.intra_index[inside]
-    cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
+    if (ways := spreads_over(fabric, mode)) is not None:
+        cost_s, delay_s = ways.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
+    else:
+        cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=not mode.reroutes)
     with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
         cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
     delay_s[:, inside] = delays_s[link]
@@ -189,11 +212,11 @@ def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Worklo
     """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
     value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
     """
-    sites = router.fabric.gpus_per_site
+    sites, workload = router.fabric.gpus_per_site, workload.unsprayed
     if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
         return np.zeros(len(rates_bps))
     rings = choose_placements(router, rates_bps, mode=mode, workload=workload, ring=ring)
-    cost_s, delay_s = _edges(router, rates_bps, workload, fixed=not mode.reroutes)
+    cost_s, delay_s = _edges(router, rates_bps, workload, mode)
     messages = _messages_a_round(workload)
     found_s = values(rings, cost_s, delay_s, objective=ring, messages=messages)
     least_s = least_values(cost_s, delay_s, gpus_per_site=sites, objective=ring, messages=messages)
@@ -229,9 +252,8 @@ def shared_links(
     Empty where every flow has its own, whatever is chosen; flows of which one always ends before the other begins are
     listed, too. `detours` are sets of cables that faults may take down, so that a mode on fixed paths leaves them.
     """
-    choosing = mode.reroutes or bool(detours)
     found = [
-        _used_twice(shared_by(fabric, dead), workload, placement, choosing)
+        _used_twice(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
         for dead in (NONE, *detours)
         for placement in _placements_by_site(fabric, workload, mode)
     ]
@@ -267,7 +289,10 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
         src, dst = (np.flatnonzero(sites == site) for site in (path.src_site, path.dst_site))
         src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
         ways.append((src, dst, np.full(src.shape, path.index)))
-    return max(int(counts[shared_by(fabric).of(*way)].sum(axis=-1).max(initial=0)) for way in ways)
+    passed = [shared_by(fabric).of(*way) for way in ways]
+    if (spread := multipath(fabric)) is not None:  # through other spines
+        passed += [spread.every_link(src, dst) for src, dst, _ in ways]
+    return max(int(counts[links].sum(axis=-1).max(initial=0)) for links in passed)
 
 
 def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
@@ -285,9 +310,14 @@ def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
     return {(a, b) for a, b in pairwise([*sites, sites[0]]) if a != b}
 
 
-def _used_twice(shared: Shared, workload: Workload, placement: Ranks, choosing: bool) -> set[int]:
-    """What two flows or more can pass with this placement, over any path if `choosing`, or the fixed one."""
-    fabric, ways = shared.fabric, []
+def _used_twice(
+    fabric: Fabric, dead: Cables, workload: Workload, placement: Ranks, mode: Mode, *, choosing: bool
+) -> set[int]:
+    """What two flows or more can pass with this placement, over any path if `choosing`, the fixed one, or over the ways
+    of the fabric's routing."""
+    shared, ways = shared_by(fabric, dead), list[tuple[int, int, int, int]]()
+    if (spread := spreads_over(fabric, mode)) is not None:
+        return _spread_twice(spread, dead, workload, placement, moves=mode.reembeds)
     for flow, (begin, end) in enumerate(zip(*workload.schedule.ends, strict=True)):
         src, dst = int(placement[begin]), int(placement[end])
         if src != dst:
@@ -297,10 +327,42 @@ def _used_twice(shared: Shared, workload: Workload, placement: Ranks, choosing: 
     if not ways:
         return set()
     flows, *way = np.array(ways).T
-    links = shared.of(*way)
-    by_flow = np.unique((flows[:, None] * len(shared.all) + links)[links >= 0])
-    users = np.bincount(by_flow % len(shared.all))
+    return _by_two(flows, shared.of(*way), len(shared.all))
+
+
+def _spread_twice(ways: Multipath, dead: Cables, workload: Workload, placement: Ranks, *, moves: bool) -> set[int]:
+    """What two flows or more can pass over the ways of a fabric's routing; `moves`: others may stand at the places, and
+    their hashes lead anywhere."""
+    src, dst = (placement[places] for places in workload.schedule.ends)
+    flows = np.flatnonzero(src != dst)
+    src, dst, channel = src[flows], dst[flows], channels(workload)[flows]
+    if moves and not ways.sprays:
+        links = ways.every_link(src, dst).reshape(flows.size, -1)
+    else:
+        path = ways.paths(src, dst, channel, failed_links(ways.fabric, dead))
+        links = ways.links(src, dst, path, channel, dead)
+    found = _by_two(flows, links, len(shared_by(ways.fabric).all))
+    return found | _switched_twice(ways, src, dst) if moves and ways.fabric.spec.grain == "physical" else found
+
+
+def _switched_twice(ways: Multipath, src: Ranks, dst: Ranks) -> set[int]:
+    """The ports between switches that two flows between these ranks can pass, whichever ranks of their sites take their
+    places."""
+    fabric = ways.fabric
+    sites = fabric.gpu_sites
+    users = np.zeros(len(shared_by(fabric).all), int)
+    for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
+        near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
+        apart = near != far
+        links = ways.every_link(near[apart], far[apart])[..., 1:-1]  # without the GPUs' ports
+        users[np.unique(links[links >= 0])] += count
     return set(np.flatnonzero(users > 1).tolist())
+
+
+def _by_two(flows: npt.NDArray[Any], links: npt.NDArray[Any], number: int) -> set[int]:
+    """The links, of so many, that two of these flows pass; a flow may be there several times, in rows of `links`."""
+    by_flow = np.unique((flows[:, None] * number + links)[links >= 0])
+    return set(np.flatnonzero(np.bincount(by_flow % number) > 1).tolist())
 
 
 @lru_cache(maxsize=16)
@@ -318,10 +380,14 @@ def _by_site(fabric: Fabric, link: LogicalLink | DirectedPort) -> tuple[object, 
 
 
 def _flows(
-    router: Router, placement: Ranks, rates_bps: Floats, *, workload: Workload, reroutes: bool
+    router: Router, placement: Ranks, rates_bps: Floats, *, workload: Workload, mode: Mode
 ) -> tuple[npt.NDArray[np.int16], Floats, Floats]:
     """Path, delay and time per slot of every flow, [K, F] each."""
     streams = np.array([isinstance(flow, Stream) for flow in workload.schedule.flows])
+    if (ways := spreads_over(router.fabric, mode)) is not None:
+        src, dst = (placement[:, places] for places in workload.schedule.ends)
+        of_flows = src, dst
+        return _served(_spread(ways, router, of_flows, channels(workload), rates_bps), of_flows, workload, streams)
     # The flows between two places take one path: each pair of places once, in the order of the flows.
     ends = list(zip(*workload.schedule.ends, strict=True))
     pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}
@@ -337,15 +403,44 @@ def _flows(
         rows = np.flatnonzero(count == crossings)
         at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
         rates = rates_bps if len(rows) == len(link) else rates_bps[rows]
-        if reroutes:
-            routes = router.together(rates, src[at], dst[at], chunk_bytes=workload.largest_message_bytes)
+        if mode.reroutes:
+            routes = router.together(rates, src[at], dst[at], chunk_bytes=workload.unsprayed.largest_message_bytes)
         else:
             routes = router.fixed(rates, src[at], dst[at])
         path[at], alpha_s[at], rate_bps[at] = routes.path, routes.delay_s, routes.rate_bps
     path, alpha_s, rate_bps = path[:, flows], alpha_s[:, flows], rate_bps[:, flows]
+    return _served((path, alpha_s, rate_bps), (src[:, flows], dst[:, flows]), workload, streams)
+
+
+Served = tuple[npt.NDArray[np.int16], Floats, Floats]
+
+
+def _spread(ways: Multipath, router: Router, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> Served:
+    """Path, delay and rate of flows over the ways of a fabric's routing, [K, F] each; of streams -1, 0 and 0."""
+    src, dst = ends
+    path = np.full(src.shape, -1, dtype=np.int16)
+    alpha_s, rate_bps = np.zeros(src.shape), np.zeros(src.shape)
+    flows = np.flatnonzero((src != dst).any(axis=0))  # a stream has one end, whoever stands there
+    for rows, failed in failures(rates_bps):
+        for some in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
+            at = some[:, None], flows
+            path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
+            links = links_of(router.fabric, src[at], dst[at], path[at])
+            alpha_s[at] = delays_of(links, router.delays_s)
+            rates = np.append(rates_bps[some], np.full((some.size, 1), np.inf), axis=1)  # -1 is no link
+            rate_bps[at] = rates[np.arange(some.size)[:, None, None], links].min(axis=-1)
+    return path, alpha_s, rate_bps
+
+
+def _served(found: Served, ends: tuple[Ranks, Ranks], workload: Workload, streams: npt.NDArray[np.bool_]) -> Served:
+    """Path, delay and time per slot of every flow of this path, delay and rate, [K, F] each.
+
+    Raises NoPathError where a rate is 0.
+    """
+    (path, alpha_s, rate_bps), (src, dst) = found, ends
     if (rate_bps[:, ~streams] <= 0).any():
         row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
-        raise NoPathError(f"no way leads from rank {src[row, flows[flow]]} to rank {dst[row, flows[flow]]}")
+        raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
     beta_s = 8 * workload.slot_bytes / rate_bps
     alpha_s[:, streams], beta_s[:, streams] = 0, 1
     return path, alpha_s, beta_s

@@ -115,7 +115,7 @@ class Prompt(CLI):  # type: ignore[misc]
         name = arguments.mode(line)
         if name is not None:
             self._testbed.set_mode(name)
-        print(text.mode(self._testbed.mode, self._testbed.reembed_every))
+        print(text.mode(self._testbed.mode, self._testbed.reembed_every, self._testbed.fabric.spec.routing))
 
     def do_allgather(self, line: str) -> None:
         """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model import fluid, max_plus
+from controller.routing.multipath import multipath
 from controller.routing.paths import Ways
-from hosts.collectives.schedule import Schedule
+from hosts.collectives.schedule import Flow, Schedule
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import Cables, cable, failed_links
 from topologies.fabric.ports import Shared, shared_by
@@ -95,13 +96,40 @@ class State:
     def way(self, src: int, dst: int, path: int | None = None) -> Way:
         """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
         path = self.path(src, dst) if path is None else path
-        links = self.shared.edge(src, dst, path)
+        return self._over(self.shared.edge(src, dst, path))
+
+    def in_use(self, src: int, dst: int) -> Counter[int]:
+        """How many flows from rank to rank of another site are on each WAN path, by its index.
+
+        Those of a pair without ways of their own count as one.
+        """
+        return Counter(self._spread.get((src, dst)) or [self.path(src, dst)])
+
+    @cached_property
+    def _spread(self) -> dict[tuple[int, int], list[int]]:
+        """The paths of flows that have ways of their own, by their ranks."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for src, dst, _, path, *_ in self.status.get("flows", ()):
+            found.setdefault((src, dst), []).append(path)
+        return found
+
+    def _way_of(self, src: int, dst: int, channel: int) -> Way:
+        """The way of a flow: by the fabric's routing, where flows of its ranks have ways of their own."""
+        spread = multipath(self.fabric)
+        if spread is None or (src, dst) not in self._spread:
+            return self.way(src, dst)
+        ends = np.array(src), np.array(dst)
+        path = spread.paths(*ends, channel, failed_links(self.fabric, self.dead))
+        return self._over(tuple(int(one) for one in spread.links(*ends, path, channel, self.dead) if one >= 0))
+
+    def _over(self, links: tuple[int, ...]) -> Way:
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
         return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
     def predicted_s(self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float) -> float:
         """The model's time of a collective with slots of so many bytes, all of whose ways are up, s."""
-        ways = [self.way(src, dst) for src, dst in pairs(schedule, placement)]
+        channels = [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
+        ways = [self._way_of(*ends, one) for ends, one in zip(pairs(schedule, placement), channels, strict=True)]
         alpha_s = np.array([[way.delay_s] for way in ways])
         used = Counter(link for way in ways for link in way.links)
         if max(used.values()) == 1:

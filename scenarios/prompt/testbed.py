@@ -16,7 +16,7 @@ from scenarios.policies.decide import MODES, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
-from scenarios.spec.collective import CollectiveSpec, carried, workload_of
+from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
@@ -218,7 +218,7 @@ class InteractiveTestbed:
         """
         state = self.state()
         try:
-            workload = workload_of(wanted, self.fabric.gpus_per_site)
+            workload = routed(workload_of(wanted, self.fabric.gpus_per_site), self.fabric.spec)
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         placement = self._placement(state, mode, order, workload)
@@ -246,7 +246,7 @@ class InteractiveTestbed:
                 self.testbed.renew(wanted)
                 self._broken = False
             self.testbed.join()
-            if route:
+            if route or self.testbed.has_lost_ways(mode):
                 self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps))
 
     def _placement(self, state: State, mode: Mode, order: str | Sequence[int], workload: Workload) -> tuple[int, ...]:

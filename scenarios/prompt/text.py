@@ -3,7 +3,15 @@
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
-from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, TUNNEL_COOKIE, tunnel_tag
+from controller.forwarding.flows import (
+    DEFAULT_COOKIE,
+    LAST_GENERATION,
+    ROUTES_COOKIE,
+    ROUTES_MASK,
+    TUNNEL_COOKIE,
+    tunnel_over,
+    tunnel_tag,
+)
 from controller.routing.paths import Ways
 from scenarios.policies.decide import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
@@ -93,16 +101,19 @@ def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int,
 
 def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
     """The paths of one crossing: the cheapest, the one in use, and how many more there are."""
-    fabric, in_use = state.fabric, state.path(src, dst)
+    fabric, in_use = state.fabric, state.in_use(src, dst)
     ways = {path.index: state.way(src, dst, path.index) for path in candidates(fabric, src, dst)}
     fixed = next(iter(ways))
     order = sorted(ways, key=lambda path: ways[path].cost_s(message_bytes))
-    shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path == in_use]
+    shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path in in_use]
     rows = []
     for path in shown:
         way = ways[path]
         down = [state.shared.all[link].name for link in way.links if state.rates_bps[link] == 0]
-        marks = ["in use"] * (path == in_use and not down) + ["fixed"] * (path == fixed)
+        marks = ["fixed"] * (path == fixed)
+        if path in in_use and not down:
+            of = f" by {in_use[path]} of {in_use.total()} flows" if in_use.total() > 1 else ""
+            marks.insert(0, f"in use{of}")
         if down:
             marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")
         cost = "-" if down else duration(way.cost_s(message_bytes))
@@ -131,10 +142,11 @@ def places(fabric: Fabric, placement: Sequence[int]) -> str:
     return f"places 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in placement)}"
 
 
-def mode(mode: Mode, reembed_every: int) -> str:
-    """A mode, and what it chooses when."""
+def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
+    """A mode, what it chooses when, and by which routing of the fabric flows take paths that it does not choose."""
     anew = f"re-embedded at the next collective and every {reembed_every}th"
-    over = "chosen anew for every collective" if mode.reroutes else "fixed"
+    kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}[routing]
+    over = "chosen anew for every collective" if mode.reroutes else kept
     return f"{mode.name}: the GPUs {anew if mode.reembeds else 'in fixed places'}, WAN paths {over}"
 
 
@@ -220,6 +232,11 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
         | {network: f"site {site}" for site, network in enumerate(ways.networks)}
         | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
         | {tunnel_tag(path.index): f"tagged {path.name}" for path in fabric.paths}
+        | {
+            tunnel_tag(tunnel_over(path.index, place)): f"tagged {path.name}>{spine}"
+            for path in fabric.paths
+            for place, spine in enumerate(ways.spines(path.dst_site))
+        }
     )
     lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # the heading has none
     rules = [_rule(line, names) for line in lines]
@@ -239,7 +256,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
     cookie, target = int(match.get("cookie", "0"), 0), _target(actions, names)
     kind = {DEFAULT_COOKIE: "default", TUNNEL_COOKIE: "tunnel"}.get(cookie)
     if cookie & ROUTES_MASK == ROUTES_COOKIE:
-        kind = f"route {cookie & ~ROUTES_MASK}"
+        kind = f"route {cookie & LAST_GENERATION}"
     if kind is None or target is None:
         return None
     coming = [names.get(match["dl_dst"], match["dl_dst"])] if "dl_dst" in match else []
@@ -247,6 +264,8 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
         port = match["in_port"].strip('"')
         coming.append(f"from {names.get(port, port)}")
     ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
+    if "tp_src" in match:
+        ends[0] += f" port {match['tp_src']}"
     cells = (kind, *ends, ", ".join(coming), target, match["n_packets"], size(int(match["n_bytes"])))
     return int(match.get("priority", "32768")), cells
 

@@ -4,9 +4,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from controller.routing.multipath import multipath
 from hosts.collectives.files import read
 from hosts.collectives.kinds import ALGORITHMS, JOBS, MESSAGES, ROOTED, Workload, blocks, sized, workload
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
+from hosts.collectives.spraying import sprayed
+from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 
@@ -54,6 +57,24 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
         size_bytes=spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, sum(sites)),
         channels=spec.channels,
         pieces=spec.pieces,
+    )
+
+
+@lru_cache(maxsize=64)
+def routed(found: Workload, spec: FabricSpec) -> Workload:
+    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric sprays.
+
+    A ring's have as many everywhere, as any of its flows may cross the WAN. Raises ScheduleError for too many pieces.
+    """
+    ways = multipath(build_fabric(spec))
+    if ways is None or not ways.sprays:
+        return found
+    site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
+    ends = zip(*found.schedule.ends, strict=True)
+    pieces = [ways.width if found.is_ring else ways.pieces(site[src], site[dst]) for src, dst in ends]
+    streams = [not isinstance(flow, Flow) for flow in found.schedule.flows]
+    return sprayed(
+        found, [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)], width=ways.width
     )
 
 

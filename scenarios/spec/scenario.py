@@ -24,7 +24,7 @@ from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
 from scenarios.spec import classes, faults, jobs
 from scenarios.spec.classes import ClassSpec
-from scenarios.spec.collective import CollectiveSpec, carried, workload_of
+from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from topologies import units
@@ -34,7 +34,9 @@ from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
+    MAX_HASH_SEED,
     MAX_SWITCHES_PER_TIER,
+    ROUTINGS,
     Fabric,
     FabricSpec,
     build_fabric,
@@ -103,8 +105,10 @@ class Scenario:
         """What every collective, or every round of jobs, does; raises ScheduleError where that makes no sense."""
         if self.jobs:
             sites, seed = self.fabric.gpus_per_site, self.run.seed
-            return workload_of_jobs(self.jobs, self.collective, self.classes, sites=sites, seed=seed)
-        return workload_of(self.collective, self.fabric.gpus_per_site)
+            found = workload_of_jobs(self.jobs, self.collective, self.classes, sites=sites, seed=seed)
+        else:
+            found = workload_of(self.collective, self.fabric.gpus_per_site)
+        return routed(found, self.fabric)
 
     @property
     def carried(self) -> Workload:
@@ -164,6 +168,8 @@ class Scenario:
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
+        if self.fabric.routing != DEFAULTS.fabric.routing and "fabric.routing" not in dict(self.at):
+            words.append(self.fabric.routing)
         if self.run.is_real:
             carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
             scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
@@ -432,6 +438,10 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
         Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
         Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
+        Key(
+            "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."
+        ),
+        Key("fabric.hash_seed", "hash_seed", _whole(0, MAX_HASH_SEED), "Seed of the hash by which ecmp chooses."),
         Key(
             "fabric.buffer",
             "buffer_bytes",

@@ -22,7 +22,7 @@ from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Mode, choose_placements, most_shared
+from scenarios.policies.decide import Mode, channels, choose_placements, most_shared, spreads_over
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
@@ -145,6 +145,7 @@ class Testbed:
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
+        self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
         self._rerouted = False  # since the last collective
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
@@ -313,7 +314,8 @@ class Testbed:
             except ValueError as error:  # too much is down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
-        routes = self.controller.alive() and (reroute or number == 0 or mode.routes_at(number, every))
+        due = reroute or number == 0 or mode.routes_at(number, every) or self.has_lost_ways(mode)
+        routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
         messages = self.route(mode, rates_bps) if routes else 0
@@ -380,6 +382,7 @@ class Testbed:
             self._communicator.connect(self.placement)
             self._joined = self.placement
             self._sent_again = 0
+            self._ways = {}
 
     def part(self) -> None:
         """Have new connections made before the next collective."""
@@ -497,17 +500,37 @@ class Testbed:
 
         Returns how many OpenFlow messages it sent.
         """
-        crossings = self._crossings()
+        flows = self._flows() if spreads_over(self.fabric, mode) is not None else {}
+        crossings = [] if flows else self._crossings()
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
             delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=mode.reroutes,
+            flows=flows.values(),
         )
+        self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
         self._asked = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages
+
+    def has_lost_ways(self, mode: Mode) -> bool:
+        """Whether flows have no ways of the fabric's routing, as their connections are new."""
+        return spreads_over(self.fabric, mode) is not None and not self._ways
+
+    def _flows(self) -> dict[int, tuple[int, int, int, int]]:
+        """The flows that are spread, by index: their ranks, channel and TCP source port.
+
+        In the logical grain these are those that cross the WAN.
+        """
+        site, within = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
+        both = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
+        return {
+            index: (src, dst, channel, self._communicator.source_port(channel))
+            for index, ((src, dst), channel) in both
+            if site[src] != site[dst] or (within and src != dst)
+        }
 
     def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
         return tuple(self.setting.faults[index] for index in indices)
@@ -526,4 +549,7 @@ class Testbed:
         """The path of every flow as the controller last answered, or the fixed one; -1 within a site."""
         gpus, between = self.fabric.gpus, self.fabric.paths_between
         fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
-        return tuple((fixed | self._asked).get(edge, -1) if edge in fixed else -1 for edge in self._edges())
+        asked = fixed | self._asked
+        return tuple(
+            self._ways.get(index, asked[edge] if edge in fixed else -1) for index, edge in enumerate(self._edges())
+        )

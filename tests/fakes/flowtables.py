@@ -32,6 +32,7 @@ class Packet:
     eth_dst: str
     at: str
     in_port: int
+    tcp_src: int = 4791
     passed: tuple[str, ...] = ()
 
 
@@ -57,11 +58,11 @@ class FakeNetwork:
             else:
                 table[:] = [rule for rule in table if not removes(message, rule)]
 
-    def sent(self, src: int, dst: int) -> Packet:
-        """A packet that a GPU has just put on its cable."""
+    def sent(self, src: int, dst: int, tcp_src: int = 4791) -> Packet:
+        """A TCP packet that a GPU has just put on its cable."""
         a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
         leaf, port = self.ends[a.name, 0]
-        return Packet(src=a.ip, dst=b.ip, eth_dst=b.mac, at=leaf, in_port=port)
+        return Packet(src=a.ip, dst=b.ip, eth_dst=b.mac, at=leaf, in_port=port, tcp_src=tcp_src)
 
     def step(self, packet: Packet) -> Packet:
         """The packet after one switch; raises AssertionError where the switch drops it or cannot tell what to do."""
@@ -106,6 +107,7 @@ def matches(match: Match, packet: Packet) -> bool:
         and (match.eth_dst is None or match.eth_dst == packet.eth_dst)
         and (match.src is None or within(packet.src, match.src))
         and (match.dst is None or within(packet.dst, match.dst))
+        and match.tcp_src in (None, packet.tcp_src)
     )
 
 
@@ -117,7 +119,8 @@ def removes(message: Remove, rule: Rule) -> bool:
     for asked, has in ((wide.src, narrow.src), (wide.dst, narrow.dst)):
         if asked is not None and (has is None or not ip_network(has).subnet_of(ip_network(asked))):  # type: ignore[arg-type]
             return False
-    return wide.in_port in (None, narrow.in_port) and wide.eth_dst in (None, narrow.eth_dst)
+    same = (("in_port", wide.in_port), ("eth_dst", wide.eth_dst), ("tcp_src", wide.tcp_src))
+    return all(asked is None or getattr(narrow, name) == asked for name, asked in same)
 
 
 @st.composite

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from controller.routing.multipath import hashed
 from scenarios.permutation import (
     Experiment,
     Ways,
     capacities,
     ecmp,
-    hashed,
     main,
     network,
     optimum_s,

@@ -26,6 +26,12 @@ _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
 GRAINS = ("logical", "physical")
 """What conditions are of: logical links, of which every two GPUs of a site have their own, or ports of cables."""
 
+ROUTINGS = ("single", "ecmp", "spray")
+"""What flows take where no mode chooses their paths: the fixed path of their two GPUs, one that a hash of the flow
+chooses, or pieces of their messages all (`controller.routing.multipath`)."""
+
+MAX_HASH_SEED = 2**63 - 1
+
 IndexTable = npt.NDArray[np.intp]
 
 
@@ -33,7 +39,8 @@ IndexTable = npt.NDArray[np.intp]
 class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
-    `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`).
+    `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`). `routing` is one of
+    ROUTINGS, and `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED.
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -42,6 +49,8 @@ class FabricSpec:
     border_routers: int | tuple[int, ...] = 2
     wan: WanSpec = field(default_factory=WanSpec)
     grain: str = "logical"
+    routing: str = "single"
+    hash_seed: int = 1
 
     @classmethod
     def parse(

@@ -1,0 +1,210 @@
+"""Multipath: the way of each flow of a collective where its fabric spreads them, over WAN paths and through spines.
+
+    ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
+    spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
+
+In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
+physical one in the spine of each site, too, also within a site. Only ways that are up are taken: the hash, or the
+number of the piece, selects among those. The controller and the plan call the same functions.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import NONE, Cables, cable, spines
+from topologies.fabric.ports import Ports, delays_of, links_of, shared_by
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.integer[Any]]
+
+_UP, _OVER, _DOWN = range(3)  # the hops that choose: its leaf, the spine, the border router behind the WAN
+_HOP_BITS = 8
+
+
+def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers | int = 0) -> npt.NDArray[np.uint64]:
+    """64 bits of what a switch at this hop sees of a flow, mixed by the finaliser of SplitMix64 (Steele, Lea, Flood,
+    "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    at = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
+    mixed = np.zeros(src.shape, np.uint64)
+    for part in (np.uint64(seed), at, src.astype(np.uint64), dst.astype(np.uint64)):
+        with np.errstate(over="ignore"):  # of which numpy warns where there is a single flow
+            mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+@lru_cache(maxsize=16)
+def multipath(fabric: Fabric) -> "Multipath | None":
+    """The ways that flows of a fabric are spread over; None where each pair of GPUs has a single one."""
+    return None if fabric.spec.routing == "single" else Multipath(fabric, sprays=fabric.spec.routing == "spray")
+
+
+def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
+    """The links that are down, as their rate is 0, and the rows of `rates_bps`, [K, links], in which these are."""
+    down = rates_bps <= 0
+    if not down.any():
+        yield np.arange(len(rates_bps)), ()
+        return
+    sets, of_row = np.unique(down, axis=0, return_inverse=True)
+    for index, links in enumerate(sets):
+        yield np.flatnonzero(of_row.ravel() == index), tuple(np.flatnonzero(links).tolist())
+
+
+class Multipath:
+    """The ways of flows in one fabric, of the routing "ecmp" or "spray".
+
+    A flow is its ranks and its channel; arrays of them are of one shape, or are broadcast.
+    """
+
+    def __init__(self, fabric: Fabric, *, sprays: bool) -> None:
+        self.fabric = fabric
+        self.sprays, self._seed = sprays, fabric.spec.hash_seed
+        sites = range(len(fabric.gpus_per_site))
+        self._tiers = [spines(fabric, site) for site in sites]
+        self._by_spine = fabric.spec.grain == "physical"
+        self._spines = max(map(len, self._tiers)) if self._by_spine else 1
+        most = max((len(paths) for paths in fabric.paths_between.values()), default=1)
+        self._candidates = np.full((len(sites), len(sites), most), -1)
+        for pair, paths in fabric.paths_between.items():
+            self._candidates[pair][: len(paths)] = [path.index for path in paths]
+        self._ends = np.array([(path.src_br, path.dst_br) for path in fabric.paths]).reshape(-1, 2)
+        leaves = [switch.name for switch in fabric.switches if switch.kind == "leaf"]
+        self._nodes = [*leaves, *fabric.border_routers]
+        self._leaf = np.array([leaves.index(gpu.leaf) for gpu in fabric.gpus])
+        self._first_router = len(leaves)
+
+    def pieces(self, src_site: int, dst_site: int) -> int:
+        """How many ways there are from a site to another, or within one, each for a piece of a sprayed message."""
+        if src_site == dst_site:
+            return len(self._tiers[src_site]) if self._by_spine else 1
+        number = max(1, len(self.fabric.paths_between.get((src_site, dst_site), ())))
+        return number * (max(len(self._tiers[site]) for site in (src_site, dst_site)) if self._by_spine else 1)
+
+    @property
+    def width(self) -> int:
+        """The most pieces of a message; those of channel c have the channels c * width, c * width + 1, and so on."""
+        sites = range(len(self._tiers))
+        return max(self.pieces(a, b) for a in sites for b in sites)
+
+    def paths(self, src: Integers, dst: Integers, channel: Integers | int, failed: Collection[int] = ()) -> Integers:
+        """The WAN path of each flow, by index, -1 within a site; `failed` are the logical links that are down.
+
+        Where no path is up, one that is down is taken.
+        """
+        fabric = self.fabric
+        src, dst, channel = np.broadcast_arrays(src, dst, channel)
+        found = self._candidates[fabric.gpu_sites[src], fabric.gpu_sites[dst]]
+        up = found >= 0
+        if failed:
+            alive = np.ones(len(fabric.links), dtype=bool)
+            alive[list(failed)] = False
+            whole = np.array([alive[list(path.links)].all() for path in fabric.paths])
+            near, far = self._ends[found, 0], self._ends[found, 1]
+            ways = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
+            still = up & whole[found] & ways
+            up = np.where(still.any(axis=-1, keepdims=True), still, up)
+        place = self._selected(up, src, dst, channel, _OVER)
+        chosen: Integers = np.take_along_axis(found, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
+        return chosen
+
+    def spines(
+        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
+    ) -> Integers:
+        """The spine in the source's site and that in the destination's of flows over these paths, [..., 2], by index.
+
+        -1 is the one that the forwarding rules take, as for all flows in the logical grain and within a leaf.
+        """
+        src, dst, path, channel = np.broadcast_arrays(src, dst, path, channel)
+        found = np.full((*src.shape, 2), -1)
+        if not self._by_spine:
+            return found
+        alive, crosses, leaf = self._alive(dead), path >= 0, self._leaf
+        near, far = leaf[dst], leaf[src]
+        if len(self._ends):
+            ends = self._first_router + self._ends[np.maximum(path, 0)]
+            near, far = np.where(crosses, ends[..., 0], near), np.where(crosses, ends[..., 1], far)
+        up = self._selected(alive[leaf[src]] & alive[near], src, dst, channel, _UP)
+        down = self._selected(alive[leaf[dst]] & alive[far], src, dst, channel, _DOWN)
+        climbs = crosses | (leaf[src] != leaf[dst])
+        found[..., 0], found[..., 1] = np.where(climbs, up, -1), np.where(climbs, np.where(crosses, down, up), -1)
+        return found
+
+    def links(
+        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
+    ) -> npt.NDArray[np.int32]:
+        """The logical links or ports of flows over these paths, [..., H], as `topologies.fabric.ports.Ports.of`."""
+        shared = shared_by(self.fabric, dead)
+        if isinstance(shared, Ports):
+            return shared.of(src, dst, path, self.spines(src, dst, path, channel, dead))
+        return shared.of(src, dst, path)
+
+    def every_link(self, src: Integers, dst: Integers) -> npt.NDArray[np.int32]:
+        """The logical links or ports of every way from rank to rank while all are up, [..., width, H]."""
+        piece = np.arange(self.width)
+        src, dst, piece = np.broadcast_arrays(src[..., None], dst[..., None], piece)
+        every = self if self.sprays else Multipath(self.fabric, sprays=True)
+        return every.links(src, dst, every.paths(src, dst, piece), piece)
+
+    def crossings(self, delays_s: Floats, rates_bps: Floats, *, chunk_bytes: int) -> tuple[Floats, Floats]:
+        """Cost and delay, [K, n, n] seconds each, of sending a chunk from every rank to every rank of another site.
+
+        `delays_s`, [links], and `rates_bps`, [K, links], are those of logical links, 0 for one that is down. Each pair
+        is as if alone, on channel 0; of pieces it is the latest. The cost is infinite, and the delay 0, within a site,
+        between sites without a path, and where all are down.
+        """
+        sites = self.fabric.gpu_sites
+        src, dst = np.nonzero((sites[:, None] != sites) & (self._candidates[sites[:, None], sites, 0] >= 0))
+        number = (self._candidates[sites[src], sites[dst]] >= 0).sum(axis=1) if self.sprays else np.ones(src.size, int)
+        piece = np.arange(number.max(initial=1))[:, None] * self._spines  # each over another path, through spine 0
+        cost_s = np.full((len(rates_bps), *self.fabric.intra_index.shape), np.inf)
+        delay_s = np.zeros(cost_s.shape)
+        for rows, failed in failures(rates_bps):
+            path = self.paths(src, dst, piece, failed)
+            links = np.stack([links_of(self.fabric, src, dst, one) for one in path])
+            sent = np.arange(len(path))[:, None] < number
+            with_it = ((path[:, None] == path[None]) & sent[None]).sum(axis=1)  # pieces on the same path
+            rate_bps = np.where(links >= 0, rates_bps[rows][:, links], np.inf).min(axis=-1)
+            alpha_s = delays_of(links, delays_s)
+            with np.errstate(divide="ignore"):
+                time_s = alpha_s + 8 * chunk_bytes * with_it / number / rate_bps
+            time_s = np.where(sent, time_s, -np.inf)
+            last = time_s.argmax(axis=1)[:, None]
+            cost = np.take_along_axis(time_s, last, axis=1)[:, 0]
+            delay = np.take_along_axis(np.broadcast_to(alpha_s, time_s.shape), last, axis=1)[:, 0]
+            cost_s[rows[:, None], src, dst] = cost
+            delay_s[rows[:, None], src, dst] = np.where(np.isinf(cost), 0.0, delay)
+        return cost_s, delay_s
+
+    def _selected(
+        self, up: Flags, src: Integers, dst: Integers, channel: Integers | int, hop: int
+    ) -> npt.NDArray[np.intp]:
+        """Of the ways that are `up`, [..., W], the place of the one that each flow takes at a hop; -1 for none."""
+        number = up.sum(axis=-1)
+        if self.sprays:
+            piece = np.asarray(channel) % self.width
+            selector = piece // self._spines if hop == _OVER else piece % self._spines
+            chosen = selector % np.maximum(number, 1)
+        else:
+            chosen = (hashed(self._seed, src, dst, hop, channel) % np.maximum(number, 1).astype(np.uint64)).astype(int)
+        order = np.argsort(~up, axis=-1, kind="stable")
+        place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]
+        return np.where(number > 0, place, -1)
+
+    def _alive(self, dead: Cables) -> Flags:
+        """Whether each leaf or border router has a cable left to each spine of its site, [nodes, spines]."""
+        site = {switch.name: switch.site for switch in self.fabric.switches}
+        found = np.zeros((len(self._nodes), max(map(len, self._tiers))), dtype=bool)
+        for row, name in enumerate(self._nodes):
+            of_site = site[name]
+            assert of_site is not None
+            for place, spine in enumerate(self._tiers[of_site]):
+                found[row, place] = cable(name, spine) not in dead
+        return found

@@ -1,0 +1,111 @@
+"""Spraying: a workload whose messages are cut into pieces, each on a connection of its own.
+
+A message of n pieces becomes n messages on as many channels. It has arrived when all of them have, and what waits for
+it waits for all. So the network may send each over another way, and what the schedule does is the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import lcm
+
+from hosts.collectives.kinds import JOBS, MESSAGES, MOST_TRANSFERS, Workload
+from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
+
+MOST_CONNECTIONS = 2**16
+_MOST_CHANNELS = 5_000  # of the source ports of two epochs
+
+
+def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
+    """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
+
+    Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
+    by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
+    c * width, c * width + 1, and so on. Raises ScheduleError for more transfers, connections or channels than allowed.
+    """
+    schedule, unit = whole.schedule, whole.unit_bytes
+    parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
+    flows: list[Flow | Stream] = []
+    first_flow: list[int] = []
+    dscp: list[int] = []
+    for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
+        first_flow.append(len(flows))
+        dscp += whole.dscp[index : index + 1] * number
+        if isinstance(flow, Flow):
+            flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
+        else:
+            flows.append(flow)
+    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
+    ends = [0, *accumulate(map(len, cut))]
+    channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
+    for count, most, what in (
+        (ends[-1], MOST_TRANSFERS, "transfers"),
+        (len(flows), MOST_CONNECTIONS, "connections"),
+        (channels, _MOST_CHANNELS, "channels"),
+    ):
+        if count > most:
+            raise ScheduleError(f"sprayed over all ways it has {count:,} {what}: allowed are {most:,}")
+    transfers = [
+        replace(
+            one,
+            flow=first_flow[one.flow] + piece,
+            slots=slots,
+            size=size,
+            after=tuple(index for other in one.after for index in range(ends[other], ends[other + 1])),
+        )
+        for one, found in zip(schedule.transfers, cut, strict=True)
+        for piece, (slots, size) in enumerate(found)
+    ]
+    return replace(
+        whole,
+        schedule=Schedule(
+            places=schedule.places,
+            slots=schedule.slots * parts,
+            flows=tuple(flows),
+            transfers=tuple(transfers),
+            scratch=schedule.scratch * parts,
+        ),
+        slot_bytes=whole.slot_bytes if whole.kind in (MESSAGES, JOBS) else _part(whole.slot_bytes, parts, unit),
+        slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
+        contents=None if whole.contents is None else _contents(whole.contents, parts),
+        jobs=tuple(
+            replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
+        ),
+        dscp=tuple(dscp),
+        before_spraying=whole,
+    )
+
+
+def _part(size_bytes: int, parts: int, unit: int) -> int:
+    """The bytes of each part of a slot."""
+    return -(-size_bytes // (parts * unit)) * unit
+
+
+def _cut(
+    whole: Workload, one: Transfer, number: int, parts: int, unit: int
+) -> list[tuple[tuple[tuple[int, int], ...], float]]:
+    """The slots and the size of each piece of a transfer, in the unit of the new schedule."""
+    if isinstance(whole.schedule.flows[one.flow], Stream):
+        return [((), one.size)]
+    if not one.slots:
+        words, rest = divmod(round(one.size * whole.slot_bytes), unit)
+        each, more = divmod(words, number)
+        sizes = [(each + (piece < more)) * unit for piece in range(number)]
+        return [((), size + rest * (place == 0)) for place, size in enumerate(sizes) if size or place == 0]
+    share = parts // number
+    found = []
+    for piece in range(number):
+        some = range(piece * share, (piece + 1) * share)
+        slots = tuple((here * parts + part, there * parts + part) for here, there in one.slots for part in some)
+        size = sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in one.slots) if one.size else 0.0
+        found.append((slots, size))
+    return found
+
+
+def _contents(contents: Contents, parts: int) -> Contents:
+    """What the parts of all slots hold, where each slot holds nothing or a contribution of its own."""
+    slots = len(contents[0]) * parts
+    return [
+        [1 << (place * slots + slot) if of_place[slot // parts] else 0 for slot in range(slots)]
+        for place, of_place in enumerate(contents)
+    ]

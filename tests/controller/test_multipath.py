@@ -1,0 +1,224 @@
+"""ECMP and spraying: which ways flows take, and that rules lead them there without losing a packet."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.api.protocol import RouteRequest
+from controller.forwarding import rules
+from controller.forwarding.state import choose_ways
+from controller.routing.multipath import Multipath, hashed, multipath
+from controller.routing.path_choice import NoPathError
+from controller.routing.paths import Ways
+from scenarios.permutation import ecmp, spray
+from tests.controller.test_rules import any_order
+from tests.fakes.flowtables import FakeNetwork, Packet, fabrics, failures, usable, with_default_rules
+from topologies.fabric.fabric import GRAINS, ROUTINGS, Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import NONE, around, cable, failed_links, reachable
+from topologies.fabric.ports import Ports
+
+Flow = tuple[int, int, int]  # two ranks and a channel
+
+MESH = FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4)
+
+
+def spread(spec: FabricSpec, routing: str, grain: str = "physical", seed: int = 1) -> tuple[Fabric, Multipath]:
+    fabric = build_fabric(replace(spec, routing=routing, grain=grain, hash_seed=seed))
+    found = multipath(fabric)
+    assert found is not None
+    return fabric, found
+
+
+def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
+    """A request for the ways of these flows, of which each has the source port 20000 + its place."""
+    number = len(fabric.links)
+    return RouteRequest(
+        crossings=(),
+        rates_bps=(1e9,) * number,
+        delays_s=(0.0,) * number,
+        chunk_bytes=1,
+        best=False,
+        flows=tuple((*flow, 20000 + place) for place, flow in enumerate(flows)),
+    )
+
+
+def walked(network: FakeNetwork, packet: Packet) -> "list[str]":
+    """The ports that a packet passes, from its GPU on."""
+    passed = network.walk(packet)
+    gpu = {gpu.ip: gpu.name for gpu in network.fabric.gpus}
+    nodes = [gpu[packet.src], *passed, gpu[packet.dst]]
+    return [f"{a}>{b}" for a, b in pairwise(nodes)]
+
+
+def test_single_has_no_ways_to_spread_over() -> None:
+    assert multipath(build_fabric(FabricSpec())) is None
+
+
+@pytest.mark.parametrize(("grain", "ways"), [("logical", 4), ("physical", 16)])
+def test_pieces_of_a_message_take_every_way_once(grain: str, ways: int) -> None:
+    fabric, found = spread(MESH, "spray", grain)
+    assert (found.pieces(0, 1), found.width) == (ways, ways)
+    assert found.pieces(0, 0) == (4 if grain == "physical" else 1)
+    src, dst, channel = np.full(ways, 1), np.full(ways, 9), np.arange(ways) + 3 * ways
+    path = found.paths(src, dst, channel)
+    spine = found.spines(src, dst, path, channel)
+    taken = Counter((*ends,) for ends in zip(path.tolist(), *spine.T.tolist(), strict=True))
+    paths = [one.index for one in fabric.paths_between[0, 1]]
+    spines = [(one, one) for one in (range(4) if grain == "physical" else (-1,))]
+    assert taken == Counter((path, *pair) for path, pair in product(paths, spines))
+
+
+def test_the_hash_spreads_flows_over_all_ways_alike_and_follows_seed_and_channel() -> None:
+    _, found = spread(MESH, "ecmp")
+    ends = [pair for pair in permutations(range(16), 2) if (pair[0] < 8) != (pair[1] < 8)]
+    src, dst = np.repeat(np.array(ends), 64, axis=0).T
+    channel = np.tile(np.arange(64), len(ends))
+    path = found.paths(src, dst, channel)
+    spine = found.spines(src, dst, path, channel)
+    counts = np.array([*Counter(zip(path % 4, *spine.T, strict=True)).values()])
+    expected = len(src) / 64
+    assert len(counts) == 64 and ((counts - expected) ** 2 / expected).sum() < 110  # 63 degrees: 1 in 4,000
+    for other in (found.paths(src, dst, channel + 1), spread(MESH, "ecmp", seed=2)[1].paths(src, dst, channel)):
+        assert (path == other).mean() == pytest.approx(1 / 4, abs=0.02)
+
+
+def test_the_permutation_takes_the_same_ways() -> None:
+    fabric, found = spread(MESH, "ecmp", seed=77)
+    src = np.arange(16)
+    dst = np.random.default_rng(3).permutation(16)
+    src, dst = src[src != dst], dst[src != dst]
+    ways = ecmp(fabric, 4, src, dst, seed=77)
+    path = found.paths(src, dst, 0)
+    climbs = np.array([fabric.gpus[a].leaf != fabric.gpus[b].leaf for a, b in zip(src, dst, strict=True)])
+    assert path.tolist() == ways.path.tolist()
+    assert found.spines(src, dst, path, 0)[climbs].tolist() == ways.spine[climbs].tolist()
+    fabric, found = spread(MESH, "spray")
+    pieces = spray(fabric, 4, np.array([2]), np.array([12]))
+    path = found.paths(np.full(16, 2), np.full(16, 12), np.arange(16))
+    assert path.tolist() == pieces.path.tolist()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataObject) -> None:
+    """Packets pass the ports that the plan has, whatever has failed; the fixed spines and paths are others."""
+    spec = data.draw(fabrics()).spec
+    routing, grain = data.draw(st.sampled_from(ROUTINGS[1:])), data.draw(st.sampled_from(GRAINS))
+    fabric, found = spread(spec, routing, grain)
+    dead = data.draw(failures(fabric))
+    pairs = list(permutations(range(len(fabric.gpus)), 2))
+    sites = fabric.gpu_sites
+    reach = reachable(fabric, dead)
+    inside = fabric.spec.grain == "physical"
+    flows = [
+        (*pair, channel)
+        for pair in pairs
+        for channel in range(3)
+        if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
+    ]
+    ways = choose_ways(fabric, asked(fabric, flows), dead)
+    now = Ways(fabric, dead)
+    network = with_default_rules(now)
+    change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
+    network.apply(*(message for stage in change.stages for message in stage))
+    names = [port.name for port in Ports(fabric, dead).all]
+    for (src, dst, port), (_, _, channel) in zip(ways, flows, strict=True):
+        way = ways[src, dst, port]
+        if sites[src] != sites[dst]:
+            assert usable(fabric, dead, fabric.paths[way.path], src, dst)
+        ends = np.array(src), np.array(dst)
+        path = found.paths(*ends, channel, failed_links(fabric, dead))
+        spine = found.spines(*ends, path, channel, dead)
+        planned = [names[one] for one in Ports(fabric, dead).of(*ends, path, spine) if one >= 0]
+        took = walked(network, network.sent(src, dst, port))
+        assert took == planned
+        assert not {cable(*hop.split(">")) for hop in took} & dead
+        if inside:
+            assert planned == [names[one] for one in found.links(*ends, path, channel, dead) if one >= 0]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+    spec = data.draw(fabrics()).spec
+    fabric, _ = spread(spec, "spray")
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    ways = Ways(fabric)
+    network = with_default_rules(ways)
+    reach = reachable(fabric, NONE)
+    pairs = [pair for pair in permutations(range(len(fabric.gpus)), 2) if reach[pair]]
+    some = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=3, unique=True))
+    routes: tuple[rules.Route, ...] = ()
+    tunnels: frozenset[int] = frozenset()
+    on_the_way: list[Packet] = []
+    old = {pair: walked(network, network.sent(*pair, 20000)) for pair in some}
+    for generation in (1, 2, 3):
+        channel = data.draw(st.integers(0, 15))
+        request = replace(asked(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
+        wanted = choose_ways(fabric, request, NONE)
+        change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
+        after = with_default_rules(ways)
+        alone = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=wanted)
+        after.apply(*(message for stage in alone.stages for message in stage))
+        new = {pair: walked(after, after.sent(*pair, 20000)) for pair in some}
+        for stage in change.stages:
+            for message in any_order(stage, chance):
+                network.apply(message)
+                for pair in some:
+                    assert walked(network, network.sent(*pair, 20000)) in (old[pair], new[pair])
+                on_the_way = [network.step(p) if chance.random() < 0.3 else p for p in on_the_way]
+                on_the_way = [packet for packet in on_the_way if not network.arrived(packet)]
+                on_the_way.append(network.sent(*chance.choice(some), 20000))
+        routes, tunnels, old = change.routes, change.tunnels, new
+    for packet in on_the_way:
+        network.walk(packet)
+    gone = rules.change(ways, routes, {}, generation=4, tunnels=tunnels)
+    network.apply(*(message for stage in gone.stages for message in stage))
+    assert gone.routes == ()
+    fixed = with_default_rules(ways)
+    for pair in some:
+        assert walked(network, network.sent(*pair, 20000)) == walked(fixed, fixed.sent(*pair, 20000))
+
+
+def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
+    fabric, _ = spread(MESH, "ecmp")
+    ways = Ways(fabric)
+    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
+    other = {(0, 8, 20001): first[0, 8, 20000]}
+    change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
+    (stage,) = change.stages
+    network = with_default_rules(ways)
+    network.apply(*(message for one in before.stages for message in one), *stage)
+    of_flows = [rule for rule in network.tables["s0l0"] if rule.match.tcp_src is not None]
+    assert [rule.match.tcp_src for rule in of_flows] == [20001]
+
+
+def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
+    fabric, _ = spread(MESH, "ecmp")
+    ways = Ways(fabric)
+    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
+    after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
+    network = with_default_rules(ways)
+    network.apply(*(message for stage in (*before.stages, *after.stages) for message in stage))
+    of_routes = [rule.match.tcp_src for rule in network.tables["s0l0"] if rule.priority > 110]
+    assert of_routes == [20000]
+
+
+def test_a_cut_off_pair_is_named() -> None:
+    fabric, _ = spread(MESH, "spray")
+    with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):
+        choose_ways(fabric, asked(fabric, [(0, 8, 0)]), around(fabric, "g8"))
+
+
+def test_the_hash_sees_seed_hop_and_channel() -> None:
+    src, dst = np.array([3]), np.array([5])
+    assert hashed(1, src, dst, 0, 0) == hashed(1, src, dst, 0) and hashed(1, src, dst, 0) != hashed(2, src, dst, 0)
+    assert hashed(1, src, dst, 0, 1) not in (hashed(1, src, dst, 0), hashed(1, src, dst, 1))

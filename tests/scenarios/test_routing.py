@@ -1,0 +1,215 @@
+"""`fabric.routing`: what ECMP and spraying mean in the plan and the model, and that the emulation does the same."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.model import fluid
+from hosts.collectives.program import message_bytes
+from hosts.collectives.schedule import Flow
+from scenarios.engines.prediction import decided, links_by_flow, lower_bound, predicted
+from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.decide import Decisions
+from scenarios.spec.load import ScenarioError, assignment, load_scenario
+from scenarios.spec.scenario import Scenario, from_json, to_json
+from tests.conftest import PROJECT
+from tests.fakes.runs import ended
+
+ALL = "collective.kind=alltoall"
+FLAT = "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=10 Gbit/s"
+
+
+def scenario(*values: str) -> Scenario:
+    return load_scenario("paper", [assignment(value) for value in values])
+
+
+def planned(setting: Scenario, mode: str, count: int = 5) -> tuple[Conditions, Decisions]:
+    conditions = conditions_of(setting)
+    return conditions, decided(setting, mode, conditions, start=0, count=count)
+
+
+def times_s(setting: Scenario, mode: str, count: int = 5) -> "list[float]":
+    conditions, decisions = planned(setting, mode, count)
+    return [float(one) for one in predicted(setting, mode, decisions, conditions, start=0)]
+
+
+def test_the_routing_is_named_kept_and_may_be_swept() -> None:
+    one = scenario("fabric.routing=ecmp", "fabric.hash_seed=7")
+    assert one.label.endswith(", ecmp") and "single" not in scenario().label
+    assert from_json(to_json(one)).fabric == one.fabric
+    with pytest.raises(ScenarioError, match="allowed is single, ecmp, spray"):
+        scenario("fabric.routing=random")
+    swept = load_scenario("paper", [assignment('sweep.fabric.routing=["single", "spray"]')])
+    assert [point.label.rpartition(", ")[2] for point in swept.settings()] == ["routing single", "routing spray"]
+    with pytest.raises(ScenarioError, match="sprayed over all ways it has 8,192 channels: allowed are 5,000"):
+        scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
+
+
+@pytest.mark.parametrize("mode", ["wan", "joint"])
+def test_a_mode_that_chooses_paths_does_so_whatever_the_routing(mode: str) -> None:
+    single = times_s(scenario(ALL), mode)
+    assert times_s(scenario(ALL, "fabric.routing=ecmp"), mode) == single
+    assert times_s(scenario(ALL, "fabric.routing=spray"), mode) == pytest.approx(single, rel=1e-3)
+
+
+def test_spraying_takes_all_links_of_the_wan_and_a_single_path_one() -> None:
+    """Sixteen messages cross in each direction, over one link of 10 Gbit/s or four."""
+    size = "collective.chunk=8 MB", ALL, *FLAT, "conditions.wan_delay=1 ns", "conditions.intra_delay=1 ns"
+    message_s = 8 * scenario(*size).workload.largest_message_bytes / 10e9
+    assert times_s(scenario(*size), "base", 1) == pytest.approx([16 * message_s], rel=1e-3)
+    assert times_s(scenario(*size, "fabric.routing=spray"), "base", 1) == pytest.approx([4 * message_s], rel=1e-3)
+    hashed = scenario(*size, "fabric.routing=ecmp")
+    _, decisions = planned(hashed, "base", 1)
+    fullest = max(Counter(path for path in decisions.path[0].tolist() if path >= 0).values())
+    assert 4 < fullest < 16
+    assert times_s(hashed, "base", 1) == pytest.approx([fullest * message_s], rel=1e-3)
+
+
+def test_other_seeds_of_the_hash_are_other_paths() -> None:
+    found = {
+        tuple(planned(scenario(ALL, "fabric.routing=ecmp", f"fabric.hash_seed={seed}"), "base", 1)[1].path[0])
+        for seed in range(5)
+    }
+    assert len(found) == 5
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["ecmp", "spray"]),
+    st.sampled_from(["logical", "physical"]),
+    st.sampled_from([("allgather", "ring"), ("alltoall", "direct"), ("allreduce", "double-tree")]),
+    st.sampled_from(["base", "ccl"]),
+    st.sampled_from(["mesh", "five-router"]),
+    st.integers(0, 99),
+)
+def test_no_flow_is_faster_than_its_way_and_none_beats_the_bound(
+    routing: str, grain: str, kind: tuple[str, str], mode: str, wan: str, seed: int
+) -> None:
+    setting = scenario(
+        f"fabric.routing={routing}",
+        f"fabric.grain={grain}",
+        f"fabric.wan={wan}",
+        f"collective.kind={kind[0]}",
+        f"collective.algorithm={kind[1]}",
+        f"run.seed={seed}",
+    )
+    conditions, decisions = planned(setting, mode, 3)
+    completion_s = predicted(setting, mode, decisions, conditions, start=0)
+    bound_s = lower_bound(setting, conditions)(conditions.shared_bps(0, 3))
+    assert (completion_s >= bound_s * (1 - 1e-9)).all()
+    # The model shares whatever is shared; the links that are told are all that are.
+    links = links_by_flow(setting.workload, decisions, conditions, start=0)
+    names = [link.name for link in conditions.shared.all]
+    for row in links:
+        used = Counter(link for flow in row for link in {*flow[flow >= 0].tolist()})
+        assert {names[link] for link, flows in used.items() if flows > 1} <= {*setting.shared_links(mode)}
+    alone_s = fluid.completion_s(
+        setting.workload.schedule.transfers,
+        links,
+        conditions.shared_bps(0, 3),
+        decisions.alpha_s,
+        slot_bytes=setting.workload.slot_bytes,
+    )
+    assert completion_s == pytest.approx(alone_s, rel=1e-9)
+
+
+FAULTS = """
+[fabric]
+grain = "GRAIN"
+routing = "ROUTING"
+[collective]
+kind = "alltoall"
+chunk = "8 MB"
+count = 5
+[conditions]
+wan_delay = "1 ms"
+[run]
+modes = ["base"]
+[[fault]]
+at = "collective 1"
+what = "link s0b0-s1b0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 2"
+what = "switch s1p0 down"
+for = "1 collectives"
+[[fault]]
+at = "collective 3"
+what = "agent 5 killed"
+"""
+
+
+@pytest.mark.parametrize(("routing", "grain"), [("ecmp", "logical"), ("ecmp", "physical"), ("spray", "physical")])
+def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: Path, routing: str, grain: str) -> None:
+    (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
+    answer = json.loads(ended("faults.toml", "--json", "--engine", "both", "--out", "run", cwd=tmp_path)[0])
+    fidelity = answer["fidelity"]
+    assert (fidelity["collectives"], fidelity["drops"]) == (4, 0)  # without the one in which an agent died
+    assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
+    times = {point["engine"]: point["mean_s"] for point in answer["points"]}
+    assert times["model"] == pytest.approx(times["emulation"], rel=0.005)
+    setting = load_scenario(str(tmp_path / "faults.toml"))
+    conditions, decisions = planned(setting, "base", 5)
+    (dead,) = (link.index for link in conditions.fabric.links if link.name == "s0b0>s1b0")
+    over = [
+        {link for path in row if path >= 0 for link in conditions.fabric.paths[path].links} for row in decisions.path
+    ]
+    assert [dead in row for row in over] == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("routing", "grain", "kind", "channels"),
+    [("ecmp", "logical", "allgather", 2), ("spray", "logical", "alltoall", 1), ("spray", "physical", "allgather", 2)],
+)
+def test_two_boots_are_the_same_and_as_the_model_says(
+    tmp_path: Path, routing: str, grain: str, kind: str, channels: int
+) -> None:
+    values = f"fabric.routing={routing}", f"fabric.grain={grain}", f"collective.channels={channels}"
+    options = [part for value in (*values, f"collective.kind={kind}") for part in ("--set", value)]
+    ends = []
+    for out in ("one", "two"):
+        command = ("--json", "--engine", "emulation", "--modes", "ccl", "--collectives", "3", "--out", out, *options)
+        fidelity = json.loads(ended(*command, cwd=tmp_path)[0])["fidelity"]
+        assert fidelity["drops"] == 0
+        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
+        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
+    assert ends[0] == ends[1]
+
+
+def test_bytes_go_over_the_ports_that_the_plan_says(tmp_path: Path) -> None:
+    text = '[fabric]\ngrain = "physical"\nrouting = "{}"\n[collective]\nkind = "alltoall"\ncount = 2\n'
+    text += '[run]\nmodes = ["base"]\n'
+    files = [tmp_path / f"{routing}.toml" for routing in ("ecmp", "spray")]
+    for file in files:
+        file.write_text(text.format(file.stem))
+    script = [sys.executable, str(PROJECT / "tests" / "guest" / "routing.py"), *map(str, files)]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
+    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for file, sent in zip(files, json.loads(done.stdout), strict=True):
+        setting = load_scenario(str(file))
+        conditions, decisions = planned(setting, "base", 2)
+        (_, links), schedule = (
+            links_by_flow(setting.workload, decisions, conditions, start=0),
+            setting.workload.schedule,
+        )
+        names = [port.name for port in conditions.shared.all]
+        wanted = Counter[str]()
+        for transfer in schedule.transfers:
+            assert isinstance(schedule.flows[transfer.flow], Flow)
+            passed = links[transfer.flow]
+            wanted.update({names[port]: message_bytes(setting.workload, transfer) for port in passed[passed >= 0]})
+        assert len({*wanted.values()}) > 3  # ports do differ
+        for name, carried in sent.items():
+            assert wanted[name] <= carried < wanted[name] * 1.01 + 1e6, name  # headers, and acknowledgements
+        assert np.isfinite(decisions.alpha_s).all()
