@@ -96,9 +96,14 @@ def carried_chunk_bytes(setting: Scenario) -> int:
     return setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
 
 
+def network_bytes(setting: Scenario) -> int:
+    """The memory of a VM for the system and the network of a configuration."""
+    pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
+    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs
+
+
 def memory_bytes(setting: Scenario) -> int:
     """The memory of a VM that can run a configuration."""
-    pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
     workload = setting.carried
     of_ranks = programs(workload, range(setting.gpus))
     most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
@@ -107,7 +112,7 @@ def memory_bytes(setting: Scenario) -> int:
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
     rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs + data + sums + rows
+    return network_bytes(setting) + data + sums + rows
 
 
 @cache

@@ -43,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
         return BAD_USAGE
     if wanted.export is not None and not wanted.dry_run:
         return _export(wanted.scenario, *wanted.export)
+    if wanted.scenario.program.command is not None and not wanted.dry_run:
+        return _program(wanted, arguments)
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
@@ -109,6 +111,18 @@ def _prompt(wanted: Asked) -> int:
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
         return BAD_USAGE
+
+
+def _program(wanted: Asked, arguments: Sequence[str]) -> int:
+    """Run a program of the user's and write its run folder; return the exit status."""
+    from scenarios.program.command import run_program
+
+    try:
+        place = _place(wanted)
+    except FolderError as error:
+        print(f"--out: {error}", file=sys.stderr)
+        return BAD_USAGE
+    return run_program(wanted.scenario.settings()[0], place, ["run.py", *arguments], as_json=wanted.json)
 
 
 def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -39,6 +39,7 @@ _KEYS = {
     "collectives": ("collective.count", "collective.emulated"),  # that many in either engine
     "rate_scale": ("run.rate_scale",),
     "clock": ("run.clock",),
+    "exec": ("program.command",),
 }
 """The keys of the scenario that an option gives."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
@@ -106,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario")
+    add("--exec", metavar="COMMAND", help="run a program of your own on every GPU's host instead of collectives")
     add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (a prompt: 1000)")
     add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
     return found
@@ -166,6 +168,8 @@ def asked(arguments: Sequence[str]) -> Asked:
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
+    if scenario is not None and scenario.program.command is not None:
+        mistakes += _beside_program(options, scenario)
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
     return Asked(
@@ -208,6 +212,19 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     return mistakes
 
 
+def _beside_program(options: argparse.Namespace, scenario: "Scenario") -> Iterator[str]:
+    """Options and values that do not go with a program."""
+    what = "[program]" if options.exec is None else "--exec"
+    for name in ("engine", "cli", "resume", "dask", "export", "collectives"):
+        if getattr(options, name):
+            yield f"--{name} is beside {what}, which runs a program and no collectives: allowed is one of both"
+    if len(scenario.settings()) > 1:
+        yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one: allowed is 1"
+    for name in ("faults", "jobs"):
+        if getattr(scenario, name):
+            yield f"{what}: the scenario has {name}, which are of collectives: allowed are none with a program"
+
+
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
     """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
     from analysis.results.reader import ResultsError  # with Parquet, which takes its time
@@ -243,7 +260,9 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
             continue
         where = f"--{option.replace('_', '-')}"
         parts = apart(text) if option in (*_SWEPT, "modes") else [text]
-        values = [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
+        values = (
+            parts if option == "exec" else [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
+        )
         if option in _SWEPT and len(values) > 1:
             overrides.append(Override(f"sweep.{keys[0]}", values, where))
         else:

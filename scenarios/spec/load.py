@@ -159,6 +159,8 @@ def resolved(scenario: Scenario) -> str:
     for key in KEYS.values():
         if key.name not in axes and samplers & {*key.samplers}:
             value = scenario.value(key.name)
+            if key.table == "program" and scenario.program.command is None:
+                continue
             if value in (None, ()) or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
                 continue
             table = document.setdefault(key.table, {}) if key.table else document

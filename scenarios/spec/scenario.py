@@ -22,11 +22,12 @@ from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies.decide import MODES, routes_greedily, shared_links
-from scenarios.spec import classes, faults, jobs
+from scenarios.spec import classes, faults, jobs, program
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
+from scenarios.spec.program import ProgramSpec
 from topologies import units
 from topologies.conditions import links, sampler
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
@@ -89,6 +90,7 @@ class Scenario:
     collective: CollectiveSpec = field(default_factory=CollectiveSpec)
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
+    program: ProgramSpec = field(default_factory=ProgramSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
     classes: tuple[ClassSpec, ...] = ()
@@ -364,6 +366,13 @@ def _frames(size_bytes: int, given: str) -> int:
     return size_bytes
 
 
+def _or_wrong(read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+
+
 _TRUTH = Kind("true or false", (bool,))
 _TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
 _FILE = _text(
@@ -424,6 +433,9 @@ _LINKS = Kind(
     links.write,
     is_object=True,
 )
+_COMMAND = _text(program.COMMAND, program.fits_command)
+_RANKS = Kind(program.RANKS, (list,), lambda ranks: _or_wrong(program.read_ranks, ranks), list)
+_ENV = Kind(program.ENV, (dict,), lambda env: _or_wrong(program.read_env, env), dict, is_object=True)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
 _GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
@@ -490,6 +502,15 @@ KEYS: Mapping[str, Key] = {
             _FRAMES,
             "Above what a fifo queue marks frames, for dctcp.",
         ),
+        Key("program.command", "command", _COMMAND, "A program of your own, run on the GPUs' hosts; also --exec."),
+        Key("program.ranks", "ranks", _RANKS, "The GPUs that it runs on, its rank 0 first; all, if not given."),
+        Key("program.env", "env", _ENV, "Variables of its environment."),
+        Key("program.deadline", "deadline_s", _DELAY, "When it is ended, by the run's own clock."),
+        Key("program.sample", "sample_s", _DELAY, "How often the WAN's ports are looked at, by that clock."),
+        Key("program.patience", "patience_s", _DELAY, "Time of a processor in which virtual time may stand still."),
+        Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
+        Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
+        Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
@@ -501,7 +522,11 @@ DEFAULTS = Scenario()
 _OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
 SWEPT = (
     *_OUTERMOST,
-    *(key for key in KEYS if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock")),
+    *(
+        key
+        for key in KEYS
+        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock") and not key.startswith("program.")
+    ),
 )
 """The keys that a sweep may vary, the outermost axis first.
 
@@ -542,7 +567,14 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [*_of_workload(one), *_of_queue(one), *_of_classes(one), *_of_time(one)]
+            mistakes += [
+                *program.check(one.program, one.gpus),
+                *_of_program(one),
+                *_of_workload(one),
+                *_of_queue(one),
+                *_of_classes(one),
+                *_of_time(one),
+            ]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -565,6 +597,12 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
     """Virtual time needs no scale, and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+
+
+def _of_program(setting: Scenario) -> Iterator[Mistake]:
+    """A program's connections are between two GPUs, and the network knows nothing else of them."""
+    if setting.program.command is not None and setting.fabric.routing != "single":
+        yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
 
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:

@@ -125,6 +125,7 @@ class Testbed:
 
     `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long.
     `fair_links` are the links or ports, by name, that flows may share: unless it is None, flows get fair shares.
+    Without agents (`has_agents` False) there are no collectives, and the GPUs' hosts are a program's of the user.
     Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
     `delays_s`, [links or ports], are their delays; `placement` is the rank at each place in the next collective. After
@@ -138,9 +139,10 @@ class Testbed:
         platform: Platform = VIRTUAL,
         tell: Callable[[str], object] = lambda _: None,
         fair_links: Collection[str] | None = None,
+        has_agents: bool = True,
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
-        self.fair_links = fair_links
+        self.fair_links, self._has_agents = fair_links, has_agents
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
@@ -170,9 +172,12 @@ class Testbed:
             self._tell("the controller and its rules")
             self._controller = stack.enter_context(self.controller.client())
             self._wait_ready()
-            self._tell("the agents")
-            self._communicator = self._communicate()
-            stack.callback(self._hang_up)
+            if self._has_agents:
+                self._tell("the agents")
+                self._communicator = self._communicate()
+                stack.callback(self._hang_up)
+            else:
+                self._set_queues()
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
             self._watch = stack.enter_context(TimerLatency()) if self.platform.is_real else None
@@ -206,14 +211,11 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        if self.fair_links is not None:
-            self._set_windows(self.fair_links)
+        self._set_queues()
         deadline_s = _DEADLINE_S
         if self.setting.transport.buffer_bytes is not None:
-            segment_bytes = frame_segment_bytes()
-            self._set_segments(segment_bytes)
             # Long enough for a message every frame of which is lost and sent again after a timeout.
-            deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / segment_bytes
+            deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / frame_segment_bytes()
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
@@ -223,6 +225,13 @@ class Testbed:
             lead_s=self.platform.lead_s,
             epoch=epoch,
         )
+
+    def _set_queues(self) -> None:
+        """Have TCP queue and segment as the links' queues need it."""
+        if self.fair_links is not None:
+            self._set_windows(self.fair_links)
+        if self.setting.transport.buffer_bytes is not None:
+            self._set_segments(frame_segment_bytes())
 
     def _set_windows(self, shared: Collection[str]) -> None:
         """Have the connections that are made from now on queue so little that flows get fair shares."""
@@ -501,7 +510,23 @@ class Testbed:
         Returns how many OpenFlow messages it sent.
         """
         flows = self._flows() if spreads_over(self.fabric, mode) is not None else {}
-        crossings = [] if flows else self._crossings()
+        return self._route([] if flows else self._crossings(), mode, rates_bps, flows)
+
+    def route_all(self, mode: Mode, rates_bps: Floats) -> int:
+        """As `route`, of every two GPUs in two sites; returns once switches follow the new rules alone."""
+        site = [gpu.site for gpu in self.fabric.gpus]
+        ranks = range(len(site))
+        messages = self._route([(a, b) for a in ranks for b in ranks if site[a] != site[b]], mode, rates_bps, {})
+        time.sleep(_IN_FORCE_S)
+        return messages
+
+    def _route(
+        self,
+        crossings: list[tuple[int, int]],
+        mode: Mode,
+        rates_bps: Floats,
+        flows: Mapping[int, tuple[int, int, int, int]],
+    ) -> int:
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself

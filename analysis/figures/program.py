@@ -1,0 +1,61 @@
+"""A program's run over time: what each WAN link carried, and when each rank ended."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.figures.output import Picture, canvas, table
+from analysis.figures.style import INK, MODE_STYLES, time_unit
+
+_LOOKS = [style.colour for style in MODE_STYLES.values()]
+_LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+_WRONG = "#C2185B"
+
+
+def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int]]]) -> Picture:
+    """The figure of a run, as program.json has it; `samples` are the ns since its start and the bytes that each WAN
+    link has carried since then, at least one."""
+    at_s = np.array([at_ns for at_ns, _ in samples]) / 1e9
+    sent = np.array([row for _, row in samples], dtype=np.float64)  # [samples, links]
+    keep = np.concatenate([[True], np.diff(at_s) > 0])
+    at_s, sent = at_s[keep], sent[keep]
+    rates_bps = np.array([link["rate_bps"] for link in found["links"]])
+    used = 8 * np.diff(sent, axis=0) / np.diff(at_s)[:, None] / rates_bps
+    last_s = max(float(found["run_s"]), 1e-9)
+    scale, unit = time_unit(last_s)
+    ranks = found["ranks"]
+    with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
+        for number, link in enumerate(found["links"]):
+            if sent[-1, number] == 0:
+                continue
+            look = {"color": _LOOKS[number % len(_LOOKS)], "linestyle": _LINES[number // len(_LOOKS) % len(_LINES)]}
+            above.stairs(100 * used[:, number], at_s / scale, baseline=None, label=link["link"], linewidth=1.3, **look)
+        above.set_ylim(0, None)
+        above.set_ylabel("utilisation, %")
+        if above.get_legend_handles_labels()[0]:
+            above.legend(fontsize="x-small", ncols=2)
+        for place, one in enumerate(ranks):
+            end_s = last_s if one["end_s"] is None else one["end_s"]
+            colour = _LOOKS[0] if one["status"] == 0 else _WRONG
+            below.barh(place, end_s / scale, height=0.7, color=colour)
+        below.set_yticks(range(len(ranks)), [f"{one['rank']} ({one['gpu']})" for one in ranks], fontsize=7)
+        below.invert_yaxis()
+        below.grid(False)
+        below.set_ylabel("rank")
+        below.set_xlabel(f"time since the ranks were started, {unit}", color=INK)
+        below.set_xlim(0, last_s / scale)
+        figure.suptitle("WAN links and ranks of a program", fontsize="medium")
+    rows = [
+        {"from_s": at_s[row], "until_s": at_s[row + 1], "link": link["link"], "utilisation": used[row, number]}
+        for row in range(len(used))
+        for number, link in enumerate(found["links"])
+    ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
+    wrong = " Ranks that failed are red." if any(one["status"] for one in ranks) else ""
+    return Picture(
+        name="program",
+        caption=f"Utilisation of the WAN links that carried something, and the ranks' spans.{wrong}",
+        figure=figure,
+        data=table(rows),
+    )

@@ -1,0 +1,209 @@
+"""The ranks of a user's program, inside the VM: each is a shell of an unprivileged user on its GPU's host.
+
+A rank has a host's view: its network is the GPU's, the file system is the machine's and read-only, but for the working
+directory, which all ranks share, /tmp and /dev/shm. What it writes there is kept in one file system of limited size
+(`Rooms`), so nothing of the machine changes. It guards against accidents, not against malice.
+"""
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_PROCESSES = 256
+"""Processes and threads of a rank, on average: they are limited for all ranks together."""
+
+FILES = "files"
+"""The folder in the run's for what the program wrote into its working directory."""
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
+_MS_REC, _MS_PRIVATE, _MNT_DETACH = 16384, 1 << 18, 2
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
+_PR_SET_TIMERSLACK = 29
+_INODES = 200_000
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """The unprivileged user that ranks run as; one who `reads_all` may read what only its owner can otherwise."""
+
+    uid: int
+    gid: int
+    reads_all: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command that runs another as this user."""
+        kept = "-all,+dac_read_search" if self.reads_all else "-all"
+        who = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        return ("setpriv", *who, f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}", "--")
+
+    def kill_all(self) -> int:
+        """Kill every process of this user, at once, so that none can make another; returns how many there were."""
+        found = sum(1 for _ in self._processes())
+        if found:
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.setresuid(self.uid, self.uid, self.uid)
+                    os.kill(-1, signal.SIGKILL)
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+        return found
+
+    def _processes(self) -> Iterator[Path]:
+        for process in Path("/proc").iterdir():
+            try:
+                is_theirs = process.name.isdecimal() and process.stat().st_uid == self.uid
+                if is_theirs and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    yield process
+            except OSError:  # it has ended
+                continue
+
+
+class Rooms:
+    """Where ranks write: a file system of `size_bytes` at `folder`, with the working directory's layer and each rank's
+    own /tmp and /dev/shm; `hosts` are the addresses of the names that they know. Raises OSError."""
+
+    def __init__(
+        self, folder: Path, *, directory: Path, user: User, ranks: int, size_bytes: int, hosts: Mapping[str, str]
+    ) -> None:
+        self._folder, self._directory, self._user = folder, directory, user
+        folder.mkdir(mode=0o700)
+        _mount("tmpfs", folder, "tmpfs", data=f"size={size_bytes},nr_inodes={_INODES},mode=755")
+        self._layer("work", directory, mode=0o755, owner=user)
+        for rank in range(ranks):
+            self._layer(f"tmp{rank}", Path("/tmp"), mode=0o1777)  # noqa: S108 - each rank has its own
+            self._made(f"shm{rank}", mode=0o1777)
+        devices = self._made("dev", mode=0o755)
+        for name, (major, minor) in _DEVICES.items():
+            os.mknod(devices / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+            (devices / name).chmod(0o666)
+        for name, target in _LINKS.items():
+            (devices / name).symlink_to(target)
+        for name in ("pts", "shm"):
+            (devices / name).mkdir()
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in hosts.items())]
+        (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
+        # There are no name servers, and waiting for an answer of one takes seconds.
+        (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more can be written."""
+        state = os.statvfs(self._folder)
+        return state.f_bavail == 0 or state.f_favail == 0
+
+    def prepare(self, rank: int, *, name: str, host_pid: int, hidden: str, limit: int) -> None:
+        """Make the calling process the host of a rank, with root's rights still; raises OSError.
+
+        `hidden` is a mount that it must not see; `limit` is how many processes its user may have.
+        """
+        with Path(f"/proc/{host_pid}/ns/net").open("rb") as network:
+            _check(_libc.setns(network.fileno(), _CLONE_NEWNET), f"the network of {name}")
+        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, the program does, and not the testbed
+        _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS), "namespaces")
+        _mount("none", Path("/"), flags=_MS_REC | _MS_PRIVATE)
+        _libc.umount2(os.fsencode(hidden), _MNT_DETACH)
+        devices = self._folder / "dev"
+        _mount("/dev/pts", devices / "pts", flags=_MS_BIND)
+        _mount(self._folder / f"shm{rank}", devices / "shm", flags=_MS_BIND)
+        working, temporary = self._folder / "work", self._folder / f"tmp{rank}"
+        # What lies below /tmp is in each rank's layer of it, too.
+        _mount(temporary, Path("/tmp"), flags=_MS_BIND)  # noqa: S108
+        _mount(working, self._directory, flags=_MS_BIND)
+        for file in ("hosts", "nsswitch.conf"):
+            _mount(self._folder / file, Path("/etc", file), flags=_MS_BIND)
+        _mount(devices, Path("/dev"), flags=_MS_BIND | _MS_REC)
+        _mount("sysfs", Path("/sys"), "sysfs", flags=_MS_RDONLY | _MS_NOSUID)
+        _mount("proc", Path("/proc"), "proc", flags=_MS_NOSUID, data="hidepid=2")
+        _mount("tmpfs", Path("/run"), "tmpfs", flags=_MS_NOSUID, data="size=64k,mode=755")
+        _mount("none", Path("/"), flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+        encoded = name.encode()
+        _check(_libc.sethostname(encoded, len(encoded)), "its name")
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+        os.chdir(self._directory)
+
+    def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:
+        """Copy the files that were written in the working directory to a folder; returns how many, and how many were
+        not: they are no plain files, or would be more than `most_bytes` in all. Raises OSError."""
+        top, kept, left = self._folder / "work.layer", 0, 0
+        for place, folders, names in os.walk(top):
+            folders.sort()
+            for name in sorted(names):
+                file = Path(place, name)
+                status = file.lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+                    left += 1
+                    continue
+                most_bytes -= status.st_size
+                copy = target / file.relative_to(top)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+                kept += 1
+        return kept, left
+
+    def _layer(self, name: str, below: Path, *, mode: int, owner: User | None = None) -> None:
+        """Mount `below` at a name in the folder, with a layer for what is written."""
+        merged, lower = self._made(name), self._made(f"{name}.below")
+        upper, work = self._made(f"{name}.layer", mode=mode), self._made(f"{name}.work")
+        if owner is not None:
+            os.chown(upper, owner.uid, owner.gid)
+        _mount(below, lower, flags=_MS_BIND)  # whose path has no sign that overlay's options would take for their own
+        _mount("overlay", merged, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
+
+    def _made(self, name: str, *, mode: int = 0o700) -> Path:
+        path = self._folder / name
+        path.mkdir()
+        path.chmod(mode)
+        return path
+
+
+def started(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
+    """Start a shell with this command, in a session of its own; its streams are non-blocking pipes.
+
+    `prepare` is called in the new process while it is root's; raises OSError, also where that fails.
+    """
+    try:
+        process = subprocess.Popen(
+            [*user.words, "sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509 - there is one thread
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(errno.EPERM, f"a rank cannot be confined: {error}") from None
+    assert process.stdout is not None and process.stderr is not None
+    for stream in (process.stdout, process.stderr):
+        os.set_blocking(stream.fileno(), False)
+    return process
+
+
+def _mount(source: str | Path, target: Path, kind: str | None = None, *, flags: int = 0, data: str = "") -> None:
+    encoded = None if kind is None else kind.encode()
+    status = _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), data.encode())
+    _check(status, f"{target} cannot be mounted")
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

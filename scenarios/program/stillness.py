@@ -1,0 +1,135 @@
+"""Notices from outside a program that stops the VM's clock: it computes, or spins, and virtual time stands still.
+
+Nobody can distinguish the two for certain. A program that loads or makes something has signs of life: it prints, its
+processes come and go, its memory grows. One that spins has none. Every process of the VM is one of this machine, too,
+whose parent is the VM's kernel; which one it is inside stands in its memory.
+"""
+
+import re
+import time
+from collections.abc import Hashable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_BUSY_TIMES = 20  # so many times as long may a program with signs of life take
+_HUNG_TIMES = 6  # so many times as long may one take that does not even use a processor
+_START_S = 180.0  # as long as a busy machine takes to bring the network up
+_GRAIN_BYTES = 4 << 20
+_MEASURED_S = 0.5
+_STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # below which a process of the VM has its arguments and environment
+_VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*=")
+_SHOWN = 120
+
+
+class _Instant(NamedTuple):
+    """A moment: on the wall clock, and in seconds of a processor that the VM has used."""
+
+    wall_s: float
+    used_s: float
+
+
+class Stillness:
+    """Watches one VM; `sentence` says why it must be ended once `look` has returned True.
+
+    `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
+    virtual time or a sign of life.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._began = False
+        self._virtual_ns, self._life = -1, 0
+        self._moved = self._lived = _Instant(0.0, 0.0)
+        self._used_s, self._processes, self._most_bytes = 0.0, frozenset[int](), 0
+        self.sentence: str | None = None
+
+    def look(self, virtual_ns: int, lines: int, *, began: bool) -> bool:
+        """Whether it is time to end the VM, of which so much virtual time and so many lines are known."""
+        life = (lines, *self._signs())
+        now = _Instant(time.monotonic(), self._used_s)
+        if (virtual_ns, began) != (self._virtual_ns, self._began):
+            self._virtual_ns, self._began, self._moved, self._lived = virtual_ns, began, now, now
+        if hash(life) != self._life:
+            self._life, self._lived = hash(life), now
+        patience_s = self._patience_s if began else max(self._patience_s, _START_S)
+        silent = now.wall_s - self._lived.wall_s, now.used_s - self._lived.used_s
+        is_silent = silent[1] >= patience_s or silent[0] >= _HUNG_TIMES * patience_s
+        if not is_silent and now.used_s - self._moved.used_s < _BUSY_TIMES * patience_s:
+            return False
+        still_s = now.wall_s - self._moved.wall_s
+        if not began:
+            self.sentence = f"the VM printed nothing for {still_s:.0f} s while the network came up"
+        else:
+            self.sentence = (
+                f"virtual time has stood still for {still_s:.0f} s of wall time, as {self._at_work()} computes or "
+                "spins: let it sleep or block where it waits, give it longer with program.patience, or take the wall "
+                "clock with --clock wall --rate-scale 1/1000"
+            )
+        return True
+
+    def _signs(self) -> tuple[Hashable, ...]:
+        """The processes of the VM, and the most memory that it has had; notes the processor time that it has used."""
+        try:
+            kernel, inside = _vm()
+            self._most_bytes = max(self._most_bytes, kernel.memory_info().rss)
+            used_s = sum(kernel.cpu_times()[:4])  # its own, and that of processes that have ended
+            for one in inside:
+                used_s += sum(one.cpu_times()[:2])
+        except psutil.Error:  # one has ended just now
+            return (self._processes, self._most_bytes // _GRAIN_BYTES)
+        self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in inside)
+        return (self._processes, self._most_bytes // _GRAIN_BYTES)
+
+    def _at_work(self) -> str:
+        """The process that takes most of the processor now, as far as it can be said."""
+        try:
+            _, inside = _vm()
+            before = [sum(one.cpu_times()[:2]) for one in inside]
+            time.sleep(_MEASURED_S)
+            took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
+            found = named(_strings(inside[took.index(max(took))].pid))
+        except (psutil.Error, OSError, ValueError):  # it has ended just now, or this machine does not let us look
+            found = None
+        return found or "a process of the program"
+
+
+def named(strings: bytes) -> str | None:
+    """A rank and its command from what the kernel has put on a process's stack: arguments, then variables, each ended
+    by a null byte. None where they are of no rank."""
+    parts = strings.split(b"\0")
+    of_rank = [place for place, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
+    if not of_rank:
+        return None
+    first = of_rank[-1]
+    while first and _VARIABLE.match(parts[first - 1]):
+        first -= 1
+    begin = first
+    while (
+        begin and parts[begin - 1].decode(errors="replace").isprintable() and parts[begin - 1] not in (b"", b"x86_64")
+    ):
+        begin -= 1
+    command = b" ".join(parts[begin:first]).decode(errors="replace")
+    shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command
+    return f"rank {parts[of_rank[-1]].decode()[5:]} (`{shown}`)"
+
+
+def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
+    """The kernel of this process's VM, and the processes that it runs; raises psutil.Error where there is none."""
+    for child in psutil.Process().children(recursive=True):
+        if "rootfstype=hostfs" in child.cmdline() and Path(child.cmdline()[0]).name != "sh":
+            return child, child.children()
+    raise psutil.NoSuchProcess(0)
+
+
+def _strings(pid: int) -> bytes:
+    """The top of the stack of a process of the VM, as far as it is there; raises OSError."""
+    found = b""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            start, end = (int(word, 16) for word in line.split()[0].split("-"))
+            if start >= _STACK_TOP - _STRINGS_BYTES and end <= _STACK_TOP:
+                memory.seek(start)
+                found += memory.read(end - start)
+    return found
