@@ -12,15 +12,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model import classes, fluid
-from analysis.model.lower_bound import LowerBound
+from analysis.model import fluid
+from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, compiled, decide
-from scenarios.spec.classes import services as services_of
+from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.shaping.classes import wan_of
@@ -148,22 +148,24 @@ def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditio
     transfers = setting.workload.schedule.transfers
     if not setting.shared_links(mode):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    links = links_by_flow(setting.workload, decisions, conditions, start=start)
-    rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes
-    if not setting.classes:
-        return fluid.times(transfers, links, rates_bps, decisions.alpha_s, slot_bytes=slot_bytes)
-    services, wan = services_of(setting.classes), wan_of(conditions.fabric)
-    place = {one.dscp: index for index, one in enumerate(services)}
-    return classes.times(
+    return fluid.times(
         transfers,
-        links,
-        rates_bps,
+        links_by_flow(setting.workload, decisions, conditions, start=start),
+        conditions.shared_bps(start, len(decisions.path)),
         decisions.alpha_s,
-        slot_bytes=slot_bytes,
-        class_of_flow=[place[dscp] for dscp in setting.workload.dscp],
-        serves_classes=[link in wan for link in range(rates_bps.shape[1])],
-        assured=[one.assured for one in services],
-        ceilings=[one.ceiling for one in services],
+        slot_bytes=setting.workload.slot_bytes,
+        classes=_classes(setting, conditions),
+    )
+
+
+def _classes(setting: Scenario, conditions: Conditions) -> fluid.Classes | None:
+    """The classes of traffic, which WAN ports serve."""
+    if not setting.classes:
+        return None
+    wan = wan_of(conditions.fabric)
+    return fluid.Classes(
+        **of_flows(setting.classes, setting.workload.dscp),
+        serves=[link in wan for link in range(len(conditions.shared.all))],
     )
 
 
@@ -182,15 +184,28 @@ def links_by_flow(
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
     """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any, and for jobs.
+    They are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background
+    traffic add nothing to the bound of a round.
     """
-    if setting.collective.kind == MESSAGES or setting.jobs:
+    spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
+    if not setting.jobs and spec.kind != MESSAGES:
+        return LowerBound(fabric, delays_s=delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes).seconds
+    demands = []
+    for job in setting.jobs:
+        ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
+        if not job.is_background and does.kind != MESSAGES:
+            demands.append(
+                Demand(
+                    kind=does.kind,
+                    block_bytes=does.with_chunk(len(ranks)).chunk_bytes,
+                    gpus=ranks,
+                    count=job.count,
+                    start_s=job.start_s,
+                )
+            )
+    if not demands:
         return lambda rates_bps: np.full(len(rates_bps), np.nan)
-    spec = setting.collective
-    bound = LowerBound(
-        conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
-    )
-    return bound.seconds
+    return RoundBound(fabric, delays_s=delays_s, demands=demands).seconds
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
