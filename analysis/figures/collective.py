@@ -8,7 +8,7 @@ again from its seed, and compared with the stored times. Drawing is left to othe
 import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -239,7 +239,8 @@ def _collective(
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
         # Times where flows share links, if they can; runs of earlier versions gave each flow links of its own.
         ways = [True, False] if configuration.shared_links.get(mode) else [False]
-        models = [_predicted(schedule, flows, conditions[0], shares=shares) for shares in ways]
+        classes = _classes(configuration)
+        models = [_predicted(schedule, flows, conditions[0], classes, shares=shares) for shares in ways]
         handed_s, seen = _measured(schedule, flows, transfers) if measured else ([], models[0])
     except (IndexError, KeyError, ValueError):
         return None
@@ -288,7 +289,7 @@ def _collective(
         flows=flows,
         rows=tuple(schedule.rows),
         moves=tuple(moves),
-        spans=_spans(schedule, flows, conditions[0], fitting[0]) if fitting else {},
+        spans=_spans(schedule, flows, conditions[0], classes, fitting[0]) if fitting else {},
         costs=seconds_by_link(schedule.transfers, path, hops, limits),
         rates_bps=conditions[0],
         delays_s=conditions[1],
@@ -419,17 +420,30 @@ def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tupl
     return handed_s, Times(begins_s=begins, leaves_s=ends - delays, arrives_s=ends)
 
 
-def _predicted(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, *, shares: bool) -> Times:
+def _classes(configuration: Configuration) -> fluid.Classes | None:
+    """The classes of traffic, which the links or ports of the WAN serve."""
+    if configuration.classes is None:
+        return None
+    return fluid.Classes(
+        **configuration.classes, serves=[link.kind == "wan" for link in shared_by(configuration.fabric).all]
+    )
+
+
+def _predicted(
+    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, *, shares: bool
+) -> Times:
     """The times of all transfers by the timing model, in which flows share links fairly or have their own."""
     alpha_s = np.array([[flow.delay_s for flow in flows]])
     if shares:
         links, slot_bytes = _links(flows), schedule.slot_bytes
-        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=slot_bytes)
+        return fluid.times(schedule.transfers, links, rates_bps[None], alpha_s, slot_bytes=slot_bytes, classes=classes)
     beta_s = np.array([[8 * schedule.slot_bytes / flow.rate_bps if flow.links else 1.0 for flow in flows]])
     return times(schedule.transfers, alpha_s.T, beta_s.T)
 
 
-def _spans(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, seen: Times) -> dict[int, list[Span]]:
+def _spans(
+    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, seen: Times
+) -> dict[int, list[Span]]:
     """The predicted rates of transfers over time; empty where flows share nothing, or rates change too often."""
     if not isinstance(seen, fluid.SharedTimes):
         return {}
@@ -441,7 +455,8 @@ def _spans(schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, seen: T
     found: defaultdict[int, list[Span]] = defaultdict(list)
     for start, end in pairwise(moments.tolist()):
         served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
-        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps)
+        of = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
+        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, of)
         for transfer, rate in zip(served.tolist(), rates.tolist(), strict=True):
             found[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
     return dict(found)

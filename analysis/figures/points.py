@@ -98,6 +98,7 @@ _NEEDED = (
     *(f"conditions.{name}" for name in _CONDITIONS),
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
+_OF_CLASSES = {"of_flow", "assured", "ceilings"}
 _FACETS = 8  # values of a second swept key that stand side by side in one figure
 
 
@@ -111,7 +112,7 @@ class Configuration:
 
     `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the links
     that flows can share. `schedule` is its schedule as settings.json has it, None in runs of versions that had the ring
-    AllGather alone.
+    AllGather alone; `classes` are the classes of its flows in the order in which WAN links serve them, if any.
     """
 
     index: int
@@ -120,6 +121,7 @@ class Configuration:
     values: Mapping[str, Any]
     shared_links: Mapping[str, Sequence[str]]
     schedule: Mapping[str, Any] | None = None
+    classes: Mapping[str, Any] | None = None
 
     def value(self, key: str) -> Any:
         """The value of a scenario's key."""
@@ -196,11 +198,15 @@ def configurations_of(run: Run) -> list[Configuration]:
         schedule = stored.get("schedule")
         if schedule is not None and (not isinstance(schedule, dict) or not isinstance(schedule.get("algorithm"), str)):
             lacking.append("schedule")
+        classes = stored.get("classes")
+        if classes is not None and not (isinstance(classes, dict) and classes.keys() == _OF_CLASSES):
+            lacking.append("classes")
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"\bus\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
+        about["classes"] = classes
         found.append(Configuration(index=index, label=label, **about))
     return found
 

@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
 Links = npt.NDArray[np.int32]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """Classes of traffic, in the order of service: that of each flow, [F], and whether each link `serves` them so.
+
+    A class has of such a link what the classes before it leave of the capacity, its part `assured` [C] at least, and
+    its part `ceilings` [C] at most. Within a class, and on all other links, flows have max-min fair rates. That is what
+    HTB does with classes of different priorities: a class sends its own rate first, and borrows by priority.
+    """
+
+    of_flow: Sequence[int]
+    serves: Sequence[bool]
+    assured: Sequence[float]
+    ceilings: Sequence[float]
+
+
 _PLAIN: tuple[Literal["C"], Literal["W"]] = ("C", "W")
 
 
@@ -30,7 +46,13 @@ class SharedTimes(Times):
 
 
 def times(
-    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+    transfers: Sequence[Transfer],
+    links: Links,
+    capacity_bps: Floats,
+    delay_s: Floats,
+    *,
+    slot_bytes: float,
+    classes: Classes | None = None,
 ) -> SharedTimes:
     """When every transfer of K instances of a schedule begins, leaves and arrives.
 
@@ -49,17 +71,24 @@ def times(
     A link of capacity 0 has failed: transfers over it, and those that wait for them, never leave, at infinity. Empty
     transfers leave as they begin. Events within 1e-12 of the time since the start happen together. Raises ValueError
     for shapes that do not fit, a link that does not exist or that a flow passes twice, a capacity, a delay or an
-    amount that is negative or not finite, and slots of no bytes.
+    amount that is negative or not finite, slots of no bytes, classes that do not exist, parts of a link outside 0 to 1,
+    and assured parts of more than 1 together.
     """
-    rows, _ = _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=True)
+    rows, _ = _run(transfers, links, capacity_bps, delay_s, slot_bytes, classes=classes, keeps_rows=True)
     return SharedTimes(rows.begins.T, rows.leaves.T, rows.arrives.T, rows.bottleneck.T, rows.bottleneck_s.T)
 
 
 def completion_s(
-    transfers: Sequence[Transfer], links: Links, capacity_bps: Floats, delay_s: Floats, *, slot_bytes: float
+    transfers: Sequence[Transfer],
+    links: Links,
+    capacity_bps: Floats,
+    delay_s: Floats,
+    *,
+    slot_bytes: float,
+    classes: Classes | None = None,
 ) -> Floats:
     """When the last transfer of each instance arrives, [K] s; arguments and errors as for `times`, with less memory."""
-    return _run(transfers, links, capacity_bps, delay_s, slot_bytes, keeps_rows=False)[1]
+    return _run(transfers, links, capacity_bps, delay_s, slot_bytes, classes=classes, keeps_rows=False)[1]
 
 
 def limits(found: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
@@ -73,7 +102,7 @@ def limits(found: Times, names: Sequence[str], instance: int = 0) -> dict[int, s
     return {transfer: names[link] for transfer, link in enumerate(chosen) if link >= 0}
 
 
-def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
+def fair_rates(links: Links, capacity_bps: Floats, classes: Classes | None = None) -> tuple[Floats, Links]:
     """The max-min fair rates of flows that are all served at once, and the link that limits each, [F] bit/s and index.
 
     `links` [F, H] and `capacity_bps` [links] are as for `times`, and so are errors; a flow without links has an
@@ -82,12 +111,12 @@ def fair_rates(links: Links, capacity_bps: Floats) -> tuple[Floats, Links]:
     if (links.ndim, capacity_bps.ndim) != (2, 1):
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
     _check(links, capacity_bps)
-    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
+    links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
     from analysis.model import fluid_kernel
 
     rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
-    _check_once(fluid_kernel.rates(links, capacity_bps, rates, bottleneck), flows=len(links))
-    return rates, bottleneck
+    _check_once(fluid_kernel.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
+    return rates, _in_fabric(bottleneck, capacity_bps, kernel_classes)
 
 
 def _run(
@@ -97,6 +126,7 @@ def _run(
     delay_s: Floats,
     slot_bytes: float,
     *,
+    classes: Classes | None,
     keeps_rows: bool,
 ) -> "tuple[fluid_kernel.Rows, Floats]":
     """The rows, [K, T], or that of the last instance alone, [1, T]; and the completion times, [K]."""
@@ -116,8 +146,7 @@ def _run(
         raise ValueError(f"a delay of {delay_s[~right][0]:g} s: allowed is 0 or more")
     if not 0 < slot_bytes < np.inf:
         raise ValueError(f"slots of {slot_bytes:g} bytes: allowed is more than 0")
-    # Compiled once for writable arrays; others would be a type of their own.
-    links, capacity_bps = np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN)
+    links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
     delay_s = np.require(delay_s, np.float64, _PLAIN)
     from analysis.model import fluid_kernel
 
@@ -127,8 +156,8 @@ def _run(
     bottleneck, completion = np.empty((kept, len(transfers)), np.int32), np.empty(count)
     rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
     network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
-    _check_once(fluid_kernel.run(program_of(transfers, flows), network, rows, completion), flows=flows)
-    return rows, completion
+    _check_once(fluid_kernel.run(program_of(transfers, flows), network, kernel_classes, rows, completion), flows=flows)
+    return rows._replace(bottleneck=_in_fabric(bottleneck, capacity_bps, kernel_classes)), completion
 
 
 def _check(links: Links, capacity_bps: Floats) -> None:
@@ -143,6 +172,46 @@ def _check(links: Links, capacity_bps: Floats) -> None:
 def _check_once(wrong: int, *, flows: int) -> None:
     if wrong >= 0:
         raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice: allowed is once")
+
+
+def _served(
+    links: Links, capacity_bps: Floats, classes: Classes | None
+) -> "tuple[Links, Floats, fluid_kernel.Classes | None]":
+    """Links and capacities as the kernel has them, where each class has a link of its own instead of one that serves
+    it; `links` [..., F, H], `capacity_bps` [..., links]."""
+    from analysis.model import fluid_kernel
+
+    served = None
+    if classes is not None:
+        count, flows = capacity_bps.shape[-1], links.shape[-2]
+        of_flow, serves = np.asarray(classes.of_flow, np.int32), np.asarray(classes.serves, np.bool_)
+        parts = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
+        if of_flow.shape != (flows,) or serves.shape != (count,):
+            raise ValueError(
+                f"classes of {of_flow.size} flows and {serves.size} links: allowed are {flows} and {count}"
+            )
+        if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < parts.shape[1]:
+            raise ValueError(f"a flow of class {of_flow.max()}: allowed is 0 to {parts.shape[1] - 1}")
+        if not ((parts >= 0) & (parts <= 1)).all() or parts[0].sum() > 1 + 1e-9:
+            raise ValueError(
+                f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}: allowed are 0 to 1, 1 assured"
+            )
+        served = fluid_kernel.Classes(np.flatnonzero(serves).astype(np.int32), parts[0].copy(), np.zeros(0))
+        first = np.where(serves, count + (np.cumsum(serves) - 1) * parts.shape[1], -1)  # of each link that serves them
+        links = np.where((links >= 0) & (first[links] >= 0), first[links] + of_flow[:, None], links)
+        most = capacity_bps[..., served.served, None] * parts[1]
+        capacity_bps = np.concatenate([capacity_bps, most.reshape(*capacity_bps.shape[:-1], -1)], axis=-1)
+    # Compiled once for writable arrays; others would be a type of their own.
+    return np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN), served
+
+
+def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_kernel.Classes | None") -> Links:
+    """Bottlenecks of the kernel as links in the fabric."""
+    if classes is None:
+        return bottleneck
+    plain = capacity_bps.shape[-1] - classes.served.size * classes.assured.size
+    fabric = np.concatenate([np.arange(plain), np.repeat(classes.served, classes.assured.size), [-1]])
+    return fabric[bottleneck].astype(np.int32)
 
 
 def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
@@ -178,5 +247,6 @@ def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Progr
 
 
 if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
-    completion_s([], np.zeros((1, 0, 0), np.int32), np.zeros((1, 0)), np.zeros((1, 0)), slot_bytes=1.0)
-    fair_rates(np.zeros((0, 0), np.int32), np.zeros(0))
+    for some in (None, Classes(of_flow=[], serves=[False], assured=[], ceilings=[])):
+        completion_s([], np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0)), slot_bytes=1, classes=some)
+        fair_rates(np.zeros((0, 0), np.int32), np.zeros(1), some)

@@ -5,6 +5,12 @@ Importing this module imports numba, which takes longer than many commands; only
 A link is *shared* in an instance if several flows pass it and it cannot carry the sum of what each would get alone. All
 other links limit single flows: together they are a flow's `cap`. Transfers of flows that pass no shared link take no
 events, as their rates never change. Shared links are counted from 0 in each instance.
+
+A link that serves classes of traffic stands as one link for each class, behind all others: of each, flows have up to
+its *room*, which depends on what the other classes take. These count as shared.
+
+Functions take what is in their tuples by value: each array more in `Instance` made all of it some per cent slower. What
+has to do with classes is compiled in a variant of its own.
 """
 
 from collections.abc import Callable
@@ -41,6 +47,11 @@ def _event(function: Function) -> Function:
 _TIE = 1e-12  # events as close as this, of the time since the start, happen together
 _NOISE = 1e-14  # a rate that changes by no more has not changed
 _NO_RATE = -1.0
+_SETTLED = 1e-13  # of a link's capacity: what the classes may take has been found
+_WHOLE_TURNS = 20  # in which classes get all that others leave; if that swings they go half the way from then on
+_MOST_TURNS = 200
+_LEAST_ROOM = 1e-100  # bit/s: a flow that has to wait keeps count of its bits by when it would be over
+_NEVER = 1e80  # s
 
 
 class Program(NamedTuple):
@@ -53,6 +64,18 @@ class Program(NamedTuple):
     following: Ints
     waiting_at: Ints
     waiting: Ints
+
+
+class Classes(NamedTuple):
+    """The S links that serve C classes of traffic in turn, and the part of them that each has in any case, [C].
+
+    The last S * C links stand for them, those of `served[0]` first, class by class. Their capacity is what a class may
+    have at most. Flows pass these, and not those that are served. `capacity` [links] is that of an instance.
+    """
+
+    served: Ints
+    assured: Floats
+    capacity: Floats
 
 
 class Network(NamedTuple):
@@ -81,7 +104,8 @@ class Sharing(NamedTuple):
     Of each flow: `hops` [F, H], the shared links that it passes, `degree` of them; `cap`, the lowest capacity of its
     other links, and `cap_link`, which that is. Of each shared link: `link`, its index in the fabric, `capacity`, and
     `first`, where its members begin. Of each link in the fabric, while they are sought: `uses`, the flows on it, `last`
-    of them, `total` of what each gets alone, and its number as a shared one.
+    of them, `total` of what each gets alone, and its number as a shared one; `total` of what each gets, while classes
+    are served.
     """
 
     hops: Ints
@@ -152,7 +176,7 @@ class Instance(NamedTuple):
 
 
 @_entry
-def run(program: Program, network: Network, rows: Rows, completion: Floats) -> int:
+def run(program: Program, network: Network, classes: Classes | None, rows: Rows, completion: Floats) -> int:
     """Every instance in turn: fills `rows` in, and `completion` [K]; with one row it is that of the last instance.
 
     Returns the index in [K * F] of a flow that passes a link twice, or -1.
@@ -161,12 +185,13 @@ def run(program: Program, network: Network, rows: Rows, completion: Floats) -> i
     links, transfers = network.capacity.shape[1], program.flow.size
     sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
     for index in range(completion.size):
-        wrong = _find_shared(network.links[index % len(network.links)], network.capacity[index], sharing)
+        capacity = network.capacity[index]
+        wrong = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
         if wrong >= 0:
             return int(index * flows + wrong)
         at = index % len(rows.begins)
         row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
-        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state))
+        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state), _of(capacity, classes))
         completion[index] = 0.0
         for transfer in range(transfers):
             completion[index] = max(completion[index], row.arrives[transfer])
@@ -174,19 +199,22 @@ def run(program: Program, network: Network, rows: Rows, completion: Floats) -> i
 
 
 @_entry
-def rates(links: Ints, capacity: Floats, rate: Floats, bottleneck: Ints) -> int:
+def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
     """The rates of all flows together, and what limits them; `links` [F, H]. Returns what `run` does."""
     flows, hops = links.shape
     sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
-    wrong = _find_shared(links, capacity, sharing)
+    wrong = _find_shared(links, capacity, classes, sharing)
     if wrong >= 0:
         return wrong
     for flow in range(flows):
         state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
         if sharing.degree[flow] > 0:
             _join(flow, sharing, state)
-    _list_component(sharing, state)
-    _share_out(sharing, state)
+    if classes is None:
+        _list_component(state.changed, state.size[_CHANGED], sharing, state)
+        _share_out(sharing, state)
+    else:
+        _share_by_class(Classes(classes.served, classes.assured, capacity), sharing, state)
     for flow in range(flows):
         rate[flow], bottleneck[flow] = state.rate[flow], _link_of_hop(flow, state.limit[flow], sharing)
     return -1
@@ -243,8 +271,16 @@ def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
 # --- which links are shared ------------------------------------------------------------------------------------------
 
 
+@_allocates
+def _of(capacity: Floats, classes: Classes | None) -> Classes | None:
+    """The classes of an instance with these capacities."""
+    if classes is None:
+        return None
+    return Classes(classes.served, classes.assured, capacity)
+
+
 @_event
-def _find_shared(links: Ints, capacity: Floats, sharing: Sharing) -> int:
+def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing: Sharing) -> int:
     """Fill `sharing` in; returns a flow that passes a link twice, or -1."""
     wrong = _count_uses(links, capacity, sharing)
     number, members = 0, 0
@@ -253,7 +289,10 @@ def _find_shared(links: Ints, capacity: Floats, sharing: Sharing) -> int:
         for link in links[flow]:
             if link < 0:
                 continue
-            if sharing.uses[link] > 1 and sharing.total[link] > capacity[link]:
+            is_shared = sharing.uses[link] > 1 and sharing.total[link] > capacity[link]
+            if classes is not None:
+                is_shared |= link >= capacity.size - classes.served.size * classes.assured.size
+            if is_shared:
                 if sharing.last[link] >= 0:  # it has no number yet
                     sharing.last[link], sharing.number[link] = -1, number
                     sharing.link[number], sharing.capacity[number] = link, capacity[link]
@@ -340,11 +379,73 @@ def _list_links(flow: int, sharing: Sharing, state: State) -> None:
 
 
 @_event
-def _list_component(sharing: Sharing, state: State) -> None:
-    """List the links that the changed flows are connected with, breadth first; all flows on them lose their rates."""
+def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
+    """New rates for all flows, where links serve classes.
+
+    What a class leaves depends on what its flows get elsewhere. So each has up to its ceiling at first, and rates are
+    found again until no class may take another amount.
+    """
+    _open_classes(classes.capacity, sharing, state)
+    for turn in range(_MOST_TURNS):
+        _list_component(state.active, state.size[_ACTIVE], sharing, state)
+        _share_out(sharing, state)
+        if _make_room(turn, classes, sharing, state):
+            return
+
+
+@_event
+def _open_classes(capacity: Floats, sharing: Sharing, state: State) -> None:
+    """Let each class have up to its ceiling."""
+    for index in range(state.size[_ACTIVE]):
+        for hop in range(sharing.degree[state.active[index]]):
+            link = sharing.hops[state.active[index], hop]
+            sharing.capacity[link] = max(_LEAST_ROOM, capacity[sharing.link[link]])
+
+
+@_event
+def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
+    """Give each class the room that the others leave it, or go half the way; returns whether all had it."""
+    sharing.total[:] = 0.0
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        for hop in range(sharing.degree[flow]):
+            sharing.total[sharing.link[sharing.hops[flow, hop]]] += state.rate[flow]
+    had_it, plain = True, classes.capacity.size - classes.served.size * classes.assured.size
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        for hop in range(sharing.degree[flow]):
+            link = sharing.hops[flow, hop]
+            place = sharing.link[link] - plain
+            if place >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
+                whole = classes.capacity[classes.served[place // classes.assured.size]]
+                kind = place % classes.assured.size
+                room = max(_LEAST_ROOM, _room(sharing.link[link], kind, whole, classes, sharing))
+                had_it &= abs(room - sharing.capacity[link]) <= _SETTLED * whole
+                sharing.capacity[link] = room if turn < _WHOLE_TURNS else (room + sharing.capacity[link]) / 2
+    sharing.total[:] = 0.0
+    return had_it
+
+
+@_event
+def _room(link: int, kind: int, whole: float, classes: Classes, sharing: Sharing) -> float:
+    """What a class may take of the `whole` of a link that its own stands for: its assured part, or if it is more what
+    those before it leave, less what is assured to those behind it and used by them; and its ceiling at most."""
+    left = whole
+    for other in range(classes.assured.size):
+        used = sharing.total[link - kind + other]
+        if other < kind:
+            left -= used
+        elif other > kind:
+            left -= min(used, classes.assured[other] * whole)
+    return float(min(classes.capacity[link], max(classes.assured[kind] * whole, left)))
+
+
+@_event
+def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
+    """List the links that the first so many flows are connected with, breadth first; flows on them lose their rates."""
     state.size[_LINKS] = 0
-    for index in range(state.size[_CHANGED]):
-        _list_links(state.changed[index], sharing, state)
+    for index in range(count):
+        _list_links(flows[index], sharing, state)
     index = 0
     while index < state.size[_LINKS]:
         link = state.links[index]
@@ -426,7 +527,7 @@ def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) ->
 
 
 @_event
-def _run(instance: Instance) -> None:
+def _run(instance: Instance, classes: Classes | None) -> None:
     """One instance, from its first transfer to its last; the times of what never leaves are infinite."""
     program, rows, state = instance.program, instance.rows, instance.state
     for transfer in range(program.flow.size - 1, -1, -1):
@@ -441,7 +542,7 @@ def _run(instance: Instance) -> None:
         now = rows.begins[state.heap[0]] if state.size[_HEAP] > 0 else np.inf
         for index in range(state.size[_ACTIVE]):
             now = min(now, state.finish[state.active[index]])
-        if now == np.inf:
+        if now > _NEVER:
             break
         state.now[0] = now
         until = now * (1.0 + _TIE)
@@ -451,7 +552,7 @@ def _run(instance: Instance) -> None:
         _settle(instance)
         while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
             _begin(_pop(rows.begins, state), instance)
-        _share_anew(instance)
+        _share_anew(instance, classes)
     _leave_unfinished(instance)
 
 
@@ -541,7 +642,7 @@ def _set_finish(flow: int, instance: Instance) -> None:
 
 
 @_event
-def _share_anew(instance: Instance) -> None:
+def _share_anew(instance: Instance, classes: Classes | None) -> None:
     """New rates for all flows that are connected with those that have begun, or have ended and not begun again."""
     sharing, state = instance.sharing, instance.state
     changed = 0
@@ -555,8 +656,11 @@ def _share_anew(instance: Instance) -> None:
         changed += 1
     state.size[_CHANGED] = changed
     if changed:
-        _list_component(sharing, state)
-        _share_out(sharing, state)
+        if classes is None:
+            _list_component(state.changed, state.size[_CHANGED], sharing, state)
+            _share_out(sharing, state)
+        else:
+            _share_by_class(classes, sharing, state)
     for index in range(changed):
         if state.serving[state.changed[index]] >= 0:
             _set_finish(state.changed[index], instance)

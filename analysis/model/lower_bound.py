@@ -1,6 +1,6 @@
 """A time no collective of a kind can beat, whatever its schedule, on the logical links or ports of a fabric."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
 
@@ -140,3 +140,57 @@ def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) 
     for via in range(nodes):
         np.minimum(away_s, away_s[:, via, None] + away_s[via], out=away_s)
     return away_s
+
+
+# --- rounds of several jobs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a job does: a collective of a kind over these GPUs, by rank, the root first, `count` times back to back."""
+
+    kind: str
+    block_bytes: int
+    gpus: tuple[int, ...]
+    count: int = 1
+    start_s: float = 0.0
+
+
+class RoundBound(LowerBound):
+    """Least time from the beginning of a round until all of its jobs are over, whatever their schedules.
+
+    Jobs exchange no data, so what `LowerBound` says of the bits over a cut is true of each of them, with d counted from
+    its start; done several times, all bits of the job come behind one d. All jobs that start at t or later have no more
+    than T - t seconds, in which all of their bits together pass the cut:
+
+        T >= t + (the sum of their bits) / sum of rate_l over C.
+
+    The bound is the greatest over all cuts of both, the first for every job and the second for every start.
+    """
+
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, demands: Sequence[Demand]) -> None:
+        nodes, links = _nodes(fabric), shared_by(fabric).all
+        tail = np.array([nodes[link.src] for link in links])
+        head = np.array([nodes[link.dst] for link in links])
+        away_s = _least_delays_s(tail, head, delays_s, len(nodes))
+        least_s, bits, crossing = [], [], []
+        for inside in _cuts(fabric, nodes):
+            entering: list[tuple[float, float]] = []  # of each job its start and its bits
+            limits: list[tuple[float, float]] = []
+            for job in demands:
+                gpus = np.array(job.gpus)
+                need = _crossing(job.kind, inside[gpus])
+                if need is not None:
+                    first_s = away_s[np.ix_(gpus[need.sources], gpus[need.sinks])].min(axis=0)
+                    entering.append((job.start_s, 8.0 * job.block_bytes * need.blocks * job.count))
+                    delay_s = first_s.max() if need.all_each else first_s.min()
+                    limits.append((job.start_s + delay_s, entering[-1][1]))
+            for start_s in {start_s for start_s, _ in entering}:
+                limits.append((start_s, sum(more for later_s, more in entering if later_s >= start_s)))
+            for at_s, amount in limits:
+                least_s.append(at_s)
+                bits.append(amount)
+                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
+        self._least_s, self._bits = np.array(least_s), np.array(bits)
+        self._links = np.concatenate(crossing)
+        self._starts = np.cumsum([0, *map(len, crossing[:-1])])

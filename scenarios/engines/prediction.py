@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model import classes, fluid
-from analysis.model.lower_bound import LowerBound
+from analysis.model import fluid
+from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Varying
@@ -23,7 +23,7 @@ from controller.routing.path_choice import Router
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import MODES, Decisions, channels, compiled, decide, ring_gaps
-from scenarios.spec.classes import services as services_of
+from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
@@ -205,22 +205,24 @@ def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions
     transfers = setting.workload.schedule.transfers
     if not _shares(setting, mode, decisions):
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    links = links_by_flow(setting.workload, decisions, conditions, start=start)
-    rates_bps, slot_bytes = conditions.shared_bps(start, len(decisions.path)), setting.workload.slot_bytes
-    if not setting.classes:
-        return fluid.times(transfers, links, rates_bps, decisions.alpha_s, slot_bytes=slot_bytes)
-    services, wan = services_of(setting.classes), wan_of(conditions.fabric)
-    place = {one.dscp: index for index, one in enumerate(services)}
-    return classes.times(
+    return fluid.times(
         transfers,
-        links,
-        rates_bps,
+        links_by_flow(setting.workload, decisions, conditions, start=start),
+        conditions.shared_bps(start, len(decisions.path)),
         decisions.alpha_s,
-        slot_bytes=slot_bytes,
-        class_of_flow=[place[dscp] for dscp in setting.workload.dscp],
-        serves_classes=[link in wan for link in range(rates_bps.shape[1])],
-        assured=[one.assured for one in services],
-        ceilings=[one.ceiling for one in services],
+        slot_bytes=setting.workload.slot_bytes,
+        classes=_classes(setting, conditions),
+    )
+
+
+def _classes(setting: Scenario, conditions: Conditions) -> fluid.Classes | None:
+    """The classes of traffic, which WAN ports serve."""
+    if not setting.classes:
+        return None
+    wan = wan_of(conditions.fabric)
+    return fluid.Classes(
+        **of_flows(setting.classes, setting.workload.dscp),
+        serves=[link in wan for link in range(len(conditions.shared.all))],
     )
 
 
@@ -242,18 +244,37 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
     """A function of a start and the rates [K, links or ports] as collectives from there on begin, which gives times
     that no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any, and for jobs. Where conditions
-    change while a collective runs, links are taken to have the highest rates that they have until then.
+    They are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background
+    traffic add nothing to the bound of a round. Where conditions change while a collective runs, links are taken to
+    have the highest rates that they have until then.
     """
-    if setting.collective.kind == MESSAGES or setting.jobs:
+    bound = _bound(setting, conditions)
+    if bound is None:
         return lambda _, rates_bps: np.full(len(rates_bps), np.nan)
-    spec = setting.collective
-    bound = LowerBound(
-        conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
-    )
     if conditions.timed is None:
         return lambda _, rates_bps: bound.seconds(rates_bps)
     return partial(_bound_by_time, bound, conditions.timed)
+
+
+def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
+    """The bound of a configuration's collective or round, None where there is none."""
+    spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
+    if not setting.jobs and spec.kind != MESSAGES:
+        return LowerBound(fabric, delays_s=delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
+    demands = []
+    for job in setting.jobs:
+        ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
+        if not job.is_background and does.kind != MESSAGES:
+            demands.append(
+                Demand(
+                    kind=does.kind,
+                    block_bytes=does.with_chunk(len(ranks)).chunk_bytes,
+                    gpus=ranks,
+                    count=job.count,
+                    start_s=job.start_s,
+                )
+            )
+    return RoundBound(fabric, delays_s=delays_s, demands=demands) if demands else None
 
 
 def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:

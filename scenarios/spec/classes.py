@@ -8,7 +8,7 @@ ceiling = 0.9              # and the most that it gets
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,18 @@ def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
         Service(dscp=dscp_of(classes, one.name), assured=one.share, ceiling=one.ceiling) for one in in_order(classes)
     ]
     return (*found, Service(dscp=0))
+
+
+def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, list[Any]]:
+    """Flows with these DSCPs as the timing model has them: the place of each in the order of service, `of_flow`, and
+    what is `assured` to each place and its `ceilings`."""
+    found = services(classes)
+    place = {one.dscp: index for index, one in enumerate(found)}
+    return {
+        "of_flow": [place[one] for one in dscp],
+        "assured": [one.assured for one in found],
+        "ceilings": [one.ceiling for one in found],
+    }
 
 
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:

@@ -714,7 +714,8 @@ def _restored(kind: Kind, stored: Any) -> Any:
 
 def described(scenario: Scenario) -> list[dict[str, Any]]:
     """Every configuration as settings.json has it: what was swept, the value of every key, the fabric that its rows
-    refer to, its schedule, its jobs if any, and for each mode the links that flows can share."""
+    refer to, its schedule, its classes of traffic and its jobs if any, and for each mode the links that flows can
+    share."""
     return [
         {
             "setting": index,
@@ -724,6 +725,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "values": plain_values(setting),
             "fabric": _described(build_fabric(setting.fabric)),
             "schedule": _written(setting.workload),
+            "classes": classes.of_flows(setting.classes, setting.workload.dscp) if setting.classes else None,
             "jobs": [
                 {"name": one.name, "start_s": one.start_s, "background": one.is_background}
                 for one in setting.workload.jobs

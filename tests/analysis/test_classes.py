@@ -5,7 +5,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from analysis.model import classes, fluid
+from analysis.model import fluid
 from hosts.collectives.schedule import Transfer
 
 GB = 8e9
@@ -16,16 +16,13 @@ def ends(sizes, links, capacity_bps, *, of, serves=(True,), assured=(0.0, 0.0), 
     transfers = [
         Transfer(flow=index, size=size, after=() if after is None else after[index]) for index, size in enumerate(sizes)
     ]
-    found = classes.times(
+    found = fluid.times(
         transfers,
         np.array([links], np.int32),
         np.array([capacity_bps], np.float64),
         np.zeros((1, len(sizes))),
         slot_bytes=1e9,
-        class_of_flow=of,
-        serves_classes=serves,
-        assured=assured,
-        ceilings=ceilings,
+        classes=fluid.Classes(of_flow=of, serves=serves, assured=assured, ceilings=ceilings),
     )
     return found.arrives_s[:, 0].tolist()
 
@@ -76,20 +73,53 @@ def test_one_class_is_the_fluid_without(data):
     capacity, delay = rng.choice([1.0, 2.0, 3.5], (3, count)) * GB, rng.choice([0.0, 0.1], (3, flows))
     both = [
         fluid.times(transfers, links, capacity, delay, slot_bytes=1e9),
-        classes.times(
+        fluid.times(
             transfers,
             links,
             capacity,
             delay,
             slot_bytes=1e9,
-            class_of_flow=[0] * flows,
-            serves_classes=rng.random(count) < 0.5,
-            assured=[0.0],
-            ceilings=[1.0],
+            classes=fluid.Classes(
+                of_flow=[0] * flows, serves=(rng.random(count) < 0.5).tolist(), assured=[0.0], ceilings=[1.0]
+            ),
         ),
     ]
     for name in ("begins_s", "leaves_s", "arrives_s"):
         assert np.allclose(*(getattr(one, name) for one in both), rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=500, deadline=None, phases=[Phase.generate])
+@given(seed=st.integers(0, 2**32))
+def test_rates_are_those_of_the_definition(seed):
+    """Every flow passes something full on which none of its class is faster: a link, or what its class has of one."""
+    rng = np.random.default_rng(seed)
+    flows, count, kinds = (int(rng.integers(1, most)) for most in (9, 6, 4))
+    links = np.array([rng.permutation(count + 2)[:3] - 2 for _ in range(flows)], np.int32)
+    links[links < 0] = -1
+    capacity, of, serves = rng.uniform(1, 4, count) * GB, rng.integers(0, kinds, flows), rng.random(count) < 0.6
+    assured, ceilings = rng.dirichlet(np.ones(kinds)) * rng.choice([0, 0.5, 1]), rng.choice([1, 0.8, 0.5], kinds)
+    rates, bottleneck = fluid.fair_rates(
+        links,
+        capacity,
+        fluid.Classes(
+            of_flow=of.tolist(), serves=serves.tolist(), assured=assured.tolist(), ceilings=ceilings.tolist()
+        ),
+    )
+    on = np.array([[link in row for row in links] for link in range(count)])
+    for flow in range(flows):
+        limits = []
+        for link in links[flow][links[flow] >= 0]:
+            room, those = capacity[link], on[link]
+            if serves[link]:
+                used, mine = np.bincount(of, rates * on[link], kinds), of[flow]
+                behind = np.minimum(used, assured * room)[mine + 1 :].sum()
+                room = min(ceilings[mine] * room, max(assured[mine] * room, room - used[:mine].sum() - behind))
+                those = those & (of == mine)
+            slack = 1e-9 * capacity[link]
+            assert rates[those].sum() <= room + slack
+            if rates[those].sum() >= room - slack and rates[flow] >= rates[those].max() - slack:
+                limits.append(link)
+        assert bottleneck[flow] in limits or (not limits and bottleneck[flow] == -1 and rates[flow] == np.inf)
 
 
 @pytest.mark.parametrize(

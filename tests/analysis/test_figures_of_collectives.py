@@ -127,6 +127,28 @@ def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyon
     assert "Filled: the rate over time" in words(tmp_path / "run")
 
 
+@pytest.mark.parametrize("engines", [("model",), ("model", "emulation")])
+def test_of_jobs_with_classes_there_is_a_timeline_with_the_rates_that_classes_leave(tmp_path, engines):
+    jobs = [
+        {"name": "a", "ranks": [0, 2], "class": "gold", "size": "4 MB"},
+        {"name": "b", "ranks": [1, 3], "class": "bronze", "size": "4 MB"},
+    ]
+    values = {"fabric.gpus": 4, "collective.kind": "alltoall", "job": jobs, "run.modes": ["base"]} | EQUAL
+    values["class"] = [{"name": "gold", "priority": 0}, {"name": "bronze", "priority": 1, "share": 0.25}]
+    write_run(tmp_path / "run", overrides=values, modelled=3, emulated=2, engines=engines)
+    report.write(tmp_path / "run")
+    assert (tmp_path / "run" / "figures" / "paper-timeline.svg").exists()
+    run = open_run(tmp_path / "run")
+    (configuration,) = configurations_of(run)
+    (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
+    assert one.measured == ("emulation" in engines)
+    shares = {(one.flows[move.flow].src, move.transfer): one.spans[move.transfer] for move in one.moves}
+    # Both directions of both jobs at once: gold has three quarters until it is over, bronze then has all.
+    gold, bronze = ([spans for (src, _), spans in shares.items() if src in those] for those in ((0, 2), (1, 3)))
+    assert all([round(share, 9) for _, _, share in spans] == [0.75] for spans in gold)
+    assert all([round(share, 9) for _, _, share in spans] == [0.25, 1] for spans in bronze)
+
+
 def test_what_is_not_an_allgather_is_not_called_one_nor_its_messages_chunks(run):
     kind = json.loads((run / "settings.json").read_text())[0]["values"]["collective.kind"]
     page = (run / "report.html").read_text()

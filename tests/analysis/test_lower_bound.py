@@ -1,16 +1,21 @@
 """The lower bound: never beaten, and reached where a schedule can reach it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.lower_bound import LowerBound
+from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
+from scenarios.engines.prediction import decided, lower_bound, predicted
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, decide, shared_links
+from scenarios.spec.load import Override, load_scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
-from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 1_000_000
@@ -114,3 +119,55 @@ def test_it_is_the_closed_form(gpus, wan, rates, delays, narrow, form) -> None:
             rates_bps[0, link.index] = narrow[1]
     bound = lower_bound_s(fabric, rates_bps, delays_s=delays_s, block_bytes=CHUNK)[0]
     assert bound == pytest.approx(form, rel=1e-9)
+
+
+# --- rounds of jobs ---------------------------------------------------------------------------------------------------
+
+
+def round_bound_s(fabric: Fabric, rates_bps: np.ndarray, *demands: Demand) -> float:
+    found = RoundBound(fabric, delays_s=delays_s(fabric, ConditionsSpec()), demands=demands).seconds(rates_bps)
+    return float(found[0])
+
+
+def test_the_bound_of_one_job_on_all_gpus_is_that_of_the_collective() -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(3, 5)))
+    rates, delays = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 1), delays_s(fabric, ConditionsSpec())
+    for kind in ALGORITHMS:
+        alone = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK, kind=kind)[0]
+        job = Demand(kind=kind, block_bytes=CHUNK, gpus=tuple(range(8)))
+        assert round_bound_s(fabric, rates, job) == alone
+        assert round_bound_s(fabric, rates, replace(job, start_s=1.0)) == pytest.approx(1 + alone, rel=1e-12)
+
+
+def test_jobs_that_meet_on_the_wan_have_it_together() -> None:
+    """Four border links of 1 GB/s; an alltoall of two and two GPUs sends four blocks of 1 MB each way."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4)))
+    rates = uniform_rates(fabric, intra_bps=8e15, wan_bps=8e9)
+    jobs = [Demand(kind="alltoall", block_bytes=CHUNK, gpus=gpus) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    one, both = (round_bound_s(fabric, rates, *some) for some in (jobs[:1], jobs))
+    assert one == pytest.approx(1e-3, rel=0.02) and both == pytest.approx(2e-3, rel=1e-6)
+    again = round_bound_s(fabric, rates, jobs[0], replace(jobs[1], count=3))
+    assert again == pytest.approx(4e-3, rel=1e-6)
+    assert round_bound_s(fabric, rates, jobs[0], replace(jobs[1], start_s=0.5)) == pytest.approx(0.501, rel=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), grain=st.sampled_from(GRAINS))
+def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
+    rng = np.random.default_rng(seed)
+    jobs = []
+    for number in range(rng.integers(1, 4)):
+        kind = str(rng.choice([*ALGORITHMS]))
+        ranks = rng.choice(8, rng.integers(2, 9), replace=False).tolist()
+        size = f"{rng.integers(1, 5000)} kB"
+        job = {"name": str(number), "kind": kind, "ranks": ranks, "size": size, "count": int(rng.integers(1, 4))}
+        job["algorithm"] = str(rng.choice(ALGORITHMS[kind]))
+        jobs.append(job | {"start": f"{rng.integers(1, 900)} us"} if rng.random() < 0.5 else job)
+    values = {"job": jobs, "fabric.grain": grain, "run.seed": seed, "collective.count": 5}
+    (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in values.items()]).settings()
+    conditions = conditions_of(setting)
+    bound_s = lower_bound(setting, conditions)(conditions.drawn.rates_bps(0, 5))
+    assert (bound_s > 0).all()
+    for mode in MODES:
+        plan = decided(setting, mode, conditions, start=0, count=5)
+        assert (predicted(setting, mode, plan, conditions, start=0) >= bound_s * (1 - 1e-9)).all()
