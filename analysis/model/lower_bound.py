@@ -39,9 +39,14 @@ class LowerBound:
     greatest over: each GPU as X (what it must take in); everything but one GPU as X (what must leave it); and the cuts
     of the WAN, X made of any sites, whole, and of any transit routers (of many routers, the first few vary and the
     others stay outside). Each of them is a cut, so those left out cost strength, not truth.
+
+    In `fluid` and `optimum` a flow holds all of its links at once: its bits are on the last link as soon as they are on
+    the first, and only then delayed. Flows of different delays then use one link for longer together than T - d. With
+    `at_once` d is the least delay from any GPU outside X to any in X, which all that crosses has still before it when
+    it has left: that bound is weaker, and true of both.
     """
 
-    def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int) -> None:
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int, at_once: bool = False) -> None:
         nodes, links = _nodes(fabric), shared_by(fabric).all
         tail = np.array([nodes[link.src] for link in links])
         head = np.array([nodes[link.dst] for link in links])
@@ -52,7 +57,9 @@ class LowerBound:
             need = _crossing(kind, inside[:n])
             if need is not None:
                 first_s = away_s[np.ix_(need.sources, need.sinks)].min(axis=0)
-                least_s.append(first_s.max() if need.all_each else first_s.min())
+                if at_once:
+                    first_s = away_s[np.ix_(~inside[:n], inside[:n])].min(axis=0)
+                least_s.append(first_s.max() if need.all_each and not at_once else first_s.min())
                 bits.append(8 * block_bytes * need.blocks)
                 crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
         self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)

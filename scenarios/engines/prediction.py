@@ -183,13 +183,19 @@ def links_by_flow(
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[Floats], Floats]:
     """A function of rates [K, links or ports] that gives times which no schedule can beat, [K] seconds.
 
+    Where flows can share links that is the bound of the model in which they do, which is weaker (`LowerBound`).
+
     They are NaN where messages mean nothing, as the same could be done without any, and for jobs.
     """
     if setting.collective.kind == MESSAGES or setting.jobs:
         return lambda rates_bps: np.full(len(rates_bps), np.nan)
     spec = setting.collective
     bound = LowerBound(
-        conditions.fabric, delays_s=conditions.shared_delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes
+        conditions.fabric,
+        delays_s=conditions.shared_delays_s,
+        kind=spec.kind,
+        block_bytes=spec.chunk_bytes,
+        at_once=any(setting.shared_links(mode) for mode in setting.run.modes),
     )
     return bound.seconds
 

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
+from hosts.embedding.ring import OBJECTIVES
+from scenarios.engines import prediction
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, decide, shared_links
+from scenarios.spec.load import Override, load_scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -114,3 +118,28 @@ def test_it_is_the_closed_form(gpus, wan, rates, delays, narrow, form) -> None:
             rates_bps[0, link.index] = narrow[1]
     bound = lower_bound_s(fabric, rates_bps, delays_s=delays_s, block_bytes=CHUNK)[0]
     assert bound == pytest.approx(form, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([(kind, name) for kind, names in ALGORITHMS.items() for name in names]),
+    st.sampled_from([[2, 2], [3, 5], [2, 3, 2]]),
+    st.sampled_from(["logical", "physical"]),
+    st.sampled_from(["mesh", "five-router"]),
+    st.sampled_from(["10 us", "10 ms"]),
+    st.sampled_from(OBJECTIVES),
+    st.integers(0, 2**32),
+)
+def test_nothing_beats_it_where_flows_share_links_or_ports(
+    collective: tuple[str, str], gpus: list[int], grain: str, wan: str, wan_delay: str, ring: str, seed: int
+) -> None:
+    keys = {"fabric.gpus": gpus, "fabric.grain": grain, "conditions.wan_delay": wan_delay, "run.seed": seed}
+    keys |= {"collective.kind": collective[0], "collective.algorithm": collective[1], "collective.ring": ring}
+    keys |= {"fabric.wan": wan if len(gpus) == 2 else "mesh", "collective.chunk": "1 MB"}
+    (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    conditions = conditions_of(setting)
+    bound_s = prediction.lower_bound(setting, conditions)(conditions.shared_bps(0, 10))
+    for mode in MODES:
+        decisions = prediction.decided(setting, mode, conditions, start=0, count=10)
+        found_s = prediction.predicted(setting, mode, decisions, conditions, start=0)
+        assert (found_s >= bound_s * (1 - 1e-9)).all()
