@@ -39,9 +39,14 @@ class LowerBound:
     greatest over: each GPU as X (what it must take in); everything but one GPU as X (what must leave it); and the cuts
     of the WAN, X made of any sites, whole, and of any transit routers (of many routers, the first few vary and the
     others stay outside). Each of them is a cut, so those left out cost strength, not truth.
+
+    In `fluid` and `optimum` a flow holds all of its links at once: its bits are on the last link as soon as they are on
+    the first, and only then delayed. Flows of different delays then use one link for longer together than T - d. With
+    `at_once` d is the least delay from any GPU outside X to any in X, which all that crosses has still before it when
+    it has left: that bound is weaker, and true of both.
     """
 
-    def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int) -> None:
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int, at_once: bool = False) -> None:
         nodes, links = _nodes(fabric), shared_by(fabric).all
         tail = np.array([nodes[link.src] for link in links])
         head = np.array([nodes[link.dst] for link in links])
@@ -52,7 +57,9 @@ class LowerBound:
             need = _crossing(kind, inside[:n])
             if need is not None:
                 first_s = away_s[np.ix_(need.sources, need.sinks)].min(axis=0)
-                least_s.append(first_s.max() if need.all_each else first_s.min())
+                if at_once:
+                    first_s = away_s[np.ix_(~inside[:n], inside[:n])].min(axis=0)
+                least_s.append(first_s.max() if need.all_each and not at_once else first_s.min())
                 bits.append(8 * block_bytes * need.blocks)
                 crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
         self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)
@@ -159,9 +166,9 @@ class Demand:
 class RoundBound(LowerBound):
     """Least time from the beginning of a round until all of its jobs are over, whatever their schedules.
 
-    Jobs exchange no data, so what `LowerBound` says of the bits over a cut is true of each of them, with d counted from
-    its start; done several times, all bits of the job come behind one d. All jobs that start at t or later have no more
-    than T - t seconds, in which all of their bits together pass the cut:
+    Jobs exchange no data, so what `LowerBound` says of the bits over a cut is true of each of them, with the d of flows
+    that share links (`at_once`), counted from its start; done several times, all bits of the job come behind one d. All
+    jobs that start at t or later have no more than T - t seconds, in which all of their bits together pass the cut:
 
         T >= t + (the sum of their bits) / sum of rate_l over C.
 
@@ -181,9 +188,8 @@ class RoundBound(LowerBound):
                 gpus = np.array(job.gpus)
                 need = _crossing(job.kind, inside[gpus])
                 if need is not None:
-                    first_s = away_s[np.ix_(gpus[need.sources], gpus[need.sinks])].min(axis=0)
+                    delay_s = away_s[np.ix_(gpus[~inside[gpus]], gpus[inside[gpus]])].min()
                     entering.append((job.start_s, 8.0 * job.block_bytes * need.blocks * job.count))
-                    delay_s = first_s.max() if need.all_each else first_s.min()
                     limits.append((job.start_s + delay_s, entering[-1][1]))
             for start_s in {start_s for start_s, _ in entering}:
                 limits.append((start_s, sum(more for later_s, more in entering if later_s >= start_s)))

@@ -244,9 +244,10 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
     """A function of a start and the rates [K, links or ports] as collectives from there on begin, which gives times
     that no schedule can beat, [K] seconds.
 
-    They are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background
-    traffic add nothing to the bound of a round. Where conditions change while a collective runs, links are taken to
-    have the highest rates that they have until then.
+    Where flows can share links that is the bound of the model in which they do, which is weaker (`LowerBound`). They
+    are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background traffic
+    add nothing to the bound of a round. Where conditions change while a collective runs, links are taken to have the
+    highest rates that they have until then.
     """
     bound = _bound(setting, conditions)
     if bound is None:
@@ -260,7 +261,13 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     """The bound of a configuration's collective or round, None where there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
     if not setting.jobs and spec.kind != MESSAGES:
-        return LowerBound(fabric, delays_s=delays_s, kind=spec.kind, block_bytes=spec.chunk_bytes)
+        return LowerBound(
+            fabric,
+            delays_s=delays_s,
+            kind=spec.kind,
+            block_bytes=spec.chunk_bytes,
+            at_once=any(setting.shared_links(mode) for mode in setting.run.modes),
+        )
     demands = []
     for job in setting.jobs:
         ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
+from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import decided, lower_bound, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import MODES, decide, shared_links
@@ -23,9 +24,16 @@ FIVE = WanSpec(preset="five-router")
 
 
 def lower_bound_s(
-    fabric: Fabric, rates_bps: np.ndarray, *, delays_s: np.ndarray, block_bytes: int, kind: str = "allgather"
+    fabric: Fabric,
+    rates_bps: np.ndarray,
+    *,
+    delays_s: np.ndarray,
+    block_bytes: int,
+    kind: str = "allgather",
+    at_once: bool = False,
 ) -> np.ndarray:
-    return LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes).seconds(rates_bps)
+    bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=at_once)
+    return bound.seconds(rates_bps)
 
 
 def uniform_rates(fabric: Fabric, *, intra_bps: float, wan_bps: float) -> np.ndarray:
@@ -133,7 +141,7 @@ def test_the_bound_of_one_job_on_all_gpus_is_that_of_the_collective() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(3, 5)))
     rates, delays = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 1), delays_s(fabric, ConditionsSpec())
     for kind in ALGORITHMS:
-        alone = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK, kind=kind)[0]
+        alone = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK, kind=kind, at_once=True)[0]
         job = Demand(kind=kind, block_bytes=CHUNK, gpus=tuple(range(8)))
         assert round_bound_s(fabric, rates, job) == alone
         assert round_bound_s(fabric, rates, replace(job, start_s=1.0)) == pytest.approx(1 + alone, rel=1e-12)
@@ -166,8 +174,33 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
     values = {"job": jobs, "fabric.grain": grain, "run.seed": seed, "collective.count": 5}
     (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in values.items()]).settings()
     conditions = conditions_of(setting)
-    bound_s = lower_bound(setting, conditions)(conditions.drawn.rates_bps(0, 5))
+    bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, 5))
     assert (bound_s > 0).all()
     for mode in MODES:
         plan = decided(setting, mode, conditions, start=0, count=5)
         assert (predicted(setting, mode, plan, conditions, start=0) >= bound_s * (1 - 1e-9)).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([(kind, name) for kind, names in ALGORITHMS.items() for name in names]),
+    st.sampled_from([[2, 2], [3, 5], [2, 3, 2]]),
+    st.sampled_from(["logical", "physical"]),
+    st.sampled_from(["mesh", "five-router"]),
+    st.sampled_from(["10 us", "10 ms"]),
+    st.sampled_from(OBJECTIVES),
+    st.integers(0, 2**32),
+)
+def test_nothing_beats_it_where_flows_share_links_or_ports(
+    collective: tuple[str, str], gpus: list[int], grain: str, wan: str, wan_delay: str, ring: str, seed: int
+) -> None:
+    keys = {"fabric.gpus": gpus, "fabric.grain": grain, "conditions.wan_delay": wan_delay, "run.seed": seed}
+    keys |= {"collective.kind": collective[0], "collective.algorithm": collective[1], "collective.ring": ring}
+    keys |= {"fabric.wan": wan if len(gpus) == 2 else "mesh", "collective.chunk": "1 MB"}
+    (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    conditions = conditions_of(setting)
+    bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
+    for mode in MODES:
+        decisions = decided(setting, mode, conditions, start=0, count=10)
+        found_s = predicted(setting, mode, decisions, conditions, start=0)
+        assert (found_s >= bound_s * (1 - 1e-9)).all()

@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from analysis.model.best_ring import fastest_rings
 from analysis.model.max_plus import Compiled
 from hosts.collectives.ring import allgather
 from hosts.embedding.ring import best_rings
@@ -74,3 +75,23 @@ def test_the_ring_of_least_cycle_time_is_within_a_percent_of_the_fastest(setting
         least_s = bound_s[np.arange(count)[:, None], rings, np.roll(rings, -1, axis=1)].max(axis=1)
     assert (found_s >= least_s * (1 - 1e-9)).all()
     assert found_s.mean() <= 1.01 * least_s.mean()
+
+
+@pytest.mark.parametrize(("setting", "mode"), POINTS[::3])
+def test_the_fastest_ring_is_that_of_all_or_has_a_bound(setting: Scenario, mode: str) -> None:
+    alpha_s, beta_s = edges(setting, mode, 20)
+    n, sites = setting.gpus, setting.fabric.gpus_per_site
+    found = fastest_rings(alpha_s, beta_s, gpus_per_site=sites)
+    own = np.arange(20)[:, None], found.rings, np.roll(found.rings, -1, axis=1)
+    own_s = Compiled(allgather(n).transfers).completion_s(alpha_s[own].T, beta_s[own].T)
+    assert (own_s == found.completion_s).all()
+    assert (found.bound_s <= found.completion_s).all()
+    assert found.completion_s.mean() <= 1.01 * found.bound_s.mean()
+    random = np.random.default_rng(1)
+    orders = [random.permuted(np.tile(part, (500, 1)), axis=1) for part in (np.arange(n // 2), np.arange(n // 2, n))]
+    rings = np.concatenate(orders, axis=1)
+    parts = (part[:, rings, np.roll(rings, -1, axis=1)].reshape(-1, n).T for part in (alpha_s, beta_s))
+    others_s = Compiled(allgather(n).transfers).completion_s(*parts).reshape(20, -1)
+    assert (found.bound_s[:, None] <= others_s * (1 + 1e-9)).all()
+    if n == 8:
+        assert (found.bound_s == found.completion_s).all()

@@ -1,0 +1,294 @@
+"""The best schedule of any kind for small collectives, by constraint programming, with a bound that proves it.
+
+A schedule sends whole blocks, each over any ways between GPUs and on from any GPU that has it, and a GPU receives a
+block once. A transfer runs without a break at the full rate of its way, the least of its links' rates, so several
+transfers are on a link at once where their rates together fit. That is a choice: pieces of blocks, and transfers that
+run at less than they could, are left out, so a schedule that cuts blocks or shares links can be faster. None can be
+faster than the bound of `lower_bound`, and no schedule of this kind than `Best.bound_s`.
+
+OR-Tools' CP-SAT (Perron and Furnon; the extra [optimum]) sees times in whole ticks. For the bound all durations are
+rounded down: then every schedule, its times rounded down, is one in ticks, too. The value is that of the same transfers
+in the same order in seconds, each as early as it can be.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+PROVEN = 1e-4
+"""What times in ticks leave open, as a share."""
+
+_TICKS = 1_000_000  # of the time that the schedule to begin with takes
+_SHARES = 1_000_000  # of a link's rate
+_COARSE = 1000  # so that what a link carries fits 64 bits
+_ROUNDING = 1e-9  # of a link's rate
+
+
+class NotInstalledError(ImportError):
+    """OR-Tools is not installed; a sentence with the command that installs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way from GPU to GPU: its links by index, its rate (the least of theirs) and its delay."""
+
+    src: int
+    dst: int
+    links: tuple[int, ...]
+    rate_bps: float
+    delay_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What begins at a GPU and has to get to others."""
+
+    source: int
+    sinks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A transfer of a schedule: which block takes which way, from when on; indices, and seconds."""
+
+    block: int
+    way: int
+    begins_s: float
+    leaves_s: float
+    arrives_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best schedule that was found, when it is over, and a time before which none is; `proven` if they agree."""
+
+    sent: tuple[Sent, ...]
+    completion_s: float
+    bound_s: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether none is faster by more than a share of PROVEN."""
+        return self.completion_s <= self.bound_s * (1 + PROVEN)
+
+
+def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
+    """The blocks of a collective that adds nothing; GPU 0 is the root. Raises ValueError for another."""
+    every = range(gpus)
+
+    def others(gpu: int) -> tuple[int, ...]:
+        return tuple(one for one in every if one != gpu)
+
+    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+        "allgather": [(gpu, others(gpu)) for gpu in every],
+        "broadcast": [(0, others(0))],
+        "alltoall": [(a, (b,)) for a in every for b in others(a)],
+        "scatter": [(0, (gpu,)) for gpu in others(0)],
+        "gather": [(gpu, (0,)) for gpu in others(0)],
+    }
+    if kind not in found:
+        raise ValueError(f"the best {kind}: allowed are {', '.join(found)}, which add nothing")
+    return tuple(Block(source=source, sinks=sinks) for source, sinks in found[kind])
+
+
+def timed(
+    sending: Sequence[tuple[int, int]], ways: Sequence[Way], blocks: Sequence[Block], rates_bps: Floats, bits: float
+) -> tuple[Sent, ...]:
+    """The transfers (block, way) one after the other, each from the earliest time at which its GPU has the block and
+    its links have its rate left beside those before it, in that order.
+
+    `rates_bps` [links]. Raises ValueError where a GPU sends what it never received before.
+    """
+    has_s = {(index, block.source): 0.0 for index, block in enumerate(blocks)}
+    found: list[Sent] = []
+    for block, index in sending:
+        way = ways[index]
+        if (block, way.src) not in has_s:
+            raise ValueError(f"GPU {way.src} sends block {block}, which it does not have")
+        lasts_s = bits / way.rate_bps
+        beside = [(one, ways[one.way]) for one in found if set(ways[one.way].links) & set(way.links)]
+        ready_s = has_s[block, way.src]
+        times_s = sorted({ready_s, *(one.leaves_s for one, _ in beside if one.leaves_s > ready_s)})
+        begins_s = next(at_s for at_s in times_s if _fits(way, (at_s, at_s + lasts_s), beside, rates_bps))
+        leaves_s = begins_s + lasts_s
+        one = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
+        found.append(one)
+        has_s[block, way.dst] = min(one.arrives_s, has_s.get((block, way.dst), math.inf))
+    return tuple(found)
+
+
+def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Way]], rates_bps: Floats) -> bool:
+    """Whether a transfer over a way has its rate on every link from the span's begin to its end, beside these."""
+    begins_s, ends_s = span_s
+    now = [(one, other) for one, other in beside if one.begins_s < ends_s and one.leaves_s > begins_s]
+    instants_s = [begins_s, *(one.begins_s for one, _ in now if one.begins_s > begins_s)]
+    for link in way.links:
+        on = [(one, other.rate_bps) for one, other in now if link in other.links]
+        for at_s in instants_s:
+            used_bps = sum(rate_bps for one, rate_bps in on if one.begins_s <= at_s < one.leaves_s)
+            if used_bps + way.rate_bps > rates_bps[link] * (1 + _ROUNDING):
+                return False
+    return True
+
+
+def best_schedule(
+    blocks: Sequence[Block],
+    ways: Sequence[Way],
+    rates_bps: Floats,
+    *,
+    block_bytes: float,
+    seconds: float,
+    known: Sequence[tuple[int, int]],
+    least_s: float = 0.0,
+    workers: int = 1,
+) -> Best:
+    """The best schedule that is found within so many seconds of search; with enough of them always the same.
+
+    `rates_bps` [links]; `known` is a schedule to begin with, (block, way) in the order of `timed`; `least_s` is a time
+    that no schedule can beat. Raises NotInstalledError without OR-Tools, ValueError where `known` is no schedule.
+    """
+    first = timed(known, ways, blocks, rates_bps, 8 * block_bytes)
+    received = {(one.block, ways[one.way].dst) for one in first}
+    for index, block in enumerate(blocks):
+        if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
+            raise ValueError(f"in the schedule to begin with block {index} does not get to GPU {missing[0]}")
+    problem = _Problem(blocks, ways, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
+    order, bound_s = problem.solved(seconds=seconds, workers=workers)
+    best = min(first, timed(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
+    return Best(sent=best, completion_s=_end_s(best), bound_s=min(max(bound_s, least_s), _end_s(best)))
+
+
+def _end_s(sent: Sequence[Sent]) -> float:
+    return max(one.arrives_s for one in sent)
+
+
+class _User(NamedTuple):
+    """A transfer that can be: its variable and its interval, and its ticks."""
+
+    used: Any
+    interval: Any
+    lasts: int
+    delay: int
+
+
+class _Problem:
+    """The schedules in ticks, as constraints, with `first` to begin with.
+
+    Of every block and way there is a variable for whether the block takes it, and one for when it begins.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        ways: Sequence[Way],
+        rates_bps: Floats,
+        first: Sequence[Sent],
+        *,
+        bits: float,
+        least_s: float,
+    ) -> None:
+        try:
+            from ortools.sat.python import cp_model
+        except ImportError:
+            raise NotInstalledError("OR-Tools is not installed: pip install 'longhaul[optimum]'") from None
+        self._cp, self._model = cp_model, cp_model.CpModel()
+        self._ways, self._rates_bps = ways, rates_bps
+        self._tick_s = _end_s(first) / _TICKS
+        self._lasts = [int(bits / way.rate_bps / self._tick_s) for way in ways]
+        self._delays = [int(way.delay_s / self._tick_s) for way in ways]
+        self._end = self._model.new_int_var(min(int(least_s / self._tick_s), _TICKS), _TICKS, "end")
+        self._begin: dict[tuple[int, int], Any] = {}
+        self._used: dict[tuple[int, int], Any] = {}
+        self._on_way: dict[int, list[_User]] = {}
+        self._shares: dict[int, dict[int, int]] = {}  # of each link's rate, by way
+        hints = {(one.block, one.way): int(one.begins_s / self._tick_s) for one in first}
+        for number, block in enumerate(blocks):
+            self._add_block(number, block, hints)
+        for link in self._shares:
+            self._add_link(link)
+        self._model.minimize(self._end)
+
+    def _add_block(self, number: int, block: Block, hints: Mapping[tuple[int, int], int]) -> None:
+        """The ways that a block can take: into a GPU one at most, and from a GPU once it has the block."""
+        model = self._model
+        gpus = {block.source, *(gpu for way in self._ways for gpu in (way.src, way.dst))}
+        has = {gpu: model.new_int_var(0, 0 if gpu == block.source else _TICKS, "") for gpu in gpus}
+        into: dict[int, list[Any]] = {gpu: [] for gpu in gpus}
+        out: dict[int, list[Any]] = {gpu: [] for gpu in gpus}
+        for index, way in enumerate(self._ways):
+            lasts, delay = self._lasts[index], self._delays[index]
+            latest = _TICKS - lasts - delay
+            if way.dst == block.source or latest < 0:
+                continue
+            key = number, index
+            begin, used = model.new_int_var(0, latest, ""), model.new_bool_var("")
+            interval = model.new_optional_fixed_size_interval_var(begin, lasts, used, "")
+            self._on_way.setdefault(index, []).append(_User(used, interval, lasts, delay))
+            for link in way.links:
+                share = int(_SHARES * way.rate_bps / self._rates_bps[link] * (1 - _ROUNDING))
+                self._shares.setdefault(link, {})[index] = share
+            model.add(begin >= has[way.src]).only_enforce_if(used)
+            model.add(has[way.dst] == begin + lasts + delay).only_enforce_if(used)
+            model.add_hint(used, key in hints)
+            model.add_hint(begin, min(hints.get(key, 0), latest))
+            self._begin[key], self._used[key] = begin, used
+            into[way.dst].append(used)
+            out[way.src].append(used)
+        for gpu in gpus - {block.source}:
+            if gpu in block.sinks:
+                model.add_exactly_one(into[gpu])
+                model.add(self._end >= has[gpu])
+            else:
+                model.add_at_most_one(into[gpu])
+                for used in out[gpu]:
+                    model.add(sum(into[gpu]) >= used)
+
+    def _add_link(self, link: int) -> None:
+        """What a link can carry at once, and, as that proves bounds, what follows from it for the end."""
+        model, shares = self._model, self._shares[link]
+        alone = self._one_at_a_time(link)
+        users = [one for way in alone for one in self._on_way[way]]
+        model.add_no_overlap([one.interval for one in users])
+        if not shares.keys() <= alone:  # else the solver finds that by itself
+            self._add_busy([one.lasts for one in users], users, 1)
+            users = [one for way in shares for one in self._on_way[way]]
+            demands = [share for way, share in shares.items() for _ in self._on_way[way]]
+            model.add_cumulative([one.interval for one in users], demands, _SHARES)
+            carried = [share * one.lasts // _COARSE for share, one in zip(demands, users, strict=True)]
+            self._add_busy(carried, users, _SHARES // _COARSE)
+
+    def _add_busy(self, carried: Sequence[int], users: Sequence[_User], at_once: int) -> None:
+        """What is carried, so much at once, and then delayed is over by the end."""
+        tail = at_once * min((one.delay for one in users), default=0)
+        self._model.add(sum(c * one.used for c, one in zip(carried, users, strict=True)) + tail <= at_once * self._end)
+
+    def _one_at_a_time(self, link: int) -> set[int]:
+        """Ways over a link of which no two have room at once: those that take more than half of it, and more."""
+        found = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
+        for way in sorted(self._shares[link], key=lambda way: -self._lasts[way]):
+            if all(way == other or self._excludes(way, other) for other in found):
+                found.add(way)
+        return found
+
+    def _excludes(self, a: int, b: int) -> bool:
+        """Whether some link has no room for both ways at once."""
+        common = {*self._ways[a].links} & {*self._ways[b].links}
+        return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
+
+    def solved(self, *, seconds: float, workers: int) -> tuple[list[tuple[int, int]], float]:
+        """The transfers (block, way) of the best schedule in order, none if none was found, and a bound in seconds."""
+        solver = self._cp.CpSolver()
+        solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
+        solver.parameters.random_seed = 1
+        status = solver.solve(self._model)
+        if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
+            return [], 0.0
+        chosen = [key for key in self._used if solver.boolean_value(self._used[key])]
+        chosen.sort(key=lambda key: (solver.value(self._begin[key]), self._lasts[key[1]]))
+        return chosen, solver.best_objective_bound * self._tick_s
