@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAX_PROCESSES = 256
+MAX_PROCESSES = 100
 """Processes and threads of a rank, on average: they are limited for all ranks together."""
 
 FILES = "files"

@@ -19,6 +19,7 @@ from analysis.model.lower_bound import LowerBound
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario, resolved
 from tests.conftest import PROJECT, VM
+from tests.fakes.runs import ended
 
 pytestmark = pytest.mark.torch
 
@@ -66,3 +67,27 @@ def test_gloo_is_right_and_no_faster_than_any_schedule_can_be(
         assert min([line["ours_s"], *line["gloo_s"]]) > least_s, kind
     # Rings as well, over the same slowest edge: they cannot be faster, and Gloo adds its own messages.
     assert all(0.999 < time_s / found["allgather"]["ours_s"] < 1.1 for time_s in found["allgather"]["gloo_s"])
+
+
+@pytest.mark.parametrize(("every", "steps"), [(1, 5), (10, 10)])
+def test_a_trained_model_puts_on_the_wan_what_its_gradients_imply(
+    tmp_path: Path, python: Path, capsys: pytest.CaptureFixture[str], every: int, steps: int
+) -> None:
+    command = f"{python} {PROJECT / 'tests/guest/ddp.py'} {every} {steps}"
+    options = ("--modes", "base", "--wan-delay", "20 ms", "--set", 'program.memory="6 GB"', "--json", "--out", "run")
+    found = json.loads(ended("paper", "--exec", command, *options, cwd=tmp_path)[0])
+    ranks = [json.loads((tmp_path / f"run/output/{rank}.stdout").read_text()) for rank in range(8)]
+    step_ms = max(one["step_s"] for one in ranks) * 1e3
+    with capsys.disabled():
+        print(f"\nevery {every}: {step_ms:.3f} ms a step, {found['wall_s']} s of wall time")
+    size, carried = ranks[0]["bytes"], {link["link"]: link["bytes"] for link in found["links"]}
+    # Each rank of a ring sends 2 (n-1)/n of the buffer to the next; two of them are in another site than the next.
+    expected = steps // every * 2 * 7 / 8 * size
+    # DistributedDataParallel first sends the model down a binomial tree, 4 of whose edges lead from site 0 to site 1.
+    broadcast = 4 * size if every == 1 else 0
+    headers = 9014 / 8948
+    assert carried["s1b0>s0b0"] == pytest.approx(expected * headers, rel=0.02)
+    assert carried["s0b0>s1b0"] == pytest.approx((expected + broadcast) * headers, rel=0.02)
+    # A chunk goes 14 hops round the ring, of which at least 3 cross the WAN; computing takes 20 ms of sleep.
+    assert all(one["step_s"] > 0.02 + 3 * 0.02 / every for one in ranks)
+    assert found["drops"] == 0

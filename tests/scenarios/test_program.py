@@ -1,0 +1,169 @@
+"""A program of one's own on the GPUs' hosts: `run.py --exec`, in the VM as users start it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.experiment import command as experiment
+from scenarios.program.stillness import named
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from scenarios.spec.scenario import from_json, to_json
+from tests.conftest import PROJECT
+from tests.fakes.runs import ended
+
+GUEST = PROJECT / "tests" / "guest"
+PYTHON = sys.executable
+CONSTANT = ("--set", 'conditions.wan_rate="40 Gbit/s"', "--set", 'conditions.intra_rate="100 Gbit/s"')
+HEADERS = 9014 / (9000 - 52)  # of a full frame, over its payload
+
+SOCKETS = """
+import os, socket, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+if rank == 0:
+    with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
+        there, _ = server.accept()
+    with there:
+        there.sendall(b"!")
+        start, got = time.monotonic(), 0
+        while part := there.recv(1 << 20):
+            got += len(part)
+        print(got, time.monotonic() - start)
+else:
+    time.sleep(0.01)
+    with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as there:
+        there.recv(1)
+        there.sendall(bytes(100_000_000))
+    open("written", "w").write(os.environ["LONGHAUL_GPU"] + os.environ["WORD"])
+"""
+
+
+def program(folder: Path, command: str, *options: str, status: int = 0) -> tuple[dict, str]:
+    """Run a program into FOLDER/run; returns what --json printed, and what was said."""
+    arguments = ("paper", "--modes", "base", "--out", "run", "--json", "--exec", command, *options)
+    out, said = ended(*arguments, cwd=folder, status=status)
+    return json.loads(out), said
+
+
+def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOCKETS)
+    options = ("--set", "program.ranks=[1, 4]", "--set", 'program.env={WORD = "!"}', "--wan-delay", "5 ms")
+    found, said = program(tmp_path, f"{PYTHON} mine.py", *CONSTANT, *options)
+    assert [one["status"] for one in found["ranks"]] == [0, 0]
+    assert [one["gpu"] for one in found["ranks"]] == ["g1", "g4"]
+    got, seconds = (tmp_path / "run/output/0.stdout").read_text().split()
+    assert int(got) == 100_000_000
+    # A byte goes, and 100 MB come back at 40 Gbit/s of payload; the start of a connection is not modelled.
+    assert float(seconds) == pytest.approx(2 * 5e-3 + 8 * 100e6 / 40e9, rel=0.05)
+    carried = {link["link"]: link["bytes"] for link in found["links"]}
+    assert carried["s1b0>s0b0"] == pytest.approx(100e6 * HEADERS, rel=0.01)
+    assert sum(carried.values()) == pytest.approx(100e6 * HEADERS, rel=0.02)
+    assert (tmp_path / "run/files/written").read_text() == "g4!"
+    assert not (tmp_path / "written").exists()
+    assert "computing took no time" in said
+    rows = (tmp_path / "run/links.csv").read_text().splitlines()
+    assert rows[0] == "time_s,link,bytes"
+    assert {row.split(",")[1] for row in rows[1:]} == set(carried)
+    assert (tmp_path / "run/figures/program.svg").exists()
+    # The scenario that the folder holds is of the same run.
+    again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
+    same = {name: value for name, value in found.items() if name not in ("wall_s", "folder")}
+    assert {name: value for name, value in json.loads(again).items() if name in same} == same
+
+
+def test_iperf_reaches_what_the_wan_has(tmp_path: Path) -> None:
+    command = "if [ $RANK = 0 ]; then timeout 1 iperf -s; true; else iperf -c g0 -t 0.2 -f m; fi"
+    options = ("--set", "program.ranks=[0, 4]", "--wan-delay", "1 ms")
+    program(tmp_path, command, *CONSTANT, *options)
+    said = (tmp_path / "run/output/0.stdout").read_text()
+    assert float(re.findall(r"([0-9.]+) Gbits/sec", said)[-1]) == pytest.approx(40, rel=0.03)
+
+
+def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
+    small = ("program.deadline='1 s'", 'program.output="1 MB"', 'program.files="32 MB"', 'program.memory="800 MB"')
+    options = [word for one in small for word in ("--set", one)]
+    found, said = program(tmp_path, f"{PYTHON} {GUEST / 'hostile_program.py'}", "--gpus", "6", *options, status=1)
+    statuses = [one["status"] for one in found["ranks"]]
+    output = {rank: (tmp_path / f"run/output/{rank}.stdout").read_bytes() for rank in (1, 4, 5)}
+    assert found["deadline"] and found["run_s"] < 4
+    assert "ended at the deadline of 1 s" in said
+    assert statuses[0] in (-9, -15)  # of the shell, or of what ignores SIGTERM
+    assert statuses[1] == 0 and output[1] == b"x" * 1_000_000
+    assert "64,536,000 bytes of rank 1's output were discarded: program.output keeps 1,000,000" in said
+    assert statuses[2] == 1 and "No space left" in (tmp_path / "run/output/2.stderr").read_text()
+    assert "filled the 32,000,000 bytes of program.files" in said
+    assert sum(file.stat().st_size for file in (tmp_path / "run/files").iterdir()) <= 32_000_000
+    assert statuses[3] in (-9, 137)  # killed where memory ended
+    assert output[4].split(b" ", 1)[0] == b"6" and b"'g4-eth0'" in output[4] and output[4].endswith(b"True\n")
+    assert 100 < int(output[5]) <= 600
+    assert f"{found['left_running']} processes still ran" in said and found["left_running"] >= int(output[5])
+    assert re.search(r"rank 2 ended with status 1: run/output has the output", said)
+
+
+def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
+    command = "if [ $RANK = 2 ]; then while :; do :; done; fi; sleep 1"
+    found, said = program(tmp_path, command, "--set", 'program.patience="3 s"', "--gpus", "4", status=1)
+    assert "virtual time has stood still" in said and "as rank 2 (`sh -c if [ $RANK = 2 ]" in said
+    assert "--clock wall --rate-scale 1/1000" in said
+    assert found["ended_early"] and {one["status"] for one in found["ranks"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "mistake"),
+    [
+        (["--exec", ""], '--exec: "" is not allowed'),
+        (["--exec", "true", "--engine", "model"], "--engine is beside --exec"),
+        (["--exec", "true", "--cli"], "--cli is beside --exec"),
+        (["--exec", "true", "--gpus", "4,8"], "--exec: the scenario has 2 settings"),
+        (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8: allowed is 0 to 7"),
+        (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
+        (["--exec", "true", "--set", "program.env={A = 1}"], "A is 1: allowed is a table"),
+        (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
+    ],
+)
+def test_mistakes_are_told_at_once(options: list[str], mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiment.run(options) == 2
+    assert mistake in capsys.readouterr().err
+
+
+def test_a_scenario_without_a_program_has_no_table_of_it() -> None:
+    assert "[program]" not in resolved(load_scenario("paper"))
+
+
+@given(
+    command=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip),
+    ranks=st.none() | st.lists(st.integers(0, 7), min_size=1, unique=True),
+    env=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True), st.text("ab =\"'{}#é")),
+)
+def test_a_program_survives_its_file(command: str, ranks: list[int] | None, env: dict[str, str]) -> None:
+    given_ = {"program.command": command, "program.env": env} | ({} if ranks is None else {"program.ranks": ranks})
+    try:
+        scenario = load_scenario("paper", [Override(key, value, key) for key, value in given_.items()])
+    except ScenarioError:
+        pytest.fail("a program that is allowed was refused")
+    assert scenario.program.command == command and dict(scenario.program.env) == env
+    assert scenario_of(resolved(scenario)).program == from_json(to_json(scenario)).program == scenario.program
+
+
+ARGUMENT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20).filter(
+    lambda text: not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", text) and text != "x86_64"
+)
+
+
+@given(
+    arguments=st.lists(ARGUMENT, min_size=1, max_size=5),
+    before=st.lists(st.sampled_from(["A=1", "PATH=/bin:/x", "EMPTY="]), max_size=3),
+    rank=st.integers(0, 10**6),
+)
+def test_a_process_is_named_from_its_stack(arguments: list[str], before: list[str], rank: int) -> None:
+    # As the kernel lays it out: platform, padding, arguments, variables, the file's name.
+    parts = ["\x01\x02x86_64", "", *arguments, *before, f"RANK={rank}", "LAST=1", "/bin/x", "", ""]
+    command = " ".join(arguments)
+    found = named("\0".join(parts).encode())
+    assert found is not None and found.startswith(f"rank {rank} (`{command[:100]}")
+    assert named("\0".join(arguments).encode()) is None
