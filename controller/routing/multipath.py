@@ -94,6 +94,11 @@ class Multipath:
         sites = range(len(self._tiers))
         return max(self.pieces(a, b) for a in sites for b in sites)
 
+    def candidates(self, src: Integers, dst: Integers) -> Integers:
+        """The WAN paths from rank to rank, by index, the fixed one first, -1 behind the last and within a site."""
+        found: Integers = self._candidates[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
+        return found
+
     def paths(self, src: Integers, dst: Integers, channel: Integers | int, failed: Collection[int] = ()) -> Integers:
         """The WAN path of each flow, by index, -1 within a site; `failed` are the logical links that are down.
 
@@ -101,7 +106,7 @@ class Multipath:
         """
         fabric = self.fabric
         src, dst, channel = np.broadcast_arrays(src, dst, channel)
-        found = self._candidates[fabric.gpu_sites[src], fabric.gpu_sites[dst]]
+        found = self.candidates(src, dst)
         up = found >= 0
         if failed:
             alive = np.ones(len(fabric.links), dtype=bool)

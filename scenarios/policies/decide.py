@@ -6,7 +6,7 @@ same `Router`.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
@@ -314,55 +314,46 @@ def _used_twice(
     fabric: Fabric, dead: Cables, workload: Workload, placement: Ranks, mode: Mode, *, choosing: bool
 ) -> set[int]:
     """What two flows or more can pass with this placement, over any path if `choosing`, the fixed one, or over the ways
-    of the fabric's routing."""
-    shared, ways = shared_by(fabric, dead), list[tuple[int, int, int, int]]()
-    if (spread := spreads_over(fabric, mode)) is not None:
-        return _spread_twice(spread, dead, workload, placement, moves=mode.reembeds)
-    for flow, (begin, end) in enumerate(zip(*workload.schedule.ends, strict=True)):
-        src, dst = int(placement[begin]), int(placement[end])
-        if src != dst:
-            paths = fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())
-            over = [path.index for path in (paths if choosing else paths[:1])] or [-1]
-            ways += [(flow, src, dst, path) for path in over]
-    if not ways:
-        return set()
-    flows, *way = np.array(ways).T
-    return _by_two(flows, shared.of(*way), len(shared.all))
-
-
-def _spread_twice(ways: Multipath, dead: Cables, workload: Workload, placement: Ranks, *, moves: bool) -> set[int]:
-    """What two flows or more can pass over the ways of a fabric's routing; `moves`: others may stand at the places, and
-    their hashes lead anywhere."""
+    of the fabric's routing; of ports between switches also where the mode moves ranks within their sites."""
+    shared, spread = shared_by(fabric, dead), spreads_over(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
-    src, dst, channel = src[flows], dst[flows], channels(workload)[flows]
-    if moves and not ways.sprays:
-        links = ways.every_link(src, dst).reshape(flows.size, -1)
+    src, dst = src[flows], dst[flows]
+
+    def every(src: Ranks, dst: Ranks) -> npt.NDArray[np.int32]:
+        """The links of every way that there may be from rank to rank, [F, ways, H]."""
+        if spread is not None:
+            return spread.every_link(src, dst)
+        path = Multipath(fabric, sprays=True).candidates(src, dst)[..., : None if choosing else 1]
+        path = np.where(path < 0, path[..., :1], path)
+        near, far, path = np.broadcast_arrays(src[..., None], dst[..., None], path)
+        return shared.of(near, far, path)
+
+    if spread is not None and (spread.sprays or not mode.reembeds):  # else other ranks have other hashes
+        channel = channels(workload)[flows]
+        path = spread.paths(src, dst, channel, failed_links(fabric, dead))
+        links = spread.links(src, dst, path, channel, dead)
     else:
-        path = ways.paths(src, dst, channel, failed_links(ways.fabric, dead))
-        links = ways.links(src, dst, path, channel, dead)
-    found = _by_two(flows, links, len(shared_by(ways.fabric).all))
-    return found | _switched_twice(ways, src, dst) if moves and ways.fabric.spec.grain == "physical" else found
-
-
-def _switched_twice(ways: Multipath, src: Ranks, dst: Ranks) -> set[int]:
-    """The ports between switches that two flows between these ranks can pass, whichever ranks of their sites take their
-    places."""
-    fabric = ways.fabric
-    sites = fabric.gpu_sites
-    users = np.zeros(len(shared_by(fabric).all), int)
-    for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
-        near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
-        apart = near != far
-        links = ways.every_link(near[apart], far[apart])[..., 1:-1]  # without the GPUs' ports
-        users[np.unique(links[links >= 0])] += count
+        links = every(src, dst).reshape(flows.size, -1)
+    by_flow = np.unique((np.arange(flows.size)[:, None] * len(shared.all) + links)[links >= 0])
+    users = np.bincount(by_flow % len(shared.all), minlength=len(shared.all))
+    if mode.reembeds and fabric.spec.grain == "physical":
+        users = np.maximum(users, _between_switches(fabric, src, dst, every))
     return set(np.flatnonzero(users > 1).tolist())
 
 
-def _by_two(flows: npt.NDArray[Any], links: npt.NDArray[Any], number: int) -> set[int]:
-    """The links, of so many, that two of these flows pass; a flow may be there several times, in rows of `links`."""
-    by_flow = np.unique((flows[:, None] * number + links)[links >= 0])
-    return set(np.flatnonzero(np.bincount(by_flow % number) > 1).tolist())
+def _between_switches(
+    fabric: Fabric, src: Ranks, dst: Ranks, every: Callable[[Ranks, Ranks], npt.NDArray[np.int32]]
+) -> npt.NDArray[np.intp]:
+    """How many flows between these ranks can pass each port from switch to switch, whichever ranks of their sites stand
+    in their places; `every` gives all ports from rank to rank."""
+    sites, found = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
+    for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
+        near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
+        apart = near != far
+        links = every(near[apart], far[apart])[..., 1:-1]  # the first and the last are the GPUs' own
+        found[np.unique(links[links >= 0])] += count
+    return found
 
 
 @lru_cache(maxsize=16)

@@ -61,9 +61,38 @@ def test_a_request_that_cannot_be_served_is_refused_with_its_value(key: str, val
 
 
 @pytest.mark.parametrize(
+    ("flows", "shown"),
+    [
+        ([[3, 4, 0]], "[3, 4, 0] is not two ranks, a channel and a port"),
+        ([[3, 4, 0, "20000"]], "'20000'"),
+        ([[3, 8, 0, 20000]], "beyond 0 to 7"),
+        ([[3, 3, 0, 20000]], "one twice"),
+        ([[3, 4, -1, 20000]], "[3, 4, -1, 20000]"),
+        ([[3, 4, 0, 65536]], "[3, 4, 0, 65536]"),
+        ([[3, 4, 0, 20000], [3, 4, 1, 20000]], "each port of two ranks once"),
+        ([[0, 1, 0, 1]] * (2**16 + 1), "at most 65536 flows"),
+        ({"0": 1}, "at most 65536 flows"),
+    ],
+)
+def test_flows_that_make_no_sense_are_refused(flows: Any, shown: str) -> None:
+    spread = build_fabric(FabricSpec(routing="ecmp"))
+    good = [[3, 4, 0, 20000], [3, 4, 1, 20001], [0, 1, 0, 20000]]
+    request = parse_request(write_line(ROUTE | {"flows": good}), spread)
+    assert isinstance(request, RouteRequest) and request.flows == tuple(map(tuple, good))
+    with pytest.raises(ProtocolError) as error:
+        parse_request(write_line(ROUTE | {"flows": flows}), spread)
+    assert shown in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(ProtocolError, match="a list of at most 0 flows"):
+        parse_request(write_line(ROUTE | {"flows": good}), FABRIC)  # its flows have a single path
+    most = [[0, 1, 9999, port % 65535 + 1] for port in range(2**16)]
+    assert len(write_line(ROUTE | {"flows": most})) <= line_limit_bytes(spread)
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         FabricSpec(),
+        FabricSpec(grain="physical", routing="spray", hash_seed=2**63 - 1),
         FabricSpec(gpus_per_site=(3, 5), leaves=(1, 2), wan=WanSpec(preset="five-router")),
         FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"), ("X", "s1b0")))),
     ],

@@ -189,6 +189,24 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
         assert float(mine[-1]["time_over_optimum"]) == pytest.approx(ratios(found, routing)[2])
 
 
+@pytest.mark.parametrize("sites", ["1", "2"])
+def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, sites: str) -> None:
+    """By the same hash: another spine for one message in ten would be 50 % off."""
+    figure = tmp_path / "flows"
+    found = answer(
+        capsys, "--hosts", "12", "--sites", sites, "--draws", "1", "--engine", "both", "--figure", str(figure)
+    )
+    assert isinstance(found["routings"], list)
+    lines = {(line["routing"], line["engine"]): line for line in found["routings"]}
+    assert [*lines] == [("ecmp", "model"), ("spray", "model"), ("ecmp", "emulation"), ("spray", "emulation")]
+    for routing in ("ecmp", "spray"):
+        line = lines[routing, "emulation"]
+        assert line["worst_message"] < 0.02 and line["worst_completion"] < 0.01
+    assert lines["ecmp", "emulation"]["max"] > 1.4 > 1.05 > lines["spray", "emulation"]["max"]
+    rows = list(csv.DictReader((tmp_path / "flows.csv").open()))
+    assert {row["engine"] for row in rows} == {"model", "emulation"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -206,6 +224,9 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
         (["--sites", "2", "--hosts", "256", "--spines", "32", "--border-routers", "32"], "pieces of messages"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
+        (["--hosts", "8", "--fabric-rate", "50 Gbit/s", "--engine", "both"], "--fabric-rate: 50 Gbit/s: allowed in"),
+        (["--hosts", "400", "--engine", "both", "--draws", "1"], "400 gpus in a site; a site has 2 to 128"),
+        (["--jobs", "0"], "--jobs: 0: allowed is 1 to 64"),
         (["--figure", "."], '--figure: "." names no file'),
     ],
 )

@@ -82,12 +82,12 @@ def test_other_seeds_of_the_hash_are_other_paths() -> None:
     assert len(found) == 5
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(["ecmp", "spray"]),
+    st.sampled_from(["single", "ecmp", "spray"]),
     st.sampled_from(["logical", "physical"]),
     st.sampled_from([("allgather", "ring"), ("alltoall", "direct"), ("allreduce", "double-tree")]),
-    st.sampled_from(["base", "ccl"]),
+    st.sampled_from(["base", "ccl", "joint"]),
     st.sampled_from(["mesh", "five-router"]),
     st.integers(0, 99),
 )
@@ -209,7 +209,7 @@ def test_bytes_go_over_the_ports_that_the_plan_says(tmp_path: Path) -> None:
             assert isinstance(schedule.flows[transfer.flow], Flow)
             passed = links[transfer.flow]
             wanted.update({names[port]: message_bytes(setting.workload, transfer) for port in passed[passed >= 0]})
-        assert len({*wanted.values()}) > 3  # ports do differ
+        assert len({*wanted.values()}) > 2  # ports do differ
         for name, carried in sent.items():
             assert wanted[name] <= carried < wanted[name] * 1.01 + 1e6, name  # headers, and acknowledgements
         assert np.isfinite(decisions.alpha_s).all()
