@@ -19,7 +19,8 @@ from analysis.model.max_plus import critical_path as path_of
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, compiled, decide
+from scenarios.policies.course import course_of
+from scenarios.policies.decide import Decisions, compiled, decide
 from scenarios.spec.classes import services as services_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -237,13 +238,16 @@ def planned(setting: Scenario, mode: str) -> Decisions:
 
 def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:
     """The plan of collectives start .. start+count-1 of a point under these conditions."""
+    chosen_by = setting.mode(mode)
     return decide(
         conditions.fabric,
         conditions,
         delays_s=conditions.delays_s,
-        mode=MODES[mode],
+        mode=chosen_by,
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
         start=start,
         count=count,
+        believed=conditions.believed(chosen_by.knowledge),
+        course=None if chosen_by.is_periodic else course_of(setting, mode),
     )

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from controller.forwarding.flows import DEFAULT_COOKIE, ROUTES_COOKIE, ROUTES_MASK, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.paths import Ways
-from scenarios.policies.decide import Mode
+from scenarios.policies.policy import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric

@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.scenario import (
     DEFAULTS,
@@ -128,6 +129,8 @@ def scenario_of(
     given, mistakes = _given(document, path, label, overrides)
     values, axes, wrong = _read(given)
     mistakes += wrong
+    if "run.modes" not in given and (policies := values.get("policy")):
+        values["run.modes"] = (*MODES, *(one.name for one in policies))
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     mistakes += [*(() if "conditions" in unread else _idle(scenario, given)), *inconsistencies(scenario, unread)]
@@ -250,9 +253,9 @@ def _unknown(key: str) -> str:
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
-        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class")) or did_you_mean(key, _KNOWN)
+        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy")) or did_you_mean(key, _KNOWN)
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[fault]]{nearest}"
+        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[policy]], [[fault]]{nearest}"
     if not name:
         return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":

@@ -22,7 +22,9 @@ from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Mode, choose_placements, most_shared
+from scenarios.policies.course import moments_of
+from scenarios.policies.decide import choose_placements, most_shared
+from scenarios.policies.policy import NEVER, Mode
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
@@ -273,7 +275,8 @@ class Testbed:
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
+        believed = self._conditions.believed(mode.knowledge)
+        change = self._reconfigure(mode, number, believed.known_bps(number, self._faults(in_force)), reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         return self.measure(
             number, change=change, attempt=attempt, faults=in_force, on_start=on_start, undisturbed=undisturbed
@@ -281,25 +284,26 @@ class Testbed:
 
     def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
         """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
-        every = self.setting.collective.reembed_every
-        reembeds = mode.reembeds_at(number, every)
+        moments = moments_of(self.setting, mode.name, number, 1)
+        reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         self._tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns()
         embeds = reembeds or not self.placement
         if embeds:
             try:
-                self.placement = self.choose_placement(mode, rates_bps, self.setting.workload)
+                arranging = mode if reembeds else replace(mode, reembed=NEVER)
+                self.placement = self.choose_placement(arranging, rates_bps, self.setting.workload)
             except ValueError as error:  # too much is down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
-        routes = self.controller.alive() and (reroute or number == 0 or mode.routes_at(number, every))
+        routes = self.controller.alive() and (reroute or number == 0 or reembeds or reroutes)
         if routes:
             self._tell(f"collective {number}: the controller's paths")
-        messages = self.route(mode, rates_bps) if routes else 0
+        messages = self.route(rates_bps, best=reroutes) if routes else 0
         if not embeds and not routes:
             return _UNCHANGED
         took_ns = time.monotonic_ns() - begun_ns
-        return Reconfiguration(reembeds, mode.reroutes and routes, took_ns, messages)
+        return Reconfiguration(reembeds, reroutes and routes, took_ns, messages)
 
     def measure(
         self,
@@ -465,8 +469,9 @@ class Testbed:
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload)
         return tuple(int(rank) for rank in chosen)
 
-    def route(self, mode: Mode, rates_bps: Floats) -> int:
-        """Have the controller choose and install the paths of the flows that cross, under these rates of logical links.
+    def route(self, rates_bps: Floats, *, best: bool) -> int:
+        """Have the controller choose and install the best paths of the flows that cross under these rates of logical
+        links, or the fixed ones.
 
         Returns how many OpenFlow messages it sent.
         """
@@ -476,7 +481,7 @@ class Testbed:
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
             delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
-            best=mode.reroutes,
+            best=best,
         )
         self._asked = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from analysis.model.lower_bound import LowerBound
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
-from scenarios.policies.decide import MODES, decide, shared_links
+from scenarios.policies.decide import decide, shared_links
+from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec

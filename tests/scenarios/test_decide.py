@@ -16,7 +16,8 @@ from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from scenarios.engines.prediction import links_by_flow
 from scenarios.policies.conditions import Conditions
-from scenarios.policies.decide import MODES, Decisions, decide, most_shared, shared_links
+from scenarios.policies.decide import Decisions, decide, most_shared, shared_links
+from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, cable
