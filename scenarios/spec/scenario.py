@@ -68,6 +68,13 @@ class RunSpec:
         return self.clock == "wall"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ControlSpec:
+    """The control plane: whether the time that it takes to change ring and paths is part of a collective's."""
+
+    counted: bool = False
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of a sweep: a key and its values (GPUs per site, bytes, seconds ...), in the order given."""
@@ -89,6 +96,7 @@ class Scenario:
     collective: CollectiveSpec = field(default_factory=CollectiveSpec)
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
+    control: ControlSpec = field(default_factory=ControlSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
     classes: tuple[ClassSpec, ...] = ()
@@ -464,6 +472,7 @@ KEYS: Mapping[str, Key] = {
             _FRAMES,
             "Above what a fifo queue marks frames, for dctcp.",
         ),
+        Key("control.counted", "counted", _TRUTH, "Whether collectives last from when their conditions are known."),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),
