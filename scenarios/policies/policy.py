@@ -5,11 +5,12 @@ The built-in ones are `MODES`; a scenario declares others in [[policy]] tables.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from scenarios.policies import knowledge as knowing
+from scenarios.policies import own
 from scenarios.policies.knowledge import ORACLE, Knowledge
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 
@@ -56,7 +57,7 @@ class When:
         return self.ever & (number % self.period(reembed_every) == 0)
 
 
-NEVER, ALWAYS = When(), When("every", 1)
+NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
 
 
 def when(text: str) -> When:
@@ -80,7 +81,8 @@ class Mode:
     """A policy: when WAN paths and the placement are chosen anew, under what is known of conditions.
 
     With a new placement, paths are chosen too if they ever are. `horizon` is how many collectives a choice is taken to
-    serve where its gain is weighed against its cost; None is `collective.reembed_every`.
+    serve where its gain is weighed against its cost; None is `collective.reembed_every`. `function`, "FILE:NAME", says
+    what is chosen when both are OWN.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Mode:
     reembed: When = NEVER
     knowledge: Knowledge = ORACLE
     horizon: int | None = None
+    function: str | None = None
 
     @property
     def reroutes(self) -> bool:
@@ -128,7 +131,11 @@ class Mode:
 
     def written(self) -> dict[str, Any]:
         """The table that declares it."""
-        found = {"name": self.name, "reroute": str(self.reroute), "reembed": str(self.reembed)}
+        found = {"name": self.name}
+        if self.function is None:
+            found |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
+        else:
+            found |= {"function": self.function}
         horizon = {} if self.horizon is None else {"horizon": self.horizon}
         return found | {"knowledge": str(self.knowledge)} | horizon
 
@@ -149,6 +156,7 @@ WORDS = {
     "reroute": _WHEN,
     "reembed": _WHEN,
     "knowledge": knowing.WORDS,
+    "function": "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
     "horizon": f"a whole number of collectives from 1 to {MAX_NUMBER:,}",
 }
 """The keys of a [[policy]] table, each with what it allows."""
@@ -167,6 +175,8 @@ def read(tables: list[object]) -> tuple[Mode, ...]:
                 text = f"{shown(table['name'])} is that of another policy: allowed is {WORDS['name']}"
                 mistakes.append(Mistake(f"policy[{number}].name", text))
             values: dict[str, Any] = {key: _READ[key](value) for key, value in table.items()}
+            if "function" in values:
+                values |= {"reroute": OWN, "reembed": OWN}
             found.append(Mode(**values))
     if mistakes:
         raise SpecError(mistakes)
@@ -185,18 +195,24 @@ def _horizon(value: object) -> int:
     return value
 
 
+def _function(value: str) -> str:
+    own.function(value)
+    return value
+
+
 def _words(value: object, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"is not text: allowed is {WORDS[key]}")
     return value
 
 
-_READ = {
+_READ: dict[str, Callable[[Any], Any]] = {
     "name": _name,
     "reroute": lambda value: when(_words(value, "reroute")),
     "reembed": lambda value: when(_words(value, "reembed")),
     "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
     "horizon": _horizon,
+    "function": lambda value: _function(_words(value, "function")),
 }
 
 
@@ -213,5 +229,8 @@ def _mistakes(table: object) -> Iterator[tuple[str, str]]:
             _READ[key](value)
         except ValueError as error:
             yield f".{key}", f"{shown(value)} {error}"
+    for key in ("reroute", "reembed", "horizon"):
+        if key in table and "function" in table:
+            yield f".{key}", "is given beside function: allowed is one of the two"
     if "name" not in table:
         yield ".name", f"is missing: allowed is {WORDS['name']}"

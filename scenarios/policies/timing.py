@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from scenarios.policies.own import Situation, answer
 from scenarios.policies.policy import Mode, When
 from topologies.conditions.sampler import Sampler
 
@@ -85,7 +86,7 @@ class Course:
         self._mode, self._choices, self._believed = mode, choices, believed
         self._every, self._cost_s = reembed_every, cost_s
         self._horizon = reembed_every if mode.horizon is None else mode.horizon
-        self._weighs = "gain" in (mode.reroute.kind, mode.reembed.kind)
+        self._weighs = mode.function is not None or "gain" in (mode.reroute.kind, mode.reembed.kind)
         self._known = np.empty((2, 0), dtype=np.int64)  # the moments so far, of embedding and of routing
         self._last = np.array([-1, -1])
         self._basis: list[Floats | None] = [None, None]  # the rates [links] of those
@@ -114,14 +115,29 @@ class Course:
     def _next(self, block: "_Block", row: int, number: int) -> tuple[int, bool, bool]:
         """How many collectives from this row on keep what is in force, whether something is chosen before the one after
         them, and whether a placement is."""
+        if self._mode.function is not None:
+            routes, embeds = self._asked(self._mode.function, block, row, number)
+            return (0, True, embeds) if routes or embeds else (1, False, False)
         rows = slice(row, min(row + self._span, block.count))
-        routes, embeds = self._due(block, rows, np.arange(number, number + rows.stop - row))
-        first = int((routes | embeds).argmax())
-        if routes[first] or embeds[first]:
+        due, anew = self._due(block, rows, np.arange(number, number + rows.stop - row))
+        first = int((due | anew).argmax())
+        if due[first] or anew[first]:
             self._span = max(1, first)
-            return first, True, bool(embeds[first])
+            return first, True, bool(anew[first])
         self._span = min(2 * self._span, _BLOCK)
         return rows.stop - row, False, False
+
+    def _asked(self, function: str, block: "_Block", row: int, number: int) -> tuple[bool, bool]:
+        """Whether paths, and whether the placement, are chosen before this collective by a function's word."""
+
+        def seconds(which: str) -> float:
+            if which == "kept":
+                return float(self._keeping_s(block, slice(row, row + 1))[0])
+            return float(block.seconds[row] if which == "anew" else self._force.over(block, row, row + 1)[1][0])
+
+        embedded, routed = (int(last) for last in self._last)
+        situation = Situation(number, block.rates_bps[row], embedded=embedded, routed=routed, seconds=seconds)
+        return answer(function, situation)
 
     def _choose(self, block: "_Block", row: int, number: int, *, embeds: bool) -> None:
         if embeds:

@@ -209,6 +209,13 @@ def _given(
     folder = path.absolute().parent
     given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
     for override in overrides:
+        if isinstance(override.value, dict) and override.key == "policy":  # one more, which is run with the others
+            others = given["policy"].value if "policy" in given else []
+            more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
+            given["policy"] = _Given(more, override.where)
+            if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
+                given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
+            continue
         # An axis of [sweep] displaces the single value of its key, and the reverse.
         key, swept = override.key, override.key.removeprefix("sweep.")
         for name in (swept, *_INSTEAD.get(swept, ())):
@@ -241,11 +248,21 @@ def _located(key: str, value: object, folder: Path) -> object:
             else _located(key, one, folder)
             for one in value
         ]
+    if name == "policy" and isinstance(value, list):
+        return [_with_function(one, folder) if isinstance(one, dict) else one for one in value]
     if name not in ("conditions.trace", "collective.schedule"):
         return value
     if isinstance(value, list):
         return [_located("conditions.trace", item, folder) for item in value]
     return str(Path(folder, value).absolute()) if isinstance(value, str) and value else value
+
+
+def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """A policy's table with the path of its function relative to the folder made absolute."""
+    function = table.get("function")
+    if not isinstance(function, str) or not function:
+        return dict(table)
+    return {**table, "function": str(Path(folder, function).absolute())}
 
 
 def _unknown(key: str) -> str:
