@@ -235,11 +235,21 @@ class Point:
         chosen = np.isin(self.number, number)
         return self._series(self.number[chosen], self.completion_s[chosen])
 
+    @property
+    def _kept(self) -> int:
+        """How many collectives in a row keep what was chosen before the first of them."""
+        every = int(self.configuration.values["collective.reembed_every"])
+        for policy in self.configuration.values.get("policy") or ():
+            if policy["name"] == self.mode:
+                moments = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
+                return math.lcm(*(int(one[1]) if one[1:] else every for one in moments if one[:1] == ["every"]))
+        return every if self.rows["reembedded"].any() else 1
+
     def _series(self, number: Numbers, times_s: Floats) -> Series:
         values = self.configuration.values
         block = block_length(
             times_s,
-            ring_shared_by=values["collective.reembed_every"] if self.rows["reembedded"].any() else 1,
+            ring_shared_by=self._kept,
             sampler=values["conditions.sampler"],
             mean_stay=values["conditions.mean_stay"],
         )
