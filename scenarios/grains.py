@@ -197,7 +197,6 @@ def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
     """The times of a scenario's collectives by number of GPUs."""
     from analysis.statistics.intervals import block_length
     from scenarios.api import run as run_scenario
-    from scenarios.policies.decide import MODES
 
     (mode,), spec, conditions = scenario.run.modes, scenario.collective, scenario.conditions
     found = {}
@@ -205,7 +204,7 @@ def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
         predicted_s = rows.predicted_s.to_numpy()
         block = block_length(
             predicted_s,
-            ring_shared_by=spec.reembed_every if MODES[mode].reembeds else 1,
+            ring_shared_by=scenario.mode(mode).kept(spec.reembed_every),
             sampler=conditions.sampler,
             memory=conditions.memory(predicted_s),
         )

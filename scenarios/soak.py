@@ -166,7 +166,7 @@ def soak(collectives: int) -> int:
 
 def inside(text: str, collectives: int) -> int:
     """The VM's side: run the collectives, with a sample before the first and after each hundred."""
-    from scenarios.policies.decide import MODES
+    from scenarios.policies.policy import MODES
     from scenarios.spec.scenario import from_json
     from scenarios.testbed.testbed import Failure, Testbed
 

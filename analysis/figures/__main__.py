@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -58,6 +58,7 @@ def jobs_of(
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
+    jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
     jobs += [partial(job_times.picture, name, run, one) for one in configurations[: _MOST_JOBS * bool(len(run.jobs))]]
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.figures.style import MODE_STYLES
+from analysis.figures.style import MODE_STYLES, name_modes
 from analysis.results.reader import Run
 from analysis.statistics.intervals import Numbers, Series, block_length
 from topologies.conditions import links
@@ -251,11 +251,21 @@ class Point:
         chosen = np.isin(self.number, number)
         return self._series(self.number[chosen], self.completion_s[chosen])
 
+    @property
+    def _kept(self) -> int:
+        """How many collectives in a row keep what was chosen before the first of them."""
+        every = int(self.configuration.values["collective.reembed_every"])
+        for policy in self.configuration.values.get("policy") or ():
+            if policy["name"] == self.mode:
+                moments = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
+                return math.lcm(*(int(one[1]) if one[1:] else every for one in moments if one[:1] == ["every"]))
+        return every if self.rows["reembedded"].any() else 1
+
     def _series(self, number: Numbers, times_s: Floats) -> Series:
         values = self.configuration.values
         block = block_length(
             times_s,
-            ring_shared_by=values["collective.reembed_every"] if self.rows["reembedded"].any() else 1,
+            ring_shared_by=self._kept,
             sampler=values["conditions.sampler"],
             memory=self.configuration.conditions.memory(times_s),
         )
@@ -274,11 +284,11 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
     if run.collectives.empty:
         raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
     found: dict[tuple[str, int, str], Point] = {}
+    declared = [name for one in configurations for name in one.values.get("run.modes", ())]
+    name_modes(declared)
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
     for (engine, index, mode), rows in grouped:
-        if mode not in MODE_STYLES:
-            raise FigureError(f"the mode {mode} has no row in MODE_STYLES: allowed is {', '.join(MODE_STYLES)}")
-        if engine not in ENGINES or not 0 <= index < len(configurations):
+        if mode not in MODE_STYLES or engine not in ENGINES or not 0 <= index < len(configurations):
             raise FigureError(f"{run.path} holds a point ({engine}, setting {index}, {mode}) that its settings lack")
         sorted_already = rows["collective"].is_monotonic_increasing
         ordered = rows if sorted_already else rows.sort_values("collective", kind="stable")

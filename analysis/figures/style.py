@@ -5,7 +5,7 @@ with any kind of colour vision, and each mode has a hatch and a marker besides. 
 model open, or as a line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,7 @@ class ModeStyle:
 
 _GAPS = (0, (3, 1.5))
 
-MODE_STYLES: Mapping[str, ModeStyle] = MappingProxyType(
+_BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
         "base": ModeStyle(label="base (both fixed)", colour="#17375E", hatch="", marker="o", line="-", width=2.8),
         "ccl": ModeStyle(label="ccl (re-embedded)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8),
@@ -38,6 +38,28 @@ MODE_STYLES: Mapping[str, ModeStyle] = MappingProxyType(
         "joint": ModeStyle(label="joint (both)", colour="#F5D04C", hatch="xxx", marker="D", line=_GAPS, width=1.8),
     }
 )
+
+_CYCLE = tuple(zip(
+    ("#4C8C4A", "#8E5EA2", "#D98BB3", "#7A6A53", "#2F9C95", "#C9A66B", "#6B7FD7", "#A3B565"),
+    ("...", "\\\\\\", "+++", "ooo", "|||", "**", "//..", "xx.."),
+    ("v", "P", "X", "<", ">", "p", "h", "*"),
+    strict=True,
+))  # fmt: skip
+
+MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
+"""The style of every mode of the run that is drawn, in the order in which modes are drawn (`name_modes`)."""
+
+
+def name_modes(names: Iterable[str]) -> None:
+    """Give policies that are not built in a style each, of a cycle, in this order; those of another run lose theirs."""
+    others = [name for name in dict.fromkeys(names) if name not in _BUILT_IN]
+    MODE_STYLES.clear()
+    MODE_STYLES.update(_BUILT_IN)
+    for index, name in enumerate(others):
+        colour, hatch, marker = _CYCLE[index % len(_CYCLE)]
+        line = ("-", _GAPS, (0, (1, 1)))[index // len(_CYCLE) % 3]
+        MODE_STYLES[name] = ModeStyle(label=name, colour=colour, hatch=hatch, marker=marker, line=line, width=2.0)
+
 
 INK, FAINT = "#222222", "#8A8A8A"
 """What is written and outlined, and what stands back."""

@@ -29,7 +29,7 @@ COLLECTIVES, TRANSFERS, JOBS, CONDITIONS, FAULTS = (
 )
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
-_PART = re.compile(r"([a-z]+)-(\d{1,9})-([a-z]+)-(\d{1,9})\.collectives\.parquet")
+_PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.collectives\.parquet")
 _OLD_PARTS = "points"  # journals of rows, of which runs of earlier versions that were cut short consist
 
 

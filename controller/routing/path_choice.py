@@ -124,6 +124,12 @@ class Router:
         up, down = self._links.ends(path, src, dst)
         return self.delays_s[up] + self._wan_delay_s[path] + self.delays_s[down]
 
+    def along(self, rates_bps: Floats, row: Indices, src: Ranks, dst: Ranks, path: Ranks) -> tuple[Floats, Floats]:
+        """Delay and rate of crossings over given paths, [C] s and bit/s: the rates are those of their rows, [C]."""
+        links = self._links.of(path.astype(np.intp), src, dst)
+        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # of no link
+        return self.delay_s(path, src, dst), rates[row[:, None], links].min(axis=1)
+
     def _routes(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
         path, delay_s, rate_bps = np.full(src.shape, -1), np.zeros(src.shape), np.zeros(src.shape)
         sites = self.fabric.gpu_sites

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from analysis.results.rows import Rows
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, Lost, processes, results
-from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs
+from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs, reconfiguring_s
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
@@ -101,6 +101,10 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
     for mode in batch.modes:
         decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         completion_s, jobs_s = predicted_with_jobs(setting, mode, decisions, conditions, start=batch.start)
+        waits_s = None
+        if setting.control.counted:
+            waits_s = reconfiguring_s(setting, mode, decisions, conditions, start=batch.start)
+            completion_s = completion_s + np.nan_to_num(waits_s)
         found[mode] = Rows(
             start=batch.start,
             completion_s=completion_s,
@@ -110,6 +114,7 @@ def rows_of(batch: Batch) -> dict[str, Rows]:
             reembedded=decisions.reembedded,
             rerouted=decisions.rerouted,
             bound_s=bound_s,
+            reconfigure_s=waits_s,
         )
     return found
 

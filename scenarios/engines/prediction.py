@@ -21,8 +21,10 @@ from analysis.model.varying import Instants, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
+from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import MODES, Decisions, channels, compiled, decide, ring_gaps
+from scenarios.policies.course import course_of
+from scenarios.policies.decide import Chooser, Decisions, channels, compiled, decide, ring_gaps
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -36,12 +38,13 @@ _NUMBERS = 1 << 21  # of the times of transfers at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned placement and paths of one collective, and its predicted completion time; `jobs_s` [1, J] are those
-    of jobs."""
+    """The planned placement and paths of one collective, and its predicted completion time, of which `reconfigure_s` is
+    waiting for both where that is counted; `jobs_s` [1, J] are the times of jobs."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
     predicted_s: float
+    reconfigure_s: float = 0.0
     jobs_s: Floats | None = None
 
 
@@ -66,8 +69,16 @@ class Expectations:
         (predicted_s,), jobs_s = predicted_with_jobs(
             self._setting, self._mode, decisions, self._conditions, start=collective
         )
+        waits_s = 0.0
+        if self._setting.control.counted:
+            (found,) = reconfiguring_s(self._setting, self._mode, decisions, self._conditions, start=collective)
+            waits_s = 0.0 if np.isnan(found) else float(found)
         return Expected(
-            placement=decisions.placement[0], path=decisions.path[0], predicted_s=float(predicted_s), jobs_s=jobs_s
+            placement=decisions.placement[0],
+            path=decisions.path[0],
+            predicted_s=float(predicted_s) + waits_s,
+            reconfigure_s=waits_s,
+            jobs_s=jobs_s,
         )
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
@@ -95,6 +106,32 @@ class Expectations:
         if self._all is not None:
             return self._all.row(collective)
         return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
+
+
+def reconfiguring_s(
+    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int
+) -> Floats:
+    """The times that collectives from `start` on are predicted to wait for ring and paths, [K] s; NaN for no change."""
+    router, workload = Router(conditions.fabric, conditions.delays_s), setting.workload
+    if start:
+        one = decided(setting, mode, conditions, start=start - 1, count=1)
+        before = one.placement, one.path
+    else:
+        placement = decisions.placement[:1]
+        choices = Chooser(router, setting.mode(mode), workload, setting.collective.ring)
+        fixed = choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
+        before = placement[:0], fixed
+    number = np.arange(start, start + len(decisions.path))
+    return cost.reconfiguring_s(
+        router,
+        workload,
+        placement=decisions.placement,
+        path=decisions.path,
+        before=before,
+        exchanges=setting.mode(mode).reroutes,
+        chooses=(number == 0) | decisions.reembedded | decisions.rerouted,
+        parts=setting.transport.buffer_bytes is not None,
+    )
 
 
 def predicted_with_jobs(
@@ -306,7 +343,7 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
     gaps = ring_gaps(
         Router(conditions.fabric, conditions.delays_s),
         conditions.rates_bps(0, min(count, setting.collective.count)),
-        mode=MODES[mode],
+        mode=setting.mode(mode),
         workload=setting.workload,
         ring=setting.collective.ring,
     )
@@ -324,8 +361,8 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     for row in range(count):
         hops = _hops(setting, conditions, decisions.placement[row], links[row], row)
         limits = fluid.limits(seen, [link.name for link in conditions.shared.all], row)
-        for name, cost in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
-            spent[name] += cost.seconds / count
+        for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
+            spent[name] += spends.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
@@ -357,14 +394,17 @@ def planned(setting: Scenario, mode: str) -> Decisions:
 
 def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:
     """The plan of collectives start .. start+count-1 of a point under these conditions."""
+    chosen_by = setting.mode(mode)
     return decide(
         conditions.fabric,
         conditions,
         delays_s=conditions.delays_s,
-        mode=MODES[mode],
+        mode=chosen_by,
         workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
         ring=setting.collective.ring,
         start=start,
         count=count,
+        believed=conditions.believed(chosen_by.knowledge),
+        course=None if chosen_by.is_periodic else course_of(setting, mode),
     )

@@ -79,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
         choices=list(ENGINES),
         help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
-    add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint")
+    add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint and the names of policies")
+    add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that is one more mode")
     add("--gpus", metavar="N[,N]", help="GPUs over all sites, or of each as 3+5; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
@@ -267,6 +268,11 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
             overrides.append(Override(f"sweep.{keys[0]}", values, where))
         else:
             overrides += [Override(key, values if option == "modes" else values[0], where) for key in keys]
+    of_policies = [
+        Override("policy", {"name": text.rpartition(":")[2], "function": text}, f"--policy {text}")
+        for text in options.policy
+    ]
+    overrides = [*of_policies, *overrides]  # so that --modes names all that are run
     if options.cli:
         overrides.append(Override("run.clock", clock, "--cli"))
     return overrides

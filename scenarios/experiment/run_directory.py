@@ -28,6 +28,7 @@ from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.place import Place
 from scenarios.experiment.summary import SettingResult, summary_csv
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.own import where
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
@@ -91,7 +92,12 @@ def sha256(scenario: Scenario) -> dict[str, str]:
     named = [
         path
         for one in settings
-        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
+        for path in (
+            one.conditions.trace,
+            one.collective.schedule,
+            *(job.schedule for job in one.jobs),
+            *(where(policy.function)[0] for policy in one.policies if policy.function is not None),
+        )
         if path is not None
     ]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(named)}

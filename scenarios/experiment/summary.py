@@ -19,7 +19,6 @@ from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Fou
 from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from scenarios.engines.prediction import critical_path
-from scenarios.policies.decide import MODES
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
@@ -136,7 +135,7 @@ def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.N
     """The times of these collectives of a mode, for intervals."""
     block = block_length(
         completion_s,
-        ring_shared_by=setting.collective.reembed_every if MODES[mode].reembeds else 1,
+        ring_shared_by=setting.mode(mode).kept(setting.collective.reembed_every),
         sampler=setting.conditions.sampler,
         memory=setting.conditions.memory(completion_s),
     )

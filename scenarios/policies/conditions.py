@@ -1,13 +1,14 @@
 """The conditions of a configuration's collectives: drawn here for shaping, planning and prediction alike."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
+from scenarios.policies.knowledge import ORACLE, Knowledge
 from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
@@ -60,6 +61,10 @@ class Conditions:
             for row, faults in faulty.items():
                 found[row] = known(drawn[row], faults, self.fabric)
         return found
+
+    def believed(self, knowledge: Knowledge) -> "Conditions":
+        """The conditions as they are known when something is chosen; faults are known at once."""
+        return self if knowledge == ORACLE else replace(self, drawn=knowledge.of(self.drawn))
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """The faults that are in force for these collectives, by row where there are any."""

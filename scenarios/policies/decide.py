@@ -1,7 +1,7 @@
 """The decisions: which GPU stands where and which WAN paths every collective uses, in each mode, from its conditions.
 
 Planned in batches by `decide`. The testbed and the prompt take their placements from the same `choose_placements` at
-the same times (`Mode.reembeds_at`, `Mode.routes_at`), and their paths from the controller, which compares them by the
+the same times (`timing`), under the same knowledge, and their paths from the controller, which compares them by the
 same `Router`.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,44 +22,18 @@ from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
+from scenarios.policies.policy import Mode
+from scenarios.policies.timing import Course, periodic
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import NONE, Cables, failed_links
-from topologies.fabric.ports import DirectedPort, delays_of, links_of, shared_by
+from topologies.fabric.ports import DirectedPort, shared_by
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 _FLOWS = 1 << 18  # of which the links are looked up at a time
 _PLACEMENTS_AT_A_TIME = 512  # chosen at a time: their cost matrices stay a few megabytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mode:
-    """What a mode chooses anew, and when: the WAN paths for every collective, the placement for every so many."""
-
-    name: str
-    reroutes: bool
-    reembeds: bool
-
-    def reembeds_at(self, number: Any, every: int) -> Any:
-        """Whether the placement is chosen anew before this collective: a bool, or an array for an array of numbers."""
-        return self.reembeds & (number % every == 0)
-
-    def routes_at(self, number: Any, every: int) -> Any:
-        """Whether its paths are installed, chosen or fixed: others may cross the WAN after a new placement."""
-        return self.reroutes | self.reembeds_at(number, every)
-
-
-MODES = {
-    mode.name: mode
-    for mode in (
-        Mode(name="base", reroutes=False, reembeds=False),
-        Mode(name="ccl", reroutes=False, reembeds=True),
-        Mode(name="wan", reroutes=True, reembeds=False),
-        Mode(name="joint", reroutes=True, reembeds=True),
-    )
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,33 +76,51 @@ def decide(
     ring: str,
     start: int,
     count: int,
+    believed: Sampler | None = None,
+    course: Course | None = None,
 ) -> Decisions:
     """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
 
-    `delays_s`, [links], are the propagation delays. A placement is chosen under the conditions of the last multiple of
-    `reembed_every`, for the routes in force then: the fixed ones, or those a mode that re-routes is about to choose.
-    A ring is the best by the objective `ring` (`hosts.embedding.ring`).
-    Any start gives the same decisions; multiples of `reembed_every` spare a look back. Raises ValueError where
-    there is no placement, ConditionsError where a trace ends too early.
+    `delays_s`, [links], are the propagation delays. Everything is chosen under the conditions `believed` (by default
+    the true ones) of the collective before which it is chosen, and meets the true ones: a placement for the routes in
+    force then, the fixed ones or those a mode that re-routes is about to choose; a ring is the best by the objective
+    `ring` (`hosts.embedding.ring`). `course` is that of a mode that is not periodic, if it is there already
+    (`course_of`). Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
     """
-    router = Router(fabric, delays_s)
+    choices, known = Chooser(Router(fabric, delays_s), mode, workload, ring), believed or conditions
+    if mode.is_periodic:
+        moments = periodic(mode, reembed_every, start, count)
+    else:
+        course = course or Course(mode, choices, known, reembed_every=reembed_every)
+        moments = course.moments(start, count)
     rates_bps = conditions.rates_bps(start, count)
-    collective = np.arange(start, start + count)
-    basis_bps, basis = rates_bps, np.arange(count)  # conditions that are chosen under; which is each collective's
-    if mode.reembeds:
-        lead = -start % reembed_every  # rows before the first placement chosen here; they use the one chosen before
-        basis_bps, basis = rates_bps[lead::reembed_every], collective // reembed_every - start // reembed_every
-        if lead:
-            basis_bps = np.concatenate([conditions.rates_bps(start - start % reembed_every, 1), basis_bps])
-    placement = choose_placements(router, basis_bps, mode=mode, workload=workload, ring=ring)[basis]
-    path, alpha_s, beta_s = _flows(router, placement, rates_bps, workload=workload, mode=mode)
+    known_bps = rates_bps if believed is None else believed.rates_bps(start, count)
+
+    def known_at(numbers: npt.NDArray[np.int64]) -> Floats:
+        before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
+        return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
+
+    number = np.arange(start, start + count)
+    embedded, which = np.unique(moments.embedded, return_inverse=True)
+    chosen = choices.placements(known_at(embedded[embedded >= 0]))
+    fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
+    placement = np.concatenate([fixed, chosen])[which]
+    if mode.reroutes:
+        routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
+        free = routed >= 0  # the others, the first at most, are before any choice
+        path = choices.paths(placement[first[free]], known_at(routed[free]), chosen=True)
+        fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
+        path = np.concatenate([fixed, path])[which]
+    else:
+        path = choices.paths(placement, known_bps, chosen=False)
+    alpha_s, beta_s = choices.flows(placement, path, rates_bps)
     return Decisions(
         placement=placement,
         path=path,
         alpha_s=alpha_s,
         beta_s=beta_s,
-        reembedded=mode.reembeds_at(collective, reembed_every),
-        rerouted=np.full(count, mode.reroutes),
+        reembedded=moments.embedded == number,
+        rerouted=moments.routed == number,
         spreads=spreads_over(fabric, mode) is not None,
     )
 
@@ -142,6 +133,49 @@ def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
 def channels(workload: Workload) -> Ranks:
     """The channel of each flow, [F]; 0 of a stream."""
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """The choices of a mode in one fabric."""
+
+    router: Router
+    mode: Mode
+    workload: Workload
+    ring: str
+
+    @property
+    def in_order(self) -> Ranks:
+        """The placement where none was chosen: ranks in order, [n]."""
+        return _in_order(self.router.fabric, self.workload)
+
+    def placements(self, rates_bps: Floats) -> Ranks:
+        """As `choose_placements`."""
+        return choose_placements(self.router, rates_bps, mode=self.mode, workload=self.workload, ring=self.ring)
+
+    def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
+        """The path of every flow in `Fabric.paths`, -1 within a site: [K, F].
+
+        For these placements [K, n], under rates of logical links [K, links]: `chosen`, or the fixed ones. Raises
+        NoPathError where a flow has none.
+        """
+        return _paths(self.router, placement, rates_bps, workload=self.workload, ways=self._ways, chosen=chosen)
+
+    def flows(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> tuple[Floats, Floats]:
+        """The delay of every flow and its time per slot, [K, F] s each; of a stream they are 0 and 1.
+
+        Raises NoPathError for a flow over a link whose rate is 0.
+        """
+        return _flows(self.router, placement, path, rates_bps, workload=self.workload)
+
+    @property
+    def _ways(self) -> Multipath | None:
+        return spreads_over(self.router.fabric, self.mode)
+
+    def seconds(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> Floats:
+        """The time of a collective, [K] s, each flow taken as alone, as where placements are chosen."""
+        alpha_s, beta_s = self.flows(placement, path, rates_bps)
+        return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
 def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
@@ -370,68 +404,68 @@ def _by_site(fabric: Fabric, link: LogicalLink | DirectedPort) -> tuple[object, 
     return link.kind, sites.get(link.src, link.src), sites.get(link.dst, link.dst)
 
 
-def _flows(
-    router: Router, placement: Ranks, rates_bps: Floats, *, workload: Workload, mode: Mode
-) -> tuple[npt.NDArray[np.int16], Floats, Floats]:
-    """Path, delay and time per slot of every flow, [K, F] each."""
-    streams = np.array([isinstance(flow, Stream) for flow in workload.schedule.flows])
-    if (ways := spreads_over(router.fabric, mode)) is not None:
-        src, dst = (placement[:, places] for places in workload.schedule.ends)
-        of_flows = src, dst
-        return _served(_spread(ways, router, of_flows, channels(workload), rates_bps), of_flows, workload, streams)
-    # The flows between two places take one path: each pair of places once, in the order of the flows.
+def _ends(placement: Ranks, workload: Workload) -> tuple[Ranks, Ranks]:
+    """The ranks that each flow joins, [K, F] each."""
+    src, dst = (placement[:, places] for places in workload.schedule.ends)
+    return src, dst
+
+
+def _paths(
+    router: Router,
+    placement: Ranks,
+    rates_bps: Floats,
+    *,
+    workload: Workload,
+    ways: Multipath | None,
+    chosen: bool,
+) -> npt.NDArray[np.int16]:
+    """The path of every flow, [K, F]: those of `ways`, or the flows between two places take one."""
+    if ways is not None:
+        return _spread(ways, _ends(placement, workload), channels(workload), rates_bps)
     ends = list(zip(*workload.schedule.ends, strict=True))
-    pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}
-    flows = [pairs[pair] for pair in ends]
+    pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}  # once, in the order of the flows
     src, dst = (placement[:, places] for places in zip(*pairs, strict=True))
-    link = router.fabric.intra_index[src, dst]
-    path = np.full(link.shape, -1, dtype=np.int16)
-    alpha_s = router.delays_s[link]
-    rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-    crosses = (link < 0) & (src != dst)
+    path = np.full(src.shape, -1, dtype=np.int16)
+    crosses = (router.fabric.intra_index[src, dst] < 0) & (src != dst)
     count = crosses.sum(axis=1)
     for crossings in np.unique(count[count > 0]):
         rows = np.flatnonzero(count == crossings)
         at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
-        rates = rates_bps if len(rows) == len(link) else rates_bps[rows]
-        if mode.reroutes:
+        rates = rates_bps if len(rows) == len(path) else rates_bps[rows]
+        if chosen:
             routes = router.together(rates, src[at], dst[at], chunk_bytes=workload.unsprayed.largest_message_bytes)
         else:
             routes = router.fixed(rates, src[at], dst[at])
-        path[at], alpha_s[at], rate_bps[at] = routes.path, routes.delay_s, routes.rate_bps
-    path, alpha_s, rate_bps = path[:, flows], alpha_s[:, flows], rate_bps[:, flows]
-    return _served((path, alpha_s, rate_bps), (src[:, flows], dst[:, flows]), workload, streams)
+        path[at] = routes.path
+    return path[:, [pairs[pair] for pair in ends]]
 
 
-Served = tuple[npt.NDArray[np.int16], Floats, Floats]
-
-
-def _spread(ways: Multipath, router: Router, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> Served:
-    """Path, delay and rate of flows over the ways of a fabric's routing, [K, F] each; of streams -1, 0 and 0."""
+def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> npt.NDArray[np.int16]:
+    """The path of flows over the ways of a fabric's routing, [K, F]; -1 of streams."""
     src, dst = ends
     path = np.full(src.shape, -1, dtype=np.int16)
-    alpha_s, rate_bps = np.zeros(src.shape), np.zeros(src.shape)
     flows = np.flatnonzero((src != dst).any(axis=0))  # a stream has one end, whoever stands there
     for rows, failed in failures(rates_bps):
         for some in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
             at = some[:, None], flows
             path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
-            links = links_of(router.fabric, src[at], dst[at], path[at])
-            alpha_s[at] = delays_of(links, router.delays_s)
-            rates = np.append(rates_bps[some], np.full((some.size, 1), np.inf), axis=1)  # -1 is no link
-            rate_bps[at] = rates[np.arange(some.size)[:, None, None], links].min(axis=-1)
-    return path, alpha_s, rate_bps
+    return path
 
 
-def _served(found: Served, ends: tuple[Ranks, Ranks], workload: Workload, streams: npt.NDArray[np.bool_]) -> Served:
-    """Path, delay and time per slot of every flow of this path, delay and rate, [K, F] each.
-
-    Raises NoPathError where a rate is 0.
-    """
-    (path, alpha_s, rate_bps), (src, dst) = found, ends
+def _flows(
+    router: Router, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats, *, workload: Workload
+) -> tuple[Floats, Floats]:
+    """Delay and time per slot of every flow over these paths, [K, F] each; raises NoPathError where a rate is 0."""
+    streams = np.array([isinstance(flow, Stream) for flow in workload.schedule.flows])
+    src, dst = _ends(placement, workload)
+    link = router.fabric.intra_index[src, dst]
+    alpha_s = router.delays_s[link]
+    rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
+    at = (path >= 0).nonzero()
+    alpha_s[at], rate_bps[at] = router.along(rates_bps, at[0], src[at], dst[at], path[at])
     if (rate_bps[:, ~streams] <= 0).any():
         row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
         raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
     beta_s = 8 * workload.slot_bytes / rate_bps
     alpha_s[:, streams], beta_s[:, streams] = 0, 1
-    return path, alpha_s, beta_s
+    return alpha_s, beta_s

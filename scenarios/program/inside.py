@@ -22,7 +22,6 @@ from typing import Any
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.signals import guarded
 from scenarios.spec.scenario import Scenario, from_json
@@ -54,7 +53,7 @@ def main(arguments: list[str]) -> int:
         with Testbed(setting, platform=platform, tell=tell, fair_links=fair, has_agents=False) as testbed:
             tell("the controller's paths")
             conditions = conditions_of(setting)
-            mode = MODES[setting.run.modes[0]]
+            mode = setting.mode(setting.run.modes[0])
             messages = testbed.route_all(mode, conditions.known_bps(0, ()))
             _set_transport(testbed, setting)
             with Run(testbed, request, openflow_messages=messages) as run:

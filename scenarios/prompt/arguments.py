@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from hosts.collectives.kinds import ALGORITHMS
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.scenario import MAX_SEED
 from topologies import units

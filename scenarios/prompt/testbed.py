@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES, Mode
+from scenarios.policies.policy import ALWAYS, MODES, NEVER, Mode
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
@@ -247,7 +247,8 @@ class InteractiveTestbed:
                 self._broken = False
             self.testbed.join()
             if route or self.testbed.has_lost_ways(mode):
-                self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps))
+                rates_bps = shared_by(self.fabric).slowest_bps(self.set_bps)
+                self.testbed.route(mode, rates_bps, best=mode.reroutes)
 
     def _placement(self, state: State, mode: Mode, order: str | Sequence[int], workload: Workload) -> tuple[int, ...]:
         if not isinstance(order, str):
@@ -256,7 +257,8 @@ class InteractiveTestbed:
         if groups:
             raise PromptError(text.isolated(groups))
         try:
-            return self.testbed.choose_placement(replace(mode, reembeds=order == "best"), state.logical_bps, workload)
+            arranging = replace(mode, reembed=ALWAYS if order == "best" else NEVER)
+            return self.testbed.choose_placement(arranging, state.logical_bps, workload)
         except ValueError as error:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 

@@ -13,7 +13,7 @@ from controller.forwarding.flows import (
     tunnel_tag,
 )
 from controller.routing.paths import Ways
-from scenarios.policies.decide import Mode
+from scenarios.policies.policy import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric

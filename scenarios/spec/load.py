@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.scenario import (
     BEFORE,
@@ -129,6 +130,8 @@ def scenario_of(
     given, mistakes = _given(document, path, label, overrides)
     values, axes, wrong = _read(given)
     mistakes += wrong
+    if "run.modes" not in given and (policies := values.get("policy")):
+        values["run.modes"] = (*MODES, *(one.name for one in policies))
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     mistakes += [*(() if "conditions" in unread else _idle(scenario, given)), *inconsistencies(scenario, unread)]
@@ -222,6 +225,13 @@ def _given(
     folder = path.absolute().parent
     given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
     for override in overrides:
+        if isinstance(override.value, dict) and override.key == "policy":  # one more, which is run with the others
+            others = given["policy"].value if "policy" in given else []
+            more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
+            given["policy"] = _Given(more, override.where)
+            if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
+                given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
+            continue
         # An axis of [sweep] displaces the single value of its key, and the reverse.
         key, swept = override.key, override.key.removeprefix("sweep.")
         for name in (swept, *_INSTEAD.get(swept, ())):
@@ -254,6 +264,8 @@ def _located(key: str, value: object, folder: Path) -> object:
             else _located(key, one, folder)
             for one in value
         ]
+    if name == "policy" and isinstance(value, list):
+        return [_with_function(one, folder) if isinstance(one, dict) else one for one in value]
     if name not in ("conditions.trace", "collective.schedule"):
         return value
     if isinstance(value, list):
@@ -261,14 +273,22 @@ def _located(key: str, value: object, folder: Path) -> object:
     return str(Path(folder, value).absolute()) if isinstance(value, str) and value else value
 
 
+def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """A policy's table with the path of its function relative to the folder made absolute."""
+    function = table.get("function")
+    if not isinstance(function, str) or not function:
+        return dict(table)
+    return {**table, "function": str(Path(folder, function).absolute())}
+
+
 def _unknown(key: str) -> str:
     """What to say of a key that is not known: what is allowed in its table, and the nearest key by spelling."""
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
-        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class")) or did_you_mean(key, _KNOWN)
+        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy")) or did_you_mean(key, _KNOWN)
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[fault]]{nearest}"
+        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[policy]], [[fault]]{nearest}"
     if not name:
         return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":

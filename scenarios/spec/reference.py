@@ -2,6 +2,7 @@
 
 import sys
 
+from scenarios.policies import policy
 from scenarios.spec import classes, faults, jobs
 from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_SETTINGS, SWEPT, Key
 from topologies.conditions.sampler import SAMPLERS
@@ -12,6 +13,7 @@ def reference() -> str:
     rows = [_row(key) for key in KEYS.values()]
     faulty = [f"| `{name}` | {allowed} |" for name, allowed in faults.WORDS.items()]
     of_jobs = [f"| `{name}` | {key.allowed} |" for name, key in jobs.KEYS.items()]
+    of_policies = [f"| `{name}` | {allowed} |" for name, allowed in policy.WORDS.items()]
     of_classes = [f"| `{name}` | {allowed} |" for name, allowed in classes.WORDS.items()]
     fixed = ", ".join(f"`{key}`" for key in KEYS if key not in SWEPT)
     return "\n".join(
@@ -35,6 +37,12 @@ def reference() -> str:
             "| --- | --- |",
             *of_classes,
             "",
+            "A `[[policy]]` has these keys, of which all but `name` may be left out ([policies](#policies)):",
+            "",
+            "| key | allowed |",
+            "| --- | --- |",
+            *of_policies,
+            "",
             "A `[[fault]]` has these keys; without `for` it stays until the end:",
             "",
             "| key | allowed |",
@@ -48,13 +56,8 @@ def reference() -> str:
 def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {' and '.join(f'`{name}`' for name in key.samplers)}."
     value = DEFAULTS.value(key.name)
-    written = {
-        "name": "the file's name",
-        "fault": "none",
-        "job": "none",
-        "class": "none",
-        "conditions.links": "none",
-    }.get(key.name, "none" if value is None else "")
+    tables = dict.fromkeys(("fault", "job", "class", "policy", "conditions.links"), "none")
+    written = ({"name": "the file's name"} | tables).get(key.name, "none" if value is None else "")
     default = written or f"`{_toml(key.kind.write(value))}`"
     return f"| `{key.name}` | {key.meaning}{only} | {key.kind.unit} | {key.kind.allowed} | {default} |"
 

@@ -21,7 +21,9 @@ from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
-from scenarios.policies.decide import MODES, routes_greedily, shared_links
+from scenarios.policies import policy
+from scenarios.policies.decide import routes_greedily, shared_links
+from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import classes, faults, jobs, program
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
@@ -69,6 +71,13 @@ class RunSpec:
         return self.clock == "wall"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ControlSpec:
+    """The control plane: whether the time that it takes to change ring and paths is part of a collective's."""
+
+    counted: bool = False
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of a sweep: a key and its values (GPUs per site, bytes, seconds ...), in the order given."""
@@ -91,9 +100,11 @@ class Scenario:
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
     program: ProgramSpec = field(default_factory=ProgramSpec)
+    control: ControlSpec = field(default_factory=ControlSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
     classes: tuple[ClassSpec, ...] = ()
+    policies: tuple[Mode, ...] = ()
     sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
@@ -116,6 +127,15 @@ class Scenario:
     def carried(self) -> Workload:
         """The workload that the emulation of a configuration carries, at its rate scale."""
         return carried(self.workload, self.run.scale)
+
+    def mode(self, name: str) -> Mode:
+        """The mode of this name, a built-in one or a policy of the scenario's own."""
+        return self.modes[name]
+
+    @property
+    def modes(self) -> Mapping[str, Mode]:
+        """The modes that there are, by name."""
+        return MODES | {one.name: one for one in self.policies}
 
     def value(self, key: str) -> Any:
         """The value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec of its own."""
@@ -204,16 +224,16 @@ class Scenario:
         fabric, every = build_fabric(self.fabric), [[fault] for fault in self.faults]
         dead = dict.fromkeys(faults.dead_cables(struck, fabric) for struck in (*every, self.faults))
         detours = tuple(cables for cables in dead if cables)
-        return shared_links(fabric, self.workload, MODES[mode], detours=detours)
+        return shared_links(fabric, self.workload, self.mode(mode), detours=detours)
 
     def routes_greedily(self, mode: str) -> bool:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
-        return routes_greedily(build_fabric(self.fabric), self.workload, MODES[mode])
+        return routes_greedily(build_fabric(self.fabric), self.workload, self.mode(mode))
 
     def searches_rings(self, mode: str) -> bool:
         """Whether a mode searches for the rings of a configuration's collective, as a site is too large to be exact."""
         too_large = max(self.fabric.gpus_per_site) > MAX_EXACT_GPUS
-        return too_large and MODES[mode].reembeds and self.workload.is_ring
+        return too_large and self.mode(mode).reembeds and self.workload.is_ring
 
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
@@ -395,8 +415,13 @@ _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
 )
-_MODE, _PRESET = _one_of(*MODES), _one_of(*WAN_PRESETS)
-_MODES = Kind(f"a list of {_MODE.allowed}", (list,), lambda modes: unique(map(_MODE.read, modes), modes), list)
+_MODE, _PRESET = _text("the name of a mode", policy.NAME.fullmatch), _one_of(*WAN_PRESETS)
+_MODES = Kind(
+    f"a list of {', '.join(MODES)} and the names of policies",
+    (list,),
+    lambda modes: unique(map(_MODE.read, modes), modes),
+    list,
+)
 _WAN = Kind(f"{_PRESET.allowed}, or a table of routers and links", (str, dict), _read_wan, _write_wan, is_object=True)
 _ALL, _EACH, _TIER = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(2, MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
 _GPUS = Kind(
@@ -436,6 +461,9 @@ _LINKS = Kind(
 _COMMAND = _text(program.COMMAND, program.fits_command)
 _RANKS = Kind(program.RANKS, (list,), lambda ranks: _or_wrong(program.read_ranks, ranks), list)
 _ENV = Kind(program.ENV, (dict,), lambda env: _or_wrong(program.read_env, env), dict, is_object=True)
+_POLICIES = Kind(
+    "[[policy]] tables", (list,), policy.read, lambda found: [one.written() for one in found], is_object=True
+)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
 _GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
@@ -511,8 +539,10 @@ KEYS: Mapping[str, Key] = {
         Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
         Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
         Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),
+        Key("control.counted", "counted", _TRUTH, "Whether collectives last from when their conditions are known."),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
+        Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),
         Key("fault", "faults", _FAULTS, "What fails, when, and for how long."),
     )
 }
@@ -525,7 +555,8 @@ SWEPT = (
     *(
         key
         for key in KEYS
-        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock") and not key.startswith("program.")
+        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock", "policy")
+        and not key.startswith("program.")
     ),
 )
 """The keys that a sweep may vary, the outermost axis first.
@@ -553,6 +584,8 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
         yield Mistake("sweep", f"its axes span {spanned:,} settings: allowed are {MAX_SETTINGS:,} at most")
         return
     settings, mistakes = scenario.settings(), list[Mistake]()
+    if "run" not in unread and not any(table.startswith("policy") for table in unread):
+        mistakes += _of_modes(scenario)
     fabrics: dict[FabricSpec, Fabric] = {}
     if "fabric" not in unread:
         for spec in dict.fromkeys(one.fabric for one in settings):
@@ -591,6 +624,17 @@ def _collected(mistakes: list[Mistake]) -> Iterator[None]:
         yield
     except SpecError as error:
         mistakes += error.mistakes
+
+
+def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
+    """Whether there are the modes that are compared, and whether faults leave what they keep as it is."""
+    for name in scenario.run.modes:
+        if name not in scenario.modes:
+            allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
+            yield Mistake("run.modes", f"{shown(name)} is not known: allowed is {allowed}")
+        elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
+            text = f"{name} beside a fault, around which paths are chosen anew: allowed are reroute never and every 1"
+            yield Mistake("run.modes", f"{text}, reembed never and every K")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:

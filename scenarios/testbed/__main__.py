@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from scenarios.policies.decide import MODES
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
@@ -36,7 +35,7 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.seen()})
-            for found in Recovery(testbed, MODES[mode]).run(count=int(count)):
+            for found in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
                 _print(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
             _print({"after": testbed.seen()})
             tell("the network's end")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
-from scenarios.policies.decide import Mode
+from scenarios.policies.policy import Mode
 from scenarios.spec.faults import dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError

@@ -22,7 +22,9 @@ from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Mode, channels, choose_placements, most_shared, spreads_over
+from scenarios.policies.course import moments_of
+from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over
+from scenarios.policies.policy import NEVER, Mode
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
@@ -284,7 +286,8 @@ class Testbed:
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        change = self._reconfigure(mode, number, self._conditions.known_bps(number, self._faults(in_force)), reroute)
+        believed = self._conditions.believed(mode.knowledge)
+        change = self._reconfigure(mode, number, believed.known_bps(number, self._faults(in_force)), reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         with self._changing(number) as begin:
 
@@ -312,26 +315,27 @@ class Testbed:
 
     def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
         """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
-        every = self.setting.collective.reembed_every
-        reembeds = mode.reembeds_at(number, every)
+        moments = moments_of(self.setting, mode.name, number, 1)
+        reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         self._tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns()
         embeds = reembeds or not self.placement
         if embeds:
             try:
-                self.placement = self.choose_placement(mode, rates_bps, self.setting.workload)
+                arranging = mode if reembeds else replace(mode, reembed=NEVER)
+                self.placement = self.choose_placement(arranging, rates_bps, self.setting.workload)
             except ValueError as error:  # too much is down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
-        due = reroute or number == 0 or mode.routes_at(number, every) or self.has_lost_ways(mode)
+        due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
         routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
-        messages = self.route(mode, rates_bps) if routes else 0
+        messages = self.route(mode, rates_bps, best=reroutes) if routes else 0
         if not embeds and not routes:
             return _UNCHANGED
         took_ns = time.monotonic_ns() - begun_ns
-        return Reconfiguration(reembeds, mode.reroutes and routes, took_ns, messages)
+        return Reconfiguration(reembeds, reroutes and routes, took_ns, messages)
 
     def measure(
         self,
@@ -504,27 +508,30 @@ class Testbed:
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload, ring=ring)
         return tuple(int(rank) for rank in chosen)
 
-    def route(self, mode: Mode, rates_bps: Floats) -> int:
-        """Have the controller choose and install the paths of the flows that cross, under these rates of logical links.
+    def route(self, mode: Mode, rates_bps: Floats, *, best: bool) -> int:
+        """Have the controller choose and install the best paths of the flows that cross under these rates of logical
+        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that.
 
         Returns how many OpenFlow messages it sent.
         """
         flows = self._flows() if spreads_over(self.fabric, mode) is not None else {}
-        return self._route([] if flows else self._crossings(), mode, rates_bps, flows)
+        return self._route([] if flows else self._crossings(), rates_bps, best=best, flows=flows)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
         """As `route`, of every two GPUs in two sites; returns once switches follow the new rules alone."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
-        messages = self._route([(a, b) for a in ranks for b in ranks if site[a] != site[b]], mode, rates_bps, {})
+        crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
+        messages = self._route(crossings, rates_bps, best=mode.reroutes, flows={})
         time.sleep(_IN_FORCE_S)
         return messages
 
     def _route(
         self,
         crossings: list[tuple[int, int]],
-        mode: Mode,
         rates_bps: Floats,
+        *,
+        best: bool,
         flows: Mapping[int, tuple[int, int, int, int]],
     ) -> int:
         reply = self._controller.route(
@@ -532,7 +539,7 @@ class Testbed:
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
             delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
-            best=mode.reroutes,
+            best=best,
             flows=flows.values(),
         )
         self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}

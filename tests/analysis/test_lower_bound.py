@@ -13,7 +13,8 @@ from hosts.collectives.kinds import ALGORITHMS, blocks, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import decided, lower_bound, predicted
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES, decide, shared_links
+from scenarios.policies.decide import decide, shared_links
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import Override, load_scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric

@@ -16,7 +16,8 @@ from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
 from scenarios.engines.prediction import predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES, Decisions, decide
+from scenarios.policies.decide import Decisions, decide
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.spec.scenario import Scenario, described
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hosts.collectives.kinds import ALGORITHMS
 from scenarios.engines.prediction import Expectations
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed

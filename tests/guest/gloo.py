@@ -25,7 +25,7 @@ def now_ns() -> int:
 
 
 def ours(scenario: str, python: str) -> None:
-    from scenarios.policies.decide import MODES
+    from scenarios.policies.policy import MODES
     from scenarios.spec.collective import CollectiveSpec
     from scenarios.spec.load import load_scenario
     from scenarios.testbed.testbed import Testbed

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller.process import PORT
 from hosts.agent.agent import PORT as AGENT_PORT
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.testbed.testbed import Testbed
 

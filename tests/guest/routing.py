@@ -4,7 +4,7 @@ collective of each scenario's only mode, {"s0l0>s0p1": bytes}."""
 import json
 import sys
 
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.testbed.testbed import Testbed
 from tests.guest.testbed import sent_bytes

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from analysis.statistics.fault_outcomes import fault_outcomes
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed

@@ -17,7 +17,8 @@ from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import links_by_flow
 from scenarios.policies.conditions import Conditions
-from scenarios.policies.decide import MODES, Decisions, decide, most_shared, ring_gaps, shared_links
+from scenarios.policies.decide import Decisions, decide, most_shared, ring_gaps, shared_links
+from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, cable

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
 from scenarios.engines.pool import Lost, processes, results
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
 from tests.fakes.processes import descendants, living

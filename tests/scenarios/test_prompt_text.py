@@ -15,7 +15,7 @@ from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE
 from controller.routing.path_choice import Router
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge

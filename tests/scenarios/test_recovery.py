@@ -9,7 +9,7 @@ import pytest
 from analysis.statistics.fault_outcomes import fault_outcomes
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector, recovery, testbed
 from scenarios.testbed.recovery import Recovery

@@ -10,7 +10,8 @@ from analysis.model.max_plus import Compiled
 from hosts.collectives.ring import allgather
 from hosts.embedding.ring import best_rings
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import MODES, decide
+from scenarios.policies.decide import decide
+from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import Fabric

@@ -9,7 +9,7 @@ import pytest
 from controller.api.client import RouteReply
 from hosts.communicator import Completed
 from hosts.communicator import Fault as WrongMessage
-from scenarios.policies.decide import MODES
+from scenarios.policies.policy import MODES
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import load_scenario
 from scenarios.testbed import testbed

@@ -4,6 +4,8 @@ All draw from Philox, a counter-based generator (Salmon et al., "Parallel random
 SC 2011): the counter is set from the collective and the link, so nothing drawn depends on what was drawn before.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +45,11 @@ class Uniform:
         self._low, self._span = low_bps, high_bps - low_bps
         self._stream = Stream(seed=seed, purpose=0, width=low_bps.size)
 
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's expected rate, [links] bit/s."""
+        return self._low + self._span / 2
+
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
         rates = self._stream.rows(start, count)
@@ -61,10 +68,31 @@ class Gaussian:
         self._mean, self._deviation = mean, deviation
         self._stream = Stream(seed=seed, purpose=1, width=2 * low_bps.size)
 
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's expected rate, [links] bit/s: that of a normal variable clipped at both ends."""
+        mean, deviation = self._mean * self._high, np.maximum(self._deviation * self._high, 1e-9)
+        low, high = (self._low - mean) / deviation, (self._high - mean) / deviation
+        below, above = _below(low), _below(high)
+        between = mean * (above - below) + deviation * (_density(low) - _density(high))
+        found: Floats = self._low * below + between + self._high * (1 - above)
+        return found
+
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
         rates: Floats = (self._mean + self._deviation * _normal(self._stream.rows(start, count))) * self._high
         return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
+
+
+def _below(value: Floats) -> Floats:
+    """The share of a standard normal variable's values below these, each."""
+    return np.array([(1 + math.erf(one / math.sqrt(2))) / 2 for one in value])
+
+
+def _density(value: Floats) -> Floats:
+    """Its density at these values."""
+    found: Floats = np.exp(-(value**2) / 2) / math.sqrt(2 * math.pi)
+    return found
 
 
 class Markov:
@@ -81,6 +109,11 @@ class Markov:
         self._renewal = 1 / mean_stay
         self._coins = Stream(seed=seed, purpose=2, width=low_bps.size)
         self._fresh = Uniform(low_bps, high_bps, seed=seed)
+
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's expected rate, [links] bit/s."""
+        return self._fresh.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""

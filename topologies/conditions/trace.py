@@ -52,6 +52,16 @@ class Trace:
         """How many collectives the trace covers: it ends with its last row."""
         return self.end_ns // self.step_ns + 1
 
+    @property
+    def mean_bps(self) -> npt.NDArray[np.float64]:
+        """Every link's mean rate over the time of the trace, [links] bit/s."""
+        found = np.zeros(len(self.times_ns)) if self.unlisted is None else self.unlisted.mean_bps
+        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
+            if times_ns.size:
+                held_ns = np.diff(times_ns, append=self.end_ns)
+                found[link] = (rates * held_ns).sum() / self.end_ns if self.end_ns else rates[-1]
+        return found
+
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s.
 

@@ -1,0 +1,93 @@
+"""What it takes to change ring and paths: the predicted time from conditions being known to everything being ready.
+
+New connections are made as the communicator makes them: rank by rank in turn, each of its connections by a handshake
+that takes a round trip; then every rank waits for the first message on each connection that it receives on, and
+answers, and every rank waits for the answers. Paths take an exchange with the controller and of it with its switches,
+messages and barriers, which lie on one machine. Delays are those of fixed paths, which the first packets take.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.routing.path_choice import Router
+from hosts.collectives.kinds import Workload
+from hosts.collectives.schedule import Stream
+
+Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int16]
+
+# As measured in the VM, where processors cost no time and what is left is that of waking and of switches' slow path.
+EXCHANGE_S = 141e-6
+"""A change of paths by the controller."""
+NEW_CROSSINGS_S = 75e-6
+"""What is added where the pairs that cross are new."""
+NEW_CONNECTIONS_S = 10e-6
+"""What new connections take beside their delays."""
+
+
+def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats:
+    """The time that it takes to connect the ranks at these placements, [K, n]: [K] s."""
+    begins, ends = np.array(
+        [
+            pair
+            for flow, pair in zip(workload.schedule.flows, zip(*workload.schedule.ends, strict=True), strict=True)
+            if not isinstance(flow, Stream) and pair[0] != pair[1]
+        ]
+    ).T
+    src, dst = placement[:, begins], placement[:, ends]
+    order = np.argsort(src, axis=1, kind="stable")
+    src, dst = np.take_along_axis(src, order, axis=1), np.take_along_axis(dst, order, axis=1)
+    there_s, back_s = _delay_s(router, src, dst), _delay_s(router, dst, src)
+    connected_s = np.cumsum(there_s + back_s, axis=1)
+    all_s = connected_s[:, -1:]
+    first_s = np.maximum(connected_s + there_s, all_s)
+    accepted_s = np.zeros(placement.shape)  # by rank
+    np.maximum.at(accepted_s, (np.arange(len(placement))[:, None], dst), first_s)
+    answered_s = np.take_along_axis(np.maximum(accepted_s, all_s), dst, axis=1) + back_s
+    found: Floats = np.maximum(accepted_s.max(axis=1), answered_s.max(axis=1)) + NEW_CONNECTIONS_S
+    return found
+
+
+def _delay_s(router: Router, src: Ranks, dst: Ranks) -> Floats:
+    """The delay from rank to rank over the fixed paths."""
+    fabric = router.fabric
+    link = fabric.intra_index[src, dst]
+    fixed = np.zeros((len(fabric.gpus_per_site),) * 2, dtype=np.intp)
+    for pair, paths in fabric.paths_between.items():
+        if paths:
+            fixed[pair] = paths[0].index
+    path = fixed[fabric.gpu_sites[src], fabric.gpu_sites[dst]]
+    within_s = router.delays_s[np.maximum(link, 0)]
+    at = (link < 0).nonzero()
+    found: Floats = within_s.copy()
+    found[at] = router.delay_s(path[at], src[at], dst[at])
+    return found
+
+
+def reconfiguring_s(
+    router: Router,
+    workload: Workload,
+    *,
+    placement: Ranks,
+    path: Ranks,
+    before: tuple[Ranks, Ranks],
+    chooses: npt.NDArray[np.bool_],
+    exchanges: bool,
+    parts: bool = False,
+) -> Floats:
+    """The time that each of K collectives in a row waits for its placement [K, n] and paths [K, F], [K] s.
+
+    `before` are placement and paths of the collective before them, [1, n] and [1, F]; an empty placement, [0, n],
+    where there is none, and then the paths are the fixed ones. `chooses`, [K]: whether anything was chosen, else it
+    is NaN. `exchanges`: whether paths are ever chosen, and not the fixed ones of default rules. `parts`: connections
+    are new for every collective.
+    """
+    last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
+    embeds = (placement != last).any(axis=1)
+    reroutes = (path != np.concatenate([before[1], path[:-1]])).any(axis=1)
+    found = np.where(reroutes & exchanges, EXCHANGE_S + np.where(embeds, NEW_CROSSINGS_S, 0.0), 0.0)
+    connects = np.flatnonzero(embeds | parts)
+    if connects.size:
+        different, which = np.unique(placement[connects], axis=0, return_inverse=True)
+        found[connects] += connecting_s(router, workload, different)[which.ravel()]
+    return np.where(chooses, found, np.nan)

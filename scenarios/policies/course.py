@@ -1,0 +1,40 @@
+"""The course of a point's policy: shared by the plan and the testbed."""
+
+from functools import lru_cache
+
+from controller.routing.path_choice import Router
+from scenarios.policies import cost
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decide import Chooser
+from scenarios.policies.timing import Course, Moments, periodic
+from scenarios.spec.scenario import Scenario
+
+
+@lru_cache(maxsize=8)
+def course_of(setting: Scenario, mode: str) -> Course:
+    """The course of a mode in a configuration without faults: made once, and gone on with where it is asked for."""
+    conditions, chosen_by = conditions_of(setting), setting.mode(mode)
+    router = Router(conditions.fabric, conditions.delays_s)
+    choices = Chooser(router, chosen_by, setting.workload, setting.collective.ring)
+    connecting_s = float(cost.connecting_s(router, setting.workload, choices.in_order[None])[0])
+
+    def cost_s(embeds: bool, routes: bool) -> float:
+        if not setting.control.counted:
+            return 0.0
+        return embeds * connecting_s + routes * (cost.EXCHANGE_S + embeds * cost.NEW_CROSSINGS_S)
+
+    return Course(
+        chosen_by,
+        choices,
+        conditions.believed(chosen_by.knowledge),
+        reembed_every=setting.collective.reembed_every,
+        cost_s=cost_s,
+    )
+
+
+def moments_of(setting: Scenario, mode: str, start: int, count: int) -> Moments:
+    """The moments of collectives start .. start+count-1 of a mode in a configuration."""
+    chosen_by = setting.mode(mode)
+    if chosen_by.is_periodic:
+        return periodic(chosen_by, setting.collective.reembed_every, start, count)
+    return course_of(setting, mode).moments(start, count)

@@ -1,0 +1,216 @@
+"""What is known of conditions when rings and paths are chosen: rates that are believed in place of the true ones.
+
+A kind of knowledge makes a sampler of a sampler, so both engines believe the same, in any batch. Before the first
+collective, conditions are taken to have been those of the first for ever. Faults are no part of this: they are known
+as soon as they are in force.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.conditions.sampler import Sampler
+
+Floats = npt.NDArray[np.float64]
+
+MAX_STALE = 1_000_000
+LEAST_WEIGHT = 0.01
+MAX_ORDER = 16
+
+KNOWLEDGE = {
+    "oracle": "",
+    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}",
+    "mean": "",
+    "ewma": f"the weight of the newest, a number from {LEAST_WEIGHT:g} to 1",
+    "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
+}
+"""The kinds of knowledge, and what the number behind each of them is; "" for none."""
+
+_DRAWN_FOR_MEAN = 4096  # collectives, of a sampler whose expectation has no closed form here
+_NEGLIGIBLE = 2.0**-53
+_FIRST_FIT, _WINDOW = 16, 512  # collectives
+_RIDGE = 1e-9  # so that links that never change have coefficients, too
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """One kind of knowledge, with its number where it has one.
+
+    `oracle`: the true rates. `stale D`: those of D collectives before. `mean`: every rate's long-run expectation.
+    `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
+    weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
+    """
+
+    kind: str = "oracle"
+    number: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number:g}" if KNOWLEDGE[self.kind] else self.kind
+
+    def of(self, true: Sampler) -> Sampler:
+        """The rates that are believed where these are true."""
+        return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
+
+
+ORACLE = Knowledge()
+"""The true rates are known."""
+
+
+def parse(text: str) -> Knowledge:
+    """The knowledge of these words; raises ValueError with a sentence."""
+    kind, _, number = text.strip().partition(" ")
+    if kind not in KNOWLEDGE or bool(number.strip()) != bool(KNOWLEDGE[kind]):
+        raise ValueError(f"is not known: allowed is {WORDS}")
+    if not number:
+        return Knowledge(kind)
+    try:
+        value = float(number) if kind == "ewma" else int(number)
+    except ValueError:
+        raise ValueError(f"has no such number: allowed is {KNOWLEDGE[kind]}") from None
+    least, most = {"stale": (0, MAX_STALE), "ewma": (LEAST_WEIGHT, 1), "ar": (1, MAX_ORDER)}[kind]
+    if not least <= value <= most:
+        raise ValueError(f"is out of range: allowed is {KNOWLEDGE[kind]}")
+    return Knowledge(kind, value)
+
+
+WORDS = "oracle, stale D (collectives old), mean, ewma A (weight of the newest), ar P (order)"
+"""What may be written, in words."""
+
+_Rates = Callable[[int, int], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class _Believed:
+    """A sampler of what is believed."""
+
+    true: Sampler
+    rates_bps: _Rates
+
+    @property
+    def limit(self) -> int | None:
+        """How many collectives the true sampler has conditions for."""
+        return self.true.limit
+
+
+def _stale(true: Sampler, age: float) -> _Rates:
+    def rates_bps(start: int, count: int) -> Floats:
+        first = max(0, start - int(age))
+        found = true.rates_bps(first, max(1, start + count - int(age) - first))
+        believed: Floats = found[np.maximum(np.arange(start, start + count) - int(age), 0) - first]
+        return believed
+
+    return rates_bps
+
+
+def _mean(true: Sampler, _: float) -> _Rates:
+    @lru_cache(maxsize=1)
+    def expected() -> Floats:
+        if isinstance(closed := getattr(true, "mean_bps", None), np.ndarray):
+            return closed
+        drawn = true.rates_bps(0, min(_DRAWN_FOR_MEAN, true.limit or _DRAWN_FOR_MEAN))
+        found: Floats = drawn.mean(axis=0)
+        return found
+
+    return lambda _, count: np.tile(expected(), (count, 1))
+
+
+def _ewma(true: Sampler, weight: float) -> _Rates:
+    # Begun anew at every multiple of as many collectives as it takes to forget the beginning, from as many before that:
+    # what is believed is then a function of the collective alone, to the bit, whatever batch it is in.
+    forgets = 1 if weight == 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log1p(-weight))
+
+    @lru_cache(maxsize=2)
+    def block(number: int) -> Floats:
+        """What is believed in collectives from number * forgets on, [forgets, links]."""
+        begin, first = number * forgets, max(0, (number - 1) * forgets)
+        last = begin + forgets if true.limit is None else min(begin + forgets, true.limit)
+        seen = true.rates_bps(first, last - first)
+        believed, found = seen[0], np.empty_like(seen)
+        for row, rates in enumerate(seen):
+            found[row] = believed
+            believed = weight * rates + (1 - weight) * believed
+        return found[begin - first :]
+
+    return _by_blocks(block, forgets)
+
+
+def _by_blocks(block: Callable[[int], Floats], size: int) -> _Rates:
+    def rates_bps(start: int, count: int) -> Floats:
+        if not count:
+            return block(start // size)[:0]
+        numbers = range(start // size, (start + count - 1) // size + 1)
+        found = np.concatenate([block(number) for number in numbers])
+        return found[start - numbers[0] * size :][:count]
+
+    return rates_bps
+
+
+class _Autoregression:
+    """One-step predictions by r[k] = m + sum of c[p] (r[k-p] - m), m the mean of each link and c common to all links.
+
+    Both are fitted to the collectives before k: anew at 16, 32, ... 512 and every 512 from there on, to the last 512.
+    Links count alike, as each is divided by its standard deviation. Predictions keep to the rates that the fit has
+    seen of a link. Before the first fit the newest rates are believed.
+    """
+
+    def __init__(self, true: Sampler, order: float) -> None:
+        self._true, self._order = true, int(order)
+        self._fit = lru_cache(maxsize=8)(self._fitted)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """Predicted rates for collectives start .. start+count-1, [count, links] bit/s."""
+        order = self._order
+        first = max(0, start - order)
+        seen = self._true.rates_bps(first, max(1, start + count - 1 - first))
+        found = np.empty((count, seen.shape[1]))
+        number = start
+        while number < start + count:
+            fitted_at, until = _fit_of(number)
+            rows = np.arange(number, min(until, start + count))
+            if fitted_at:
+                mean, coefficients, low, high = self._fit(fitted_at)
+                predicted = np.tile(mean, (rows.size, 1))
+                for lag, coefficient in enumerate(coefficients, 1):
+                    predicted += coefficient * (seen[np.maximum(rows - lag, 0) - first] - mean)
+                found[rows - start] = np.clip(predicted, low, high)
+            else:
+                found[rows - start] = seen[np.maximum(rows - 1, 0) - first]
+            number = until
+        return found
+
+    def _fitted(self, end: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Means, coefficients, and the least and the greatest rates of the collectives before `end`."""
+        begin = max(0, end - _WINDOW)
+        seen = self._true.rates_bps(begin, end - begin)
+        mean, deviation = seen.mean(axis=0), seen.std(axis=0)
+        scaled = (seen - mean) / np.where(deviation > 0, deviation, 1)
+        order = min(self._order, len(seen) // 4)
+        ahead = scaled[order:].ravel()
+        lags = np.stack([scaled[order - lag : len(scaled) - lag].ravel() for lag in range(1, order + 1)])
+        # numpy's own sums and not a threaded library's, whose order of adding depends on the machine.
+        square = np.array([[float((a * b).sum()) for b in lags] for a in lags]) + _RIDGE * np.eye(order)
+        coefficients = np.linalg.solve(square, np.array([float((a * ahead).sum()) for a in lags]))
+        return mean, coefficients, seen.min(axis=0), seen.max(axis=0)
+
+
+def _fit_of(number: int) -> tuple[int, int]:
+    """At which collective the fit that predicts this one was made, 0 for none, and the first that has another fit."""
+    if number < _FIRST_FIT:
+        return 0, _FIRST_FIT
+    if number >= _WINDOW:
+        at = number // _WINDOW * _WINDOW
+        return at, at + _WINDOW
+    at = 1 << (number.bit_length() - 1)
+    return at, 2 * at
+
+
+_MAKERS: dict[str, Callable[[Sampler, float], _Rates]] = {
+    "stale": _stale,
+    "mean": _mean,
+    "ewma": _ewma,
+    "ar": lambda true, order: _Autoregression(true, order).rates_bps,
+}

@@ -1,0 +1,236 @@
+"""Policies: when a mode chooses its ring and its WAN paths anew, and what it knows then. Pure.
+
+The built-in ones are `MODES`; a scenario declares others in [[policy]] tables.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.policies import knowledge as knowing
+from scenarios.policies import own
+from scenarios.policies.knowledge import ORACLE, Knowledge
+from topologies.errors import Mistake, SpecError, did_you_mean, shown
+
+MAX_POLICIES = 100
+MAX_NUMBER = 10_000_000
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+_WHEN = (
+    f"never, every, every K (1 to {MAX_NUMBER:,} collectives), drift SHARE or gain SHARE (a number from 0 up, or inf)"
+)
+
+
+@dataclass(frozen=True)
+class When:
+    """When something is chosen anew, before a collective is run.
+
+    `every K`: before those whose number is a multiple of K; without K (None), of the scenario's
+    `collective.reembed_every`. `drift SHARE`: where the believed rates are on average at least that share away from
+    those of its last choice, and before the first. `gain SHARE`: where the predicted gain is worth it (`timing`).
+    """
+
+    kind: str = "never"
+    number: float | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.number is None else f"{self.kind} {self.number:.17g}"
+
+    @property
+    def ever(self) -> bool:
+        """Whether anything is ever chosen."""
+        return self.kind != "never"
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether it depends on the number of the collective alone."""
+        return self.kind in ("never", "every")
+
+    def period(self, reembed_every: int) -> int:
+        """How many collectives in a row keep one choice, of what is periodic."""
+        return reembed_every if self.number is None else int(self.number)
+
+    def at(self, number: Any, reembed_every: int) -> Any:
+        """Whether it is before this collective, of what is periodic: a bool, or an array for an array of numbers."""
+        return self.ever & (number % self.period(reembed_every) == 0)
+
+
+NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
+
+
+def when(text: str) -> When:
+    """The moments of these words; raises ValueError with a sentence."""
+    kind, _, rest = text.strip().partition(" ")
+    if kind not in ("never", "every", "drift", "gain") or (kind != "every" and bool(rest) != (kind != "never")):
+        raise ValueError(f"is not known: allowed is {_WHEN}")
+    if not rest:
+        return When(kind)
+    try:
+        number = int(rest) if kind == "every" else float(rest)
+    except ValueError:
+        raise ValueError(f"has no such number: allowed is {_WHEN}") from None
+    if not (1 <= number <= MAX_NUMBER if kind == "every" else number >= 0):
+        raise ValueError(f"is out of range: allowed is {_WHEN}")
+    return NEVER if number == math.inf else When(kind, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A policy: when WAN paths and the placement are chosen anew, under what is known of conditions.
+
+    With a new placement, paths are chosen too if they ever are. `horizon` is how many collectives a choice is taken to
+    serve where its gain is weighed against its cost; None is `collective.reembed_every`. `function`, "FILE:NAME", says
+    what is chosen when both are OWN.
+    """
+
+    name: str
+    reroute: When = NEVER
+    reembed: When = NEVER
+    knowledge: Knowledge = ORACLE
+    horizon: int | None = None
+    function: str | None = None
+
+    @property
+    def reroutes(self) -> bool:
+        """Whether it ever chooses WAN paths."""
+        return self.reroute.ever
+
+    @property
+    def reembeds(self) -> bool:
+        """Whether it ever chooses the placement."""
+        return self.reembed.ever
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether the number of a collective says what is chosen anew before it."""
+        return self.reroute.is_periodic and self.reembed.is_periodic
+
+    @property
+    def keeps_paths(self) -> bool:
+        """Whether paths that were chosen may be in force under other conditions."""
+        return self.reroutes and self.reroute != ALWAYS
+
+    def kept(self, reembed_every: int) -> int:
+        """How many collectives in a row keep what was chosen before the first of them; 1 where conditions decide it."""
+        periods = [one.period(reembed_every) for one in (self.reroute, self.reembed) if one.kind == "every"]
+        return math.lcm(*periods)
+
+    def reembeds_at(self, number: Any, every: int) -> Any:
+        """Whether the placement is chosen anew before this collective: a bool, or an array for an array of numbers."""
+        return self.reembed.at(number, every)
+
+    def reroutes_at(self, number: Any, every: int) -> Any:
+        """Whether paths are chosen anew before it."""
+        return self.reroute.at(number, every) | (self.reroutes & self.reembeds_at(number, every))
+
+    def routes_at(self, number: Any, every: int) -> Any:
+        """Whether its paths are installed, chosen or fixed: others may cross the WAN after a new placement."""
+        return self.reroutes_at(number, every) | self.reembeds_at(number, every)
+
+    def written(self) -> dict[str, Any]:
+        """The table that declares it."""
+        found = {"name": self.name}
+        if self.function is None:
+            found |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
+        else:
+            found |= {"function": self.function}
+        horizon = {} if self.horizon is None else {"horizon": self.horizon}
+        return found | {"knowledge": str(self.knowledge)} | horizon
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(name="base"),
+        Mode(name="ccl", reembed=When("every")),
+        Mode(name="wan", reroute=ALWAYS),
+        Mode(name="joint", reroute=ALWAYS, reembed=When("every")),
+    )
+}
+"""The built-in policies."""
+
+WORDS = {
+    "name": "1 to 32 letters, digits, '-', '_' and '.', another for each policy and none of " + ", ".join(MODES),
+    "reroute": _WHEN,
+    "reembed": _WHEN,
+    "knowledge": knowing.WORDS,
+    "function": "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
+    "horizon": f"a whole number of collectives from 1 to {MAX_NUMBER:,}",
+}
+"""The keys of a [[policy]] table, each with what it allows."""
+
+
+def read(tables: list[object]) -> tuple[Mode, ...]:
+    """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
+    if len(tables) > MAX_POLICIES:
+        raise SpecError([Mistake("policy", f"{len(tables)} policies are too many: allowed are {MAX_POLICIES}")])
+    found, mistakes = list[Mode](), list[Mistake]()
+    for number, table in enumerate(tables, 1):
+        wrong = [Mistake(f"policy[{number}]{place}", text) for place, text in _mistakes(table)]
+        mistakes += wrong
+        if isinstance(table, dict) and not wrong:
+            if table["name"] in [one.name for one in found]:
+                text = f"{shown(table['name'])} is that of another policy: allowed is {WORDS['name']}"
+                mistakes.append(Mistake(f"policy[{number}].name", text))
+            values: dict[str, Any] = {key: _READ[key](value) for key, value in table.items()}
+            if "function" in values:
+                values |= {"reroute": OWN, "reembed": OWN}
+            found.append(Mode(**values))
+    if mistakes:
+        raise SpecError(mistakes)
+    return tuple(found)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or NAME.fullmatch(value) is None or value in MODES:
+        raise ValueError(f"is not allowed: allowed is {WORDS['name']}")
+    return value
+
+
+def _horizon(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_NUMBER:
+        raise ValueError(f"is not allowed: allowed is {WORDS['horizon']}")
+    return value
+
+
+def _function(value: str) -> str:
+    own.function(value)
+    return value
+
+
+def _words(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"is not text: allowed is {WORDS[key]}")
+    return value
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "name": _name,
+    "reroute": lambda value: when(_words(value, "reroute")),
+    "reembed": lambda value: when(_words(value, "reembed")),
+    "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
+    "horizon": _horizon,
+    "function": lambda value: _function(_words(value, "function")),
+}
+
+
+def _mistakes(table: object) -> Iterator[tuple[str, str]]:
+    """What is wrong with a table, each with its place in it."""
+    if not isinstance(table, dict):
+        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        return
+    for key, value in table.items():
+        if key not in WORDS:
+            yield f".{key}", f"unknown key of a policy, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+            continue
+        try:
+            _READ[key](value)
+        except ValueError as error:
+            yield f".{key}", f"{shown(value)} {error}"
+    for key in ("reroute", "reembed", "horizon"):
+        if key in table and "function" in table:
+            yield f".{key}", "is given beside function: allowed is one of the two"
+    if "name" not in table:
+        yield ".name", f"is missing: allowed is {WORDS['name']}"

@@ -1,0 +1,244 @@
+"""When a policy chose what is in force: for each collective, before which one its placement and its paths were chosen.
+
+Of policies whose moments depend on numbers alone that is a formula. Of others it follows from the conditions believed
+and from what is in force, collective by collective from the first on (`Course`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scenarios.policies.own import Situation, answer
+from scenarios.policies.policy import Mode, When
+from topologies.conditions.sampler import Sampler
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+Ranks = npt.NDArray[np.int16]
+
+_BLOCK = 256  # collectives that are looked at together
+_AHEAD = 16
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The collectives before which placement and paths of K collectives in a row were chosen, [K] each; -1: never."""
+
+    embedded: Numbers
+    routed: Numbers
+
+
+class Choices(Protocol):
+    """What can be chosen, and what it would give."""
+
+    def placements(self, rates_bps: Floats) -> Ranks:
+        """The placement chosen under each of these rates, [K, n]."""
+
+    def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> Ranks:
+        """The path of every flow, [K, F]: those chosen under these rates, or the fixed ones."""
+
+    def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
+        """The time that a collective would take so, as far as is known, [K] seconds."""
+
+    @property
+    def in_order(self) -> Ranks:
+        """The placement where none was chosen, [n]."""
+
+
+def periodic(mode: Mode, reembed_every: int, start: int, count: int) -> Moments:
+    """The moments of a mode that are a matter of the collectives' numbers, start .. start+count-1."""
+    number, never = np.arange(start, start + count), np.full(count, -1)
+    embedded = _last(mode.reembed, number, reembed_every) if mode.reembeds else never
+    routed = np.maximum(_last(mode.reroute, number, reembed_every), embedded) if mode.reroutes else never
+    return Moments(embedded, routed)
+
+
+def _last(when: When, number: Numbers, reembed_every: int) -> Numbers:
+    every = when.period(reembed_every)
+    return number // every * every
+
+
+class Course:
+    """The moments of any mode under believed conditions, as far as they have been asked for.
+
+    `cost_s` is what re-embedding and re-routing are taken to cost, by whether each is done.
+
+    A choice *gains* what the model takes a collective to be shorter with it, under the conditions believed, over the
+    next `horizon` collectives, and never less than nothing. It is made where that gain is at least its cost and SHARE
+    of the time that those collectives take without it. Re-routing is held against all that is in force; re-embedding
+    against what would be in force otherwise, after the re-routing that is due, and with the paths that come with it.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        choices: Choices,
+        believed: Sampler,
+        *,
+        reembed_every: int,
+        cost_s: Callable[[bool, bool], float] = lambda embeds, routes: 0.0,
+    ) -> None:
+        self._mode, self._choices, self._believed = mode, choices, believed
+        self._every, self._cost_s = reembed_every, cost_s
+        self._horizon = reembed_every if mode.horizon is None else mode.horizon
+        self._weighs = mode.function is not None or "gain" in (mode.reroute.kind, mode.reembed.kind)
+        self._known = np.empty((2, 0), dtype=np.int64)  # the moments so far, of embedding and of routing
+        self._last = np.array([-1, -1])
+        self._basis: list[Floats | None] = [None, None]  # the rates [links] of those
+        self._force = _InForce(choices.in_order, None)
+        self._span = 1
+
+    def moments(self, start: int, count: int) -> Moments:
+        """The moments of collectives start .. start+count-1."""
+        done, until, found = self._known.shape[1], start + count, [self._known]
+        while done < until:
+            block = _Block(self._choices, self._mode, self._believed.rates_bps(done, min(_BLOCK, until - done)))
+            row = 0
+            while row < block.count:
+                kept, acts, embeds = self._next(block, row, done + row)
+                found.append(np.repeat(self._last[:, None], kept, axis=1))
+                row += kept
+                if acts:
+                    self._choose(block, row, done + row, embeds=embeds)
+                    found.append(self._last[:, None].copy())
+                    row += 1
+            done += block.count
+        self._known = np.concatenate(found, axis=1)
+        embedded, routed = self._known[:, start:until]
+        return Moments(embedded, routed)
+
+    def _next(self, block: "_Block", row: int, number: int) -> tuple[int, bool, bool]:
+        """How many collectives from this row on keep what is in force, whether something is chosen before the one after
+        them, and whether a placement is."""
+        if self._mode.function is not None:
+            routes, embeds = self._asked(self._mode.function, block, row, number)
+            return (0, True, embeds) if routes or embeds else (1, False, False)
+        rows = slice(row, min(row + self._span, block.count))
+        due, anew = self._due(block, rows, np.arange(number, number + rows.stop - row))
+        first = int((due | anew).argmax())
+        if due[first] or anew[first]:
+            self._span = max(1, first)
+            return first, True, bool(anew[first])
+        self._span = min(2 * self._span, _BLOCK)
+        return rows.stop - row, False, False
+
+    def _asked(self, function: str, block: "_Block", row: int, number: int) -> tuple[bool, bool]:
+        """Whether paths, and whether the placement, are chosen before this collective by a function's word."""
+
+        def seconds(which: str) -> float:
+            if which == "kept":
+                return float(self._keeping_s(block, slice(row, row + 1))[0])
+            return float(block.seconds[row] if which == "anew" else self._force.over(block, row, row + 1)[1][0])
+
+        embedded, routed = (int(last) for last in self._last)
+        situation = Situation(number, block.rates_bps[row], embedded=embedded, routed=routed, seconds=seconds)
+        return answer(function, situation)
+
+    def _choose(self, block: "_Block", row: int, number: int, *, embeds: bool) -> None:
+        if embeds:
+            self._last[0], self._basis[0] = number, block.rates_bps[row]
+            if self._weighs:
+                self._force = _InForce(block.placement[row], block.path[row] if self._mode.reroutes else None)
+        elif self._weighs:
+            self._force.path = self._force.over(block, row, row + 1)[0][0]
+        if self._mode.reroutes:
+            self._last[1], self._basis[1] = number, block.rates_bps[row]
+
+    def _due(self, block: "_Block", rows: slice, number: Numbers) -> tuple[Flags, Flags]:
+        """Whether paths, and whether the placement, are chosen before each of these collectives, as long as nothing is
+        before any other of them; [K] each."""
+        reroute, reembed = self._mode.reroute, self._mode.reembed
+        rates_bps = block.rates_bps[rows]
+        routes = self._apart(reroute, 1, number, rates_bps)
+        embeds = self._apart(reembed, 0, number, rates_bps)
+        if not self._weighs:
+            return routes, embeds
+        otherwise_s = keeping_s = self._keeping_s(block, rows)
+        if self._mode.reroutes:
+            _, rerouted_s = self._force.over(block, rows.start, rows.stop)
+            if reroute.kind == "gain":
+                routes = self._gains(reroute, keeping_s, rerouted_s, self._cost_s(False, True))
+            otherwise_s = np.where(routes, rerouted_s, keeping_s)
+        if reembed.kind == "gain":
+            cost_s = self._cost_s(True, self._mode.reroutes) - np.where(routes, self._cost_s(False, True), 0.0)
+            embeds = self._gains(reembed, otherwise_s, block.seconds[rows], cost_s)
+        return routes, embeds
+
+    def _keeping_s(self, block: "_Block", rows: slice) -> Floats:
+        """The times under the rates of these rows with what is in force, [K]."""
+        rates_bps, force = block.rates_bps[rows], self._force
+        placement = np.tile(force.placement, (len(rates_bps), 1))
+        if force.path is None:
+            path = self._choices.paths(placement, rates_bps, chosen=False)
+        else:
+            path = np.tile(force.path, (len(rates_bps), 1))
+        return self._choices.seconds(placement, path, rates_bps)
+
+    def _gains(self, when: When, before_s: Floats, after_s: Floats, cost_s: Floats | float) -> Flags:
+        gain_s = self._horizon * np.maximum(before_s - after_s, 0.0)
+        found: Flags = gain_s >= cost_s + (when.number or 0.0) * self._horizon * before_s
+        return found
+
+    def _apart(self, when: When, which: int, number: Numbers, rates_bps: Floats) -> Flags:
+        """Whether it is time by the collectives' numbers, or as the rates have drifted; [K]."""
+        basis, share = self._basis[which], when.number or 0.0
+        if when.kind == "every":
+            return np.asarray(when.at(number, self._every))
+        if when.kind != "drift":
+            return np.full(number.shape, False)
+        if basis is None:
+            return np.full(number.shape, True)
+        larger = np.maximum(np.maximum(rates_bps, basis), 1.0)  # 1 bit/s: two links that are down have not drifted
+        found: Flags = (np.abs(rates_bps - basis) / larger).mean(axis=1) >= share
+        return found
+
+
+class _Block:
+    """Collectives in a row, [K] or by their rows: the rates believed, and what would be chosen under each."""
+
+    def __init__(self, choices: Choices, mode: Mode, rates_bps: Floats) -> None:
+        self.choices, self._mode, self.rates_bps, self.count = choices, mode, rates_bps, len(rates_bps)
+
+    @cached_property
+    def placement(self) -> Ranks:
+        """The placements, [K, n]."""
+        return self.choices.placements(self.rates_bps)
+
+    @cached_property
+    def path(self) -> Ranks:
+        """The paths for those, [K, F]."""
+        return self.choices.paths(self.placement, self.rates_bps, chosen=self._mode.reroutes)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """The times of both, [K]."""
+        return self.choices.seconds(self.placement, self.path, self.rates_bps)
+
+
+class _InForce:
+    """A placement [n] and the paths [F] in force with it, None: the fixed ones."""
+
+    def __init__(self, placement: Ranks, path: Ranks | None) -> None:
+        self.placement, self.path = placement, path
+        self._of: _Block | None = None
+        self._begin = 0
+        self._over: tuple[Ranks, Floats] | None = None
+
+    def over(self, block: _Block, begin: int, end: int) -> tuple[Ranks, Floats]:
+        """The paths that would be chosen for this placement under the rates of these rows, [K, F], and the times, [K].
+
+        More rows than are asked for are looked at together, and remembered, as they are often asked for one by one.
+        """
+        if self._over is None or self._of is not block or end > self._begin + len(self._over[1]):
+            rates_bps = block.rates_bps[begin : max(end, begin + _AHEAD)]
+            placement = np.tile(self.placement, (len(rates_bps), 1))
+            path = block.choices.paths(placement, rates_bps, chosen=True)
+            self._over = path, block.choices.seconds(placement, path, rates_bps)
+            self._of, self._begin = block, begin
+        rows = slice(begin - self._begin, end - self._begin)
+        return self._over[0][rows], self._over[1][rows]

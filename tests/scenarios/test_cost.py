@@ -1,0 +1,114 @@
+"""What it takes to change ring and paths: predicted, measured, and counted where that is asked for."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from controller.routing.path_choice import Router
+from hosts.collectives.kinds import workload
+from scenarios.engines.model import Model
+from scenarios.engines.prediction import decided, reconfiguring_s
+from scenarios.policies import cost
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec.load import scenario_of
+from tests.fakes.runs import ended, rows
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+WORDS = """
+[conditions]
+wan_delay = "1 ms"
+[collective]
+count = 40
+[control]
+counted = true
+[[policy]]
+name = "each"
+reroute = "every 1"
+reembed = "every 1"
+"""
+
+
+def test_connections_take_what_their_handshakes_take_one_after_the_other() -> None:
+    """Played through event by event, for random placements of schedules with one and with many flows a rank."""
+    fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 4))), ConditionsSpec(wan_delay_s=1e-3)
+    delays = delays_s(fabric, spec)
+    router, chance = Router(fabric, delays), np.random.default_rng(2)
+
+    def delay_s(src: int, dst: int) -> float:
+        sites = fabric.gpus[src].site, fabric.gpus[dst].site
+        path = -1 if sites[0] == sites[1] else fabric.paths_between[sites][0].index
+        return float(sum(delays[link] for link in fabric.edge_links(src, dst, path)))
+
+    for algorithm in (("allgather", "ring"), ("alltoall", "direct"), ("broadcast", "tree")):
+        load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=7_000)
+        placements = np.array([chance.permutation(7) for _ in range(5)], dtype=np.int16)
+        found = cost.connecting_s(router, load, placements)
+        for placement, took_s in zip(placements.tolist(), found, strict=True):
+            pairs = [(placement[a], placement[b]) for a, b in zip(*load.schedule.ends, strict=True)]
+            now_s, said_s = 0.0, []
+            for rank in range(7):
+                for src, dst in pairs:
+                    if src == rank:
+                        now_s += delay_s(src, dst) + delay_s(dst, src)
+                        said_s.append((src, dst, now_s + delay_s(src, dst)))
+            heard_s = [max([now_s, *(at for _, dst, at in said_s if dst == rank)]) for rank in range(7)]
+            over_s = max([*heard_s, *(heard_s[dst] + delay_s(dst, src) for src, dst, _ in said_s)])
+            assert took_s == pytest.approx(over_s + cost.NEW_CONNECTIONS_S, rel=1e-9)
+
+
+def test_the_wait_is_part_of_a_collective_where_it_is_counted() -> None:
+    (setting,) = scenario_of(WORDS).settings()
+    free = replace(setting, control=replace(setting.control, counted=False))
+    with_cost, without = (
+        {one.mode: one.rows for one in Model(batch=1000).run([which])}  # type: ignore[union-attr]
+        for which in (setting, free)
+    )
+    for mode in setting.run.modes:
+        waits_s = with_cost[mode].reconfigure_s
+        assert waits_s is not None
+        expected = without[mode].completion_s + np.nan_to_num(waits_s)
+        assert with_cost[mode].completion_s == pytest.approx(expected, rel=1e-12)
+        assert without[mode].reconfigure_s is None
+        assert waits_s[0] > 6e-3  # of two round trips and one more for the last messages
+    assert np.isnan(with_cost["base"].reconfigure_s[1:]).all()  # type: ignore[index]
+    assert (with_cost["wan"].reconfigure_s[1:] <= cost.EXCHANGE_S).all()  # type: ignore[index]
+
+
+def test_waits_are_the_same_however_the_work_is_cut() -> None:
+    (setting,) = scenario_of(WORDS).settings()
+    conditions = conditions_of(setting)
+    for mode in ("joint", "each"):
+        whole, *parts = (
+            reconfiguring_s(
+                setting, mode, decided(setting, mode, conditions, start=a, count=b - a), conditions, start=a
+            )
+            for a, b in ((0, 40), (0, 7), (7, 25), (25, 40))
+        )
+        assert np.array_equal(np.concatenate(parts), whole, equal_nan=True)
+
+
+def test_a_choice_that_costs_more_than_it_gains_is_not_made() -> None:
+    """With long delays and short messages nothing is worth new connections; with the horizon of a day it is."""
+    dear = '[conditions]\nwan_delay = "10 ms"\n[collective]\nchunk = "1 MB"\ncount = 30\n[control]\ncounted = true\n'
+    of = '[[policy]]\nname = "weighs"\nreroute = "gain 0"\nreembed = "gain 0"\n'
+    chosen = {}
+    for horizon in (1, 1_000_000):
+        (setting,) = scenario_of(f"{dear}{of}horizon = {horizon}").settings()
+        decisions = decided(setting, "weighs", conditions_of(setting), start=0, count=30)
+        chosen[horizon] = int(decisions.reembedded.sum())
+    assert chosen[1] == 0
+    assert chosen[1_000_000] > 10
+
+
+def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
+    (tmp_path / "cost.toml").write_text(WORDS)
+    wanted = ("--modes", "joint,each", "--collectives", "11", "--engine", "both", "--json", "--out", tmp_path / "run")
+    fidelity = json.loads(ended("cost.toml", *wanted, cwd=tmp_path)[0])["fidelity"]
+    assert fidelity["p99_abs_error"] < 0.05
+    found = rows(tmp_path / "run")
+    means = found.groupby(["mode", "engine"]).reconfigure_s.mean().unstack()
+    assert (means["model"] / means["emulation"]).to_list() == pytest.approx([1, 1], abs=0.05)
+    assert (found.completion_s > found.reconfigure_s.fillna(0)).all()

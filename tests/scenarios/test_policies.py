@@ -1,0 +1,284 @@
+"""Policies and knowledge: what is chosen when, and under which belief, in any batch."""
+
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.routing.path_choice import Router
+from hosts.collectives.kinds import Workload, workload
+from scenarios.policies import knowledge, policy
+from scenarios.policies.decide import Chooser, Decisions, decide
+from scenarios.policies.knowledge import Knowledge
+from scenarios.policies.policy import MODES, Mode, When, when
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import resolved, scenario_of
+from topologies.conditions.sampler import ConditionsSpec, Sampler, delays_s, sampler
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.wan import WanSpec
+
+CHUNK = 8_000_000
+FABRICS = {
+    "mesh": build_fabric(FabricSpec(gpus_per_site=(4, 4))),
+    "five-router": build_fabric(FabricSpec(gpus_per_site=(2, 3), wan=WanSpec(preset="five-router"))),
+}
+PARTS = ("placement", "path", "alpha_s", "beta_s", "reembedded", "rerouted")
+WHENS = ("never", "every", "every 1", "every 3", "every 7", "drift 0", "drift 0.4", "drift 0.5", "gain 0", "gain 0.3")
+KNOWLEDGE = ("oracle", "stale 0", "stale 1", "stale 5", "mean", "ewma 0.01", "ewma 0.3", "ewma 1", "ar 1", "ar 3")
+
+Floats = npt.NDArray[np.float64]
+
+
+def load_of(name: str) -> Workload:
+    fabric = FABRICS[name]
+    return workload("allgather", "ring", sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
+
+
+def mode_of(reroute: str, reembed: str, known: str = "oracle", horizon: int | None = None) -> Mode:
+    return Mode(
+        name="mine", reroute=when(reroute), reembed=when(reembed), knowledge=knowledge.parse(known), horizon=horizon
+    )
+
+
+def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None = None, every: int = 4) -> Decisions:
+    fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
+    conditions = drawn or sampler(fabric, spec, seed=3)
+    return decide(
+        ring="slowest edge",
+        fabric,
+        conditions,
+        delays_s=delays_s(fabric, spec),
+        mode=mode,
+        workload=load_of(name),
+        reembed_every=every,
+        start=start,
+        count=count,
+        believed=mode.knowledge.of(conditions),
+    )
+
+
+def same(a: Decisions, b: Decisions) -> bool:
+    return all((getattr(a, part) == getattr(b, part)).all() for part in PARTS)
+
+
+def in_turn(name: str, mode: Mode, count: int, *, every: int) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+    """Placement, paths and whether anything was chosen, one collective after the other as the docs say it."""
+    fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
+    conditions = sampler(fabric, spec, seed=3)
+    believed = mode.knowledge.of(conditions)
+    chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge")
+    placement, basis = chooser.in_order[None], dict[str, Floats]()
+    path: npt.NDArray[np.int16] | None = None
+    horizon = mode.horizon or every
+    found: tuple[list[list[int]], list[list[int]], list[bool]] = ([], [], [])
+
+    def due(one: When, what: str, rates: Floats, before_s: float, after_s: float, number: int) -> bool:
+        if one.kind == "every":
+            return number % (one.number or every) == 0
+        if one.kind == "drift":
+            then = basis.get(what)
+            apart = [] if then is None else [abs(a - b) / max(a, b) for a, b in zip(rates, then, strict=True)]
+            return then is None or float(np.mean(apart)) >= one.number
+        gain_s = horizon * max(0.0, before_s - after_s)
+        return one.kind == "gain" and gain_s >= one.number * horizon * before_s
+
+    for number in range(count):
+        rates = believed.rates_bps(number, 1)
+        fixed = chooser.paths(placement, rates, chosen=False)
+        kept_s = float(chooser.seconds(placement, fixed if path is None else path, rates)[0])
+        over = chooser.paths(placement, rates, chosen=True)
+        over_s = float(chooser.seconds(placement, over, rates)[0])
+        routes = due(mode.reroute, "path", rates[0], kept_s, over_s, number)
+        anew = chooser.placements(rates)
+        anew_path = chooser.paths(anew, rates, chosen=mode.reroutes)
+        anew_s = float(chooser.seconds(anew, anew_path, rates)[0])
+        embeds = due(mode.reembed, "ring", rates[0], over_s if routes else kept_s, anew_s, number)
+        if embeds:
+            placement, basis["ring"] = anew, rates[0]
+            path = anew_path if mode.reroutes else None
+        elif routes:
+            path = over
+        if mode.reroutes and (routes or embeds):
+            basis["path"] = rates[0]
+        found[0].append(placement[0].tolist())
+        found[1].append((chooser.paths(placement, rates, chosen=False) if path is None else path)[0].tolist())
+        found[2].append(bool(routes or embeds))
+    return found
+
+
+@pytest.mark.parametrize(("reroute", "reembed"), [*product(WHENS, WHENS)])
+def test_policies_choose_as_one_collective_after_the_other_would(reroute: str, reembed: str) -> None:
+    for known in ("oracle", "stale 2"):
+        mode = mode_of(reroute, reembed, known)
+        decisions = plan("mesh", mode, 0, 24)
+        placement, path, chosen = in_turn("mesh", mode, 24, every=4)
+        assert decisions.placement.tolist() == placement
+        assert decisions.path.tolist() == path
+        assert (decisions.reembedded | decisions.rerouted).tolist() == chosen
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(sorted(FABRICS)),
+    st.sampled_from(WHENS),
+    st.sampled_from(WHENS),
+    st.sampled_from(KNOWLEDGE),
+    st.integers(0, 70),
+)
+def test_however_the_work_is_cut_the_decisions_are_the_same(
+    name: str, reroute: str, reembed: str, known: str, cut: int
+) -> None:
+    mode = mode_of(reroute, reembed, known)
+    whole = plan(name, mode, 0, 70)
+    parts = [plan(name, mode, start, end - start) for start, end in ((0, cut), (cut, 70)) if end > start]
+    for part in PARTS:
+        assert (np.concatenate([getattr(piece, part) for piece in parts]) == getattr(whole, part)).all()
+
+
+@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize(
+    ("mode", "other"),
+    [
+        (mode_of("gain 0", "gain 0"), mode_of("every 1", "every 1")),
+        (mode_of("drift 0", "drift 0"), mode_of("every 1", "every 1")),
+        (mode_of("gain inf", "gain inf"), MODES["base"]),
+        (mode_of("drift inf", "every 10"), mode_of("never", "every 10")),
+        (mode_of("every 1", "never"), MODES["wan"]),
+        (mode_of("never", "every"), MODES["ccl"]),
+        (mode_of("every 1", "every"), MODES["joint"]),
+        (mode_of("every 1", "every 1", "stale 0"), mode_of("every 1", "every 1")),
+        (mode_of("every 2", "gain 0.2", "stale 0"), mode_of("every 2", "gain 0.2")),
+        (mode_of("every 1", "every 3", "ewma 1"), mode_of("every 1", "every 3", "stale 1")),
+    ],
+)
+def test_policies_that_are_the_same_decide_the_same_to_the_bit(name: str, mode: Mode, other: Mode) -> None:
+    assert same(plan(name, mode, 0, 120), plan(name, other, 0, 120))
+
+
+def test_a_choice_is_held_to_the_true_conditions() -> None:
+    """Under a belief that is wrong, flows take what their links have: the least rate and all delays on the way."""
+    fabric, spec = FABRICS["mesh"], ConditionsSpec()
+    drawn = sampler(fabric, spec, seed=1)
+    rates, delays = drawn.rates_bps(0, 30), delays_s(fabric, spec)
+    decisions = plan("mesh", mode_of("every 1", "every 1", "stale 1"), 0, 30, drawn=drawn)
+    for k, flow in product(range(30), range(8)):
+        src, dst = (int(decisions.placement[k, place % 8]) for place in (flow, flow + 1))
+        links = list(fabric.edge_links(src, dst, int(decisions.path[k, flow])))
+        assert decisions.alpha_s[k, flow] == pytest.approx(delays[links].sum(), rel=1e-12)
+        assert decisions.beta_s[k, flow] == 8 * CHUNK / rates[k, links].min()
+    fresh = plan("mesh", mode_of("every 1", "every 1"), 0, 30, drawn=drawn)
+    assert (decisions.placement[1:] == fresh.placement[:-1]).all()
+    assert (decisions.path[1:] == fresh.path[:-1]).all()
+
+
+class Drawn:
+    """A sampler of given rates, [K, links]."""
+
+    def __init__(self, rates: Floats) -> None:
+        self._rates, self.limit = rates, len(rates)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        assert start >= 0
+        assert start + count <= self.limit
+        return self._rates[start : start + count]
+
+
+RATES = np.random.default_rng(5).uniform(1e10, 1e11, (700, 3))
+
+
+@pytest.mark.parametrize("age", [0, 1, 4, 1000])
+def test_stale_knowledge_is_that_many_collectives_old(age: int) -> None:
+    believed = Knowledge("stale", age).of(Drawn(RATES)).rates_bps(0, 700)
+    for k in range(700):
+        assert (believed[k] == RATES[max(0, k - age)]).all()
+
+
+@pytest.mark.parametrize("weight", [0.02, 0.5, 1])
+def test_an_average_weighs_the_past_as_it_says(weight: float) -> None:
+    believed = Knowledge("ewma", weight).of(Drawn(RATES)).rates_bps(0, 700)
+    for k in (0, 1, 2, 100, 699):
+        past = RATES[:k][::-1]
+        weights = weight * (1 - weight) ** np.arange(k)
+        expected = weights @ past + (1 - weights.sum()) * RATES[0]  # the rest is on what was before the first
+        assert believed[k] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec", [ConditionsSpec(), ConditionsSpec(sampler="markov"), ConditionsSpec(sampler="gaussian")]
+)
+def test_the_mean_is_what_many_draws_average_to(spec: ConditionsSpec) -> None:
+    drawn = sampler(FABRICS["mesh"], spec, seed=2)
+    believed = Knowledge("mean").of(drawn).rates_bps(7, 3)
+    draws = drawn.rates_bps(0, 40_000)
+    errors = (draws.mean(axis=0) - believed[0]) / draws.std(axis=0)
+    assert np.abs(errors).max() < 5 * np.sqrt(20 / 40_000)  # markov's draws count for a twentieth
+    assert (believed == believed[0]).all()
+
+
+def test_an_autoregression_finds_the_process_that_made_the_rates() -> None:
+    """Its errors come down to the noise, and to those of the known coefficients within 2 %."""
+    chance = np.random.default_rng(1)
+    noise = chance.normal(0, 1e9, (3000, 6))
+    rates = np.full((3000, 6), 5e10)
+    for k in range(2, 3000):
+        rates[k] = 5e10 + 1.1 * (rates[k - 1] - 5e10) - 0.4 * (rates[k - 2] - 5e10) + noise[k]
+    errors = {}
+    for known in ("ar 2", "ar 1", "stale 1"):
+        believed = knowledge.parse(known).of(Drawn(rates)).rates_bps(0, 3000)
+        errors[known] = float(np.sqrt(np.mean((believed - rates)[600:] ** 2)))
+    assert errors["ar 2"] < 1.02 * 1e9
+    assert errors["ar 2"] < 0.95 * errors["ar 1"]
+    assert errors["ar 1"] < errors["stale 1"]
+
+
+def refused(table: str) -> list[str]:
+    with pytest.raises(ScenarioError) as error:
+        scenario_of(f"[[policy]]\n{table}")
+    return list(error.value.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('reroute = "every 1"', "policy[1].name: is missing"),
+        ('name = "joint"', "policy[1].name: «joint» is not allowed"),
+        ('name = "a"\nreroute = "sometimes"', "policy[1].reroute: «sometimes» is not known: allowed is never, every"),
+        ('name = "a"\nreembed = "every 0"', "policy[1].reembed: «every 0» is out of range"),
+        ('name = "a"\nreembed = "gain"', "policy[1].reembed: «gain» is not known"),
+        ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
+        ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
+        ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is not text"),
+        ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known: allowed is oracle"),
+        ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
+        ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
+        ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is not allowed"),
+        ('name = "a"\nrereoute = "never"', "policy[1].rereoute: unknown key of a policy"),
+        ('name = "a"\n[[policy]]\nname = "a"', "policy[2].name: «a» is that of another policy"),
+        (
+            'name = "a"\n[run]\nmodes = ["base", "b"]',
+            "run.modes: «b» is not known: allowed is base, ccl, wan, joint, a",
+        ),
+        (
+            'name = "a"\nreroute = "every 2"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',
+            "run.modes: a beside a fault",
+        ),
+    ],
+)
+def test_a_bad_policy_is_refused_in_one_sentence(table: str, said: str) -> None:
+    (line,) = refused(table)
+    assert said.replace("«", '"').replace("»", '"') in line
+
+
+@given(st.sampled_from(WHENS), st.sampled_from(WHENS), st.sampled_from(KNOWLEDGE), st.none() | st.integers(1, 100))
+def test_a_policy_is_read_as_it_is_written(reroute: str, reembed: str, known: str, horizon: int | None) -> None:
+    mode = mode_of(reroute, reembed, known, horizon)
+    assert policy.read([mode.written()]) == (mode,)
+
+
+def test_a_scenario_with_policies_runs_them_beside_the_built_in_modes() -> None:
+    scenario = scenario_of('[[policy]]\nname = "eager"\nreroute = "every 1"\nknowledge = "stale 1"')
+    assert scenario.run.modes == ("base", "ccl", "wan", "joint", "eager")
+    assert scenario_of(resolved(scenario)) == scenario
