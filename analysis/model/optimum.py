@@ -4,7 +4,7 @@ A schedule sends whole blocks, each over any ways between GPUs and on from any G
 block once. A transfer runs without a break at the full rate of its way, the least of its links' rates, so several
 transfers are on a link at once where their rates together fit. That is a choice: pieces of blocks, and transfers that
 run at less than they could, are left out, so a schedule that cuts blocks or shares links can be faster. None can be
-faster than the bound of `lower_bound`, and no schedule of this kind than `Best.bound_s`.
+faster than the bound of `lower_bound` (`at_once`), and no schedule of this kind than `Best.bound_s`.
 
 OR-Tools' CP-SAT (Perron and Furnon; the extra [optimum]) sees times in whole ticks. For the bound all durations are
 rounded down: then every schedule, its times rounded down, is one in ticks, too. The value is that of the same transfers
@@ -28,6 +28,10 @@ _TICKS = 1_000_000  # of the time that the schedule to begin with takes
 _SHARES = 1_000_000  # of a link's rate
 _COARSE = 1000  # so that what a link carries fits 64 bits
 _ROUNDING = 1e-9  # of a link's rate
+
+
+COPIED = ("allgather", "broadcast", "alltoall", "scatter", "gather")
+"""The kinds of collectives that add nothing."""
 
 
 class NotInstalledError(ImportError):
@@ -92,8 +96,8 @@ def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
         "scatter": [(0, (gpu,)) for gpu in others(0)],
         "gather": [(gpu, (0,)) for gpu in others(0)],
     }
-    if kind not in found:
-        raise ValueError(f"the best {kind}: allowed are {', '.join(found)}, which add nothing")
+    if kind not in COPIED:
+        raise ValueError(f"the best {kind}: allowed are {', '.join(COPIED)}, which add nothing")
     return tuple(Block(source=source, sinks=sinks) for source, sinks in found[kind])
 
 
@@ -198,7 +202,7 @@ class _Problem:
         except ImportError:
             raise NotInstalledError("OR-Tools is not installed: pip install 'longhaul[optimum]'") from None
         self._cp, self._model = cp_model, cp_model.CpModel()
-        self._ways, self._rates_bps = ways, rates_bps
+        self._blocks, self._ways, self._rates_bps = blocks, ways, rates_bps
         self._tick_s = _end_s(first) / _TICKS
         self._lasts = [int(bits / way.rate_bps / self._tick_s) for way in ways]
         self._delays = [int(way.delay_s / self._tick_s) for way in ways]
@@ -291,4 +295,14 @@ class _Problem:
             return [], 0.0
         chosen = [key for key in self._used if solver.boolean_value(self._used[key])]
         chosen.sort(key=lambda key: (solver.value(self._begin[key]), self._lasts[key[1]]))
-        return chosen, solver.best_objective_bound * self._tick_s
+        return self._needed(chosen), solver.best_objective_bound * self._tick_s
+
+    def _needed(self, order: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of the transfers in this order by which a block gets to a sink, directly or by others."""
+        needed = {(number, gpu) for number, block in enumerate(self._blocks) for gpu in block.sinks}
+        kept = []
+        for number, index in reversed(order):
+            if (number, self._ways[index].dst) in needed:
+                needed.add((number, self._ways[index].src))
+                kept.append((number, index))
+        return kept[::-1]

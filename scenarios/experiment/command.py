@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
 _MOST_LINKS = 200  # of a kind, on a screen
-_MOST_SEARCHED, _GAPS = 4, 5  # configurations, and conditions of each, for which rings are compared with a bound
+_MOST_SEARCHED, _GAPS = 4, 2  # configurations, and conditions of each, for which rings are compared with a bound
 
 
 def run(arguments: Sequence[str]) -> int:

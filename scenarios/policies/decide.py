@@ -242,6 +242,12 @@ def _edges(router: Router, rates_bps: Floats, workload: Workload, mode: Mode) ->
     return cost_s, delay_s
 
 
+def edges_s(fabric: Fabric, delays_s: Floats, rates_bps: Floats, workload: Workload) -> tuple[Floats, Floats]:
+    """What a workload's largest message costs from each rank to each other over its best path, and the delay of that,
+    [K, n, n] seconds each, under rates [K, links]."""
+    return _edges(Router(fabric, delays_s), rates_bps, workload, fixed=False)
+
+
 def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
     """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
     value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.

@@ -5,10 +5,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from analysis.model.best_ring import fastest_rings
 from analysis.model.max_plus import Compiled
 from hosts.collectives.ring import allgather
 from hosts.embedding.ring import best_rings
+from scenarios.policies.best_ring import fastest_rings
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import decide
 from scenarios.policies.policy import MODES

@@ -1,0 +1,202 @@
+"""How far from the best each mode is: beside its times the fastest ring, the best schedule of any kind, and the bound.
+
+Run it as `python scenarios/referees.py [SCENARIO] --collectives 3`. Fabric, conditions, collective and modes are those
+of the scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model.
+The best schedule takes OR-Tools, the extra [optimum]; without it that column is left out, and a line says so.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.model.optimum import Best
+    from scenarios.policies.conditions import Conditions
+    from scenarios.spec.scenario import Scenario
+
+DONE, BAD_USAGE, CANNOT = 0, 2, 3
+_MOST_COLLECTIVES, _MOST_GPUS = 1000, 16  # the best schedule of more GPUs is hopeless
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One collective in seconds: the times of the modes, and what they are measured by; None where that is not known.
+
+    `ring_s` is the time of the fastest ring of an allgather, where its edges share no link, and no ring's is below
+    `ring_bound_s`. `schedule_s` is that of the best schedule of whole blocks that was found, of which none is faster
+    than `schedule_bound_s`; `proven` if these agree. Nothing is faster than `bound_s`.
+    """
+
+    setting: str
+    collective: int
+    modes_s: dict[str, float]
+    ring_s: float | None
+    ring_bound_s: float | None
+    schedule_s: float | None
+    schedule_bound_s: float | None
+    proven: bool | None
+    bound_s: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; return the exit status."""
+    asked = _parser().parse_args(arguments)
+    try:
+        from analysis.model.optimum import NotInstalledError
+    except ModuleNotFoundError as missing:
+        print(f"referees.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
+        return CANNOT
+    try:
+        scenario = _scenario(asked)
+        lines = []
+        for setting in scenario.settings():
+            try:
+                lines += _lines(setting, asked.collectives, asked.seconds)
+            except NotInstalledError as error:
+                print(f"referees.py: {setting.label}: no best schedule: {error}", file=sys.stderr)
+                lines += _lines(setting, asked.collectives, 0)
+    except ValueError as error:
+        print(f"referees.py: {error}", file=sys.stderr)
+        return BAD_USAGE
+    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(lines, scenario.run.modes))
+    return DONE
+
+
+def _scenario(asked: argparse.Namespace) -> "Scenario":
+    """The scenario that is asked for; raises ValueError where it has no bound."""
+    from hosts.collectives.kinds import MESSAGES
+    from scenarios.spec.load import assignment, load_scenario
+
+    if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
+        raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
+    if not 0 <= asked.seconds <= 1e6:
+        raise ValueError(f"--seconds: {asked.seconds}: allowed is 0, for no search, to 1,000,000")
+    found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
+    if any(one.jobs or one.faults or one.collective.kind == MESSAGES for one in found.settings()):
+        raise ValueError(f"{asked.scenario} has jobs, faults or messages, for which no best is known: allowed is none")
+    return found
+
+
+def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
+    """A line for each of a configuration's first collectives; 0 seconds: without the best schedule."""
+    from analysis.model.optimum import COPIED
+    from scenarios.engines import prediction
+    from scenarios.policies.best_ring import fastest_rings
+    from scenarios.policies.conditions import conditions_of
+    from scenarios.policies.decide import edges_s
+
+    conditions = conditions_of(setting)
+    shared_bps = conditions.shared_bps(0, count)
+    modes_s = {}
+    for mode in setting.run.modes:
+        decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
+        modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
+    bounds_s = prediction.lower_bound(setting, conditions)(shared_bps)
+    spec, workload = setting.collective, setting.workload
+    is_plain = workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
+    rings = None
+    if is_plain and not setting.shared_links("joint"):
+        cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, conditions.rates_bps(0, count), workload)
+        rings = fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
+    searches = seconds > 0 and spec.kind in COPIED and setting.gpus <= _MOST_GPUS
+    found = []
+    for number in range(count):
+        best = _best_schedule(setting, conditions, number, seconds) if searches else None
+        found.append(
+            Line(
+                setting=setting.label,
+                collective=number,
+                modes_s={mode: float(times_s[number]) for mode, times_s in modes_s.items()},
+                ring_s=None if rings is None else float(rings.completion_s[number]),
+                ring_bound_s=None if rings is None else float(rings.bound_s[number]),
+                schedule_s=None if best is None else best.completion_s,
+                schedule_bound_s=None if best is None else best.bound_s,
+                proven=None if best is None else best.proven,
+                bound_s=float(bounds_s[number]),
+            )
+        )
+    return found
+
+
+def _best_schedule(setting: "Scenario", conditions: "Conditions", number: int, seconds: float) -> "Best":
+    """The best schedule of one collective that is found; the search begins with every block sent straight."""
+    import numpy as np
+
+    from analysis.model.lower_bound import LowerBound
+    from analysis.model.optimum import Way, best_schedule, blocks_of
+
+    fabric, shared = conditions.fabric, conditions.shared
+    (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
+    ways: list[Way] = []
+    straight: dict[tuple[int, int], int] = {}
+    for a, b in permutations(fabric.gpus, 2):
+        paths = [one.index for one in fabric.paths_between[a.site, b.site]] if a.site != b.site else [-1]
+        for path in paths:
+            passed = shared.of(np.array([a.rank]), np.array([b.rank]), np.array([path]))[0]
+            links = passed[passed >= 0]
+            rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
+            straight.setdefault((a.rank, b.rank), len(ways))
+            ways.append(Way(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s))
+    kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
+    blocks = blocks_of(kind, setting.gpus)
+    bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
+    return best_schedule(
+        blocks,
+        ways,
+        rates_bps,
+        block_bytes=block_bytes,
+        seconds=seconds,
+        known=[(index, straight[one.source, gpu]) for index, one in enumerate(blocks) for gpu in one.sinks],
+        least_s=float(bound.seconds(rates_bps[None])[0]),
+    )
+
+
+def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
+    """The lines as text."""
+
+    def ms(seconds: float | None) -> str:
+        return "" if seconds is None else f"{1e3 * seconds:,.3f}"
+
+    heads = ("setting", "#", *(f"{mode} (ms)" for mode in modes), "fastest ring", "its bound", "best schedule")
+    heads += ("its bound", "", "bound of all")
+    rows = [
+        (
+            line.setting,
+            str(line.collective),
+            *(ms(line.modes_s[mode]) for mode in modes),
+            *map(ms, (line.ring_s, line.ring_bound_s, line.schedule_s, line.schedule_bound_s)),
+            {True: "proven", False: "best known", None: ""}[line.proven],
+            ms(line.bound_s),
+        )
+        for line in lines
+    ]
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="referees.py", description="How far each mode is from the fastest ring, the best schedule and the bound."
+    )
+    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
+    parser.add_argument("--collectives", type=int, default=3, help="of each configuration, from the first (default 3)")
+    parser.add_argument("--seconds", type=float, default=60, help="of search for each best schedule; 0: none (60)")
+    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
+    parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
+    return parser
+
+
+if __name__ == "__main__":
+    ROOT = Path(__file__).resolve().parent.parent
+    # Modules are found from the top of the project, wherever the command is started.
+    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
+    from scenarios.signals import supervised
+
+    sys.exit(supervised(main))
