@@ -1,10 +1,11 @@
-"""Runs in an environment with PyPI's ns3: TCP flows through one switch with fair queues; prints a JSON object a line.
+"""Runs in an environment with PyPI's ns3: TCP flows through switches with fair queues; prints a JSON object a line.
 
 `python ns3_flows.py` reads a JSON list of networks from stdin. Of each, `up_bps` and `down_bps` are the rates of the
 hosts' cables to the switch and from it, `delay_s` is a cable's delay, and `flows` are [source, destination, bytes,
 window in bytes], which connect at one instant. With `acks_apart` acknowledgements take cables of their own, so fast
-that they never wait. The result has in `arrived_s` the seconds from that instant until the last byte of each flow had
-arrived, and in `dropped` how many packets were.
+that they never wait. With `wan_bps` each half of the hosts has a switch of its own, and a cable of those rates, there
+and back, and of the delay `wan_delay_s` joins the two. The result has in `arrived_s` the seconds from that instant
+until the last byte of each flow had arrived, and in `dropped` how many packets were.
 """
 
 import json
@@ -70,21 +71,22 @@ def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
     found, routing = ns.cppyy.gbl.flows, ns.Ipv4StaticRoutingHelper()
     count, subnet, host = len(wanted["up_bps"]), ns.Ipv4Mask("255.255.255.0"), ns.Ipv4Mask("255.255.255.255")
     nodes = ns.NodeContainer()
-    nodes.Create(count + 2)
+    nodes.Create(count + 3)
     ns.InternetStackHelper().Install(nodes)
     fair = ns.TrafficControlHelper()
     # CoDel's own law is out of reach, so that this is a queue for each flow, served in turn byte for byte.
     never = ("Target", ns.StringValue("100s"), "Interval", ns.StringValue("100s"))
     room = ("MaxSize", ns.StringValue("1000000p"), "Flows", ns.UintegerValue(65_535))
     fair.SetRootQueueDisc("ns3::FqCoDelQueueDisc", *never, *room)
-    ip = [nodes.Get(node).GetObject[ns.Ipv4]() for node in range(count + 2)]
+    ip = [nodes.Get(node).GetObject[ns.Ipv4]() for node in range(count + 3)]
+    switches = [count, count + 2] if "wan_bps" in wanted else [count]
 
-    def joined(number: int, switch: int, rates_bps: list[float], net: int) -> list[int]:
-        """Join a host to a switch; the interface at either end."""
+    def joined(number: int, switch: int, rates_bps: list[float], net: int, delay_s: float) -> list[int]:
+        """Join a host or a switch to a switch; the interface at either end."""
         cable = ns.PointToPointHelper()
         cable.SetQueue("ns3::DropTailQueue", "MaxSize", ns.StringValue("1p"))
         cable.SetDeviceAttribute("Mtu", ns.UintegerValue(MTU_BYTES))
-        cable.SetChannelAttribute("Delay", ns.StringValue(f"{round(wanted['delay_s'] * 1e9)}ns"))
+        cable.SetChannelAttribute("Delay", ns.StringValue(f"{round(delay_s * 1e9)}ns"))
         devices = cable.Install(nodes.Get(number), nodes.Get(switch))
         queues = fair.Install(devices)
         for end, rate_bps in enumerate(rates_bps):
@@ -97,14 +99,21 @@ def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
         table = routing.GetStaticRouting(ip[node])
         table.AddNetworkRouteTo(ns.Ipv4Address(to), ns.Ipv4Mask(mask), ns.Ipv4Address(over), interface)
 
+    if len(switches) > 1:
+        ways = joined(*switches, wanted["wan_bps"], 3, wanted["wan_delay_s"])
     for number in range(count):
-        data = joined(number, count, [wanted["up_bps"][number], wanted["down_bps"][number]], 0)
-        acks = joined(number, count + 1, [1e12, 1e12], 2)
+        site = number * len(switches) // count
+        data = joined(
+            number, switches[site], [wanted["up_bps"][number], wanted["down_bps"][number]], 0, wanted["delay_s"]
+        )
+        acks = joined(number, count + 1, [1e12, 1e12], 2, wanted["delay_s"])
         further = ns.Ipv4InterfaceAddress(ns.Ipv4Address(f"10.1.{number}.1"), host)
         further.SetSecondary()
         ip[number].AddAddress(data[0], further)
         route(number, "10.1.0.0", "255.255.0.0", f"10.0.{number}.2", data[0])
-        route(count, f"10.1.{number}.1", "255.255.255.255", f"10.0.{number}.1", data[1])
+        route(switches[site], f"10.1.{number}.1", "255.255.255.255", f"10.0.{number}.1", data[1])
+        for other in {*range(len(switches))} - {site}:
+            route(switches[other], f"10.1.{number}.1", "255.255.255.255", f"10.3.{count}.{site + 1}", ways[other])
         net, interface = (2, acks[0]) if wanted["acks_apart"] else (0, data[0])
         route(number, "10.0.0.0", "255.255.0.0", f"10.{net}.{number}.2", interface)
         route(count + 1, f"10.0.{number}.1", "255.255.255.255", f"10.2.{number}.1", acks[1])

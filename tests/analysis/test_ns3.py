@@ -5,11 +5,13 @@ compiler).
 """
 
 import json
+import math
 import shutil
 import subprocess
 import tempfile
 import venv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from analysis.model import fluid
 from hosts.collectives.kinds import schedule
+from hosts.collectives.schedule import Transfer
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.ns3
@@ -39,8 +42,21 @@ def network(seed: int, *, segments: int, acks_apart: bool) -> dict[str, Any]:
     return {**rates, "delay_s": DELAY_S, "acks_apart": acks_apart, "flows": flows}
 
 
+def two_sites(seed: int, *, wan_delay_s: float) -> dict[str, Any]:
+    """Half of the GPUs at either end of a WAN cable; what crosses has one segment more on its way, and as many as are
+    within the delay at the rate of the cable's fair share."""
+    found = network(seed, segments=2, acks_apart=True)
+    found["wan_bps"] = np.random.default_rng([seed, 1]).uniform(10e9, 100e9, 2).tolist()
+    for flow, (src, dst) in zip(found["flows"], ENDS.tolist(), strict=True):
+        if (src < GPUS // 2) != (dst < GPUS // 2):
+            share_bps = max(found["wan_bps"]) / (GPUS // 2) ** 2
+            flow[3] += (1 + math.ceil(share_bps * wan_delay_s / (8 * FRAME_BYTES))) * SEGMENT_BYTES
+    return found | {"wan_delay_s": wan_delay_s}
+
+
 NETWORKS = {
     **{f"acknowledgements apart, seed {seed}": network(seed, segments=2, acks_apart=True) for seed in (1, 2, 3)},
+    **{f"two sites, seed {seed}": two_sites(seed, wan_delay_s=10e-6) for seed in (1, 2, 3)},
     "acknowledgements among data": network(1, segments=8, acks_apart=False),
 }
 
@@ -67,11 +83,18 @@ def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
     assert measured["dropped"] == 0
     arrived_s = np.array(measured["arrived_s"])
     assert (arrived_s > 0).all()
-    capacity_bps = np.array([*one["up_bps"], *one["down_bps"]]) * SEGMENT_BYTES / FRAME_BYTES
-    links = ENDS + np.array([0, GPUS])
-    delay_s = np.full((1, len(links)), 2 * one["delay_s"])
-    model = fluid.times(DIRECT.transfers, links[None], capacity_bps[None], delay_s, slot_bytes=MESSAGE_BYTES)
-    predicted_s = model.arrives_s[:, 0]
+    wan_bps = one.get("wan_bps", [])
+    capacity_bps = np.array([*one["up_bps"], *one["down_bps"], *wan_bps]) * SEGMENT_BYTES / FRAME_BYTES
+    site = ENDS * 2 // GPUS
+    wan = np.where((site[:, 0] != site[:, 1]) & bool(wan_bps), 2 * GPUS + site[:, 0], -1)
+    links = np.column_stack([ENDS + np.array([0, GPUS]), wan]).astype(np.int32)
+    delay_s = (2 * one["delay_s"] + (wan >= 0) * one.get("wan_delay_s", 0))[None]
+    # A connection is set up by a packet that takes the delay of the WAN, and its answer over a cable of its own.
+    wait, set_up = Transfer(flow=len(links), size=one.get("wan_delay_s", 0.0)), (wan >= 0).tolist()
+    transfers = [wait, *(replace(task, after=(0,)) if set_up[task.flow] else task for task in DIRECT.transfers)]
+    links, delay_s = np.vstack([links, [[-1] * 3]]).astype(np.int32), np.append(delay_s, [[0.0]], axis=1)
+    model = fluid.times(transfers, links[None], capacity_bps[None], delay_s, slot_bytes=MESSAGE_BYTES)
+    predicted_s = model.arrives_s[1:, 0]
     return np.append(arrived_s / predicted_s, arrived_s.max() / predicted_s.max())
 
 
@@ -81,6 +104,15 @@ def test_every_message_arrives_when_the_fluid_says(ratios: dict[str, np.ndarray]
     assert len(messages) == GPUS * (GPUS - 1)
     assert abs(completion) < 0.002
     assert np.abs(messages).max() < 0.03
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "sites" in name])
+def test_over_two_sites_messages_arrive_when_the_fluid_says(ratios: dict[str, np.ndarray], name: str) -> None:
+    """Within a site messages have smaller windows than those that cross, with which they share ports, and are off."""
+    *messages, completion = ratios[name] - 1
+    crosses = (ENDS[:, 0] < GPUS // 2) != (ENDS[:, 1] < GPUS // 2)
+    assert abs(completion) < 0.005
+    assert np.abs(np.array(messages)[crosses]).max() < 0.02
 
 
 def test_acknowledgements_among_data_take_their_share_of_the_links(ratios: dict[str, np.ndarray]) -> None:
