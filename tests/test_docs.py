@@ -66,9 +66,9 @@ RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
     # what the README's commands are like, and what is run for them: as written, or shortened
     (r"bash scenarios/setup\.sh && .*python -m pytest", more("--collect-only")),
     (r"bash scenarios/setup\.sh && .*scenarios/run\.py$", more("--collectives 2 --modes base,joint")),
-    (r".* --(doctor|resume|cli)", more("")),
-    (r".*scenarios/run\.py authors", more("--collectives 100")),
-    (r".*scenarios/run\.py sizing", more("")),
+    (r".* --(doctor|resume|cli|exec)", more("")),
+    (r".*scenarios/run\\.py authors", more("--collectives 100")),
+    (r".*scenarios/run\\.py sizing", more("")),
     (r".*scenarios/run\.py .*--engine model", more("--collectives 200")),
     (r".*scenarios/run\.py mine\.toml", more("--collectives 2 --modes base")),
     (r".*scenarios/collectives\.py", more("--from 1MB --factor 512 --collectives 2")),
@@ -198,7 +198,7 @@ def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
 
 def test_every_block_is_in_a_known_language() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
-    assert len(commands("README.md")) == 13
+    assert len(commands("README.md")) == 14
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -27,11 +27,10 @@ def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int]
     ranks = found["ranks"]
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
-        for number, link in enumerate(found["links"]):
-            if sent[-1, number] == 0:
-                continue
-            look = {"color": _LOOKS[number % len(_LOOKS)], "linestyle": _LINES[number // len(_LOOKS) % len(_LINES)]}
-            above.stairs(100 * used[:, number], at_s / scale, baseline=None, label=link["link"], linewidth=1.3, **look)
+        for place, number in enumerate(np.flatnonzero(sent[-1])):
+            look = {"color": _LOOKS[place % len(_LOOKS)], "linestyle": _LINES[place // len(_LOOKS) % len(_LINES)]}
+            name = found["links"][number]["link"]
+            above.stairs(100 * used[:, number], at_s / scale, baseline=None, label=name, linewidth=1.3, **look)
         above.set_ylim(0, None)
         above.set_ylabel("utilisation, %")
         if above.get_legend_handles_labels()[0]:

@@ -47,9 +47,9 @@ def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None
     fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
     conditions = drawn or sampler(fabric, spec, seed=3)
     return decide(
-        ring="slowest edge",
         fabric,
         conditions,
+        ring="slowest edge",
         delays_s=delays_s(fabric, spec),
         mode=mode,
         workload=load_of(name),

@@ -1,5 +1,6 @@
 """A program of one's own on the GPUs' hosts: `run.py --exec`, in the VM as users start it."""
 
+import csv
 import json
 import re
 import sys
@@ -69,6 +70,10 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     rows = (tmp_path / "run/links.csv").read_text().splitlines()
     assert rows[0] == "time_s,link,bytes"
     assert {row.split(",")[1] for row in rows[1:]} == set(carried)
+    with (tmp_path / "run/figures/program.csv").open() as file:
+        drawn = [row for row in csv.DictReader(file) if row["link"] == "s1b0>s0b0"]
+    spans = [(float(row["until_s"]) - float(row["from_s"])) * float(row["utilisation"]) for row in drawn]
+    assert sum(spans) * 40e9 / 8 == pytest.approx(carried["s1b0>s0b0"])
     assert (tmp_path / "run/figures/program.svg").exists()
     # The scenario that the folder holds is of the same run.
     again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
