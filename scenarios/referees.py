@@ -96,7 +96,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     for mode in setting.run.modes:
         decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
         modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
-    bounds_s = prediction.lower_bound(setting, conditions)(shared_bps)
+    bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     spec, workload = setting.collective, setting.workload
     is_plain = workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
     rings = None

@@ -22,7 +22,7 @@ from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
-from scenarios.policies.policy import Mode
+from scenarios.policies.policy import MODES, Mode
 from scenarios.policies.timing import Course, periodic
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink
@@ -245,7 +245,7 @@ def _edges(router: Router, rates_bps: Floats, workload: Workload, mode: Mode) ->
 def edges_s(fabric: Fabric, delays_s: Floats, rates_bps: Floats, workload: Workload) -> tuple[Floats, Floats]:
     """What a workload's largest message costs from each rank to each other over its best path, and the delay of that,
     [K, n, n] seconds each, under rates [K, links]."""
-    return _edges(Router(fabric, delays_s), rates_bps, workload, fixed=False)
+    return _edges(Router(fabric, delays_s), rates_bps, workload, MODES["joint"])
 
 
 def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:

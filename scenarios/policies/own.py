@@ -3,6 +3,7 @@
 It is called with a `Situation` and returns a pair of booleans: whether paths are chosen, and whether the placement is.
 """
 
+import runpy
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
@@ -60,9 +61,8 @@ def where(text: str) -> tuple[Path, str]:
 def function(text: str) -> Callable[[Situation], Any]:
     """The function at "FILE:NAME"; raises ValueError with a sentence where there is none."""
     path, name = where(text)
-    names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), names)  # noqa: S102 - a program that the user names
+        names = runpy.run_path(str(path), run_name=path.stem)  # a program that the user names
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except SyntaxError as error:
