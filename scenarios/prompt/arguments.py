@@ -124,10 +124,20 @@ def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
     if line.split() == ["stop"]:
         return None
     link, file = words(line, "capture LINK FILE, or capture stop", 2, 2)
-    if not _FILE.fullmatch(file):
+    return link_index(fabric, link), _file(file)
+
+
+def file(line: str) -> str:
+    """The name of a file in the session's folder."""
+    (name,) = words(line, "save FILE, such as save now.toml", 1, 1)
+    return _file(name)
+
+
+def _file(name: str) -> str:
+    if not _FILE.fullmatch(name):
         allowed = "a name of letters, digits and . _ + -, without a folder"
-        raise PromptError(f"{shown(file)} cannot name the file: allowed is {allowed}")
-    return link_index(fabric, link), file
+        raise PromptError(f"{shown(name)} cannot name the file: allowed is {allowed}")
+    return name
 
 
 def flow(fabric: Fabric, line: str, default_s: float) -> tuple[int, int, float]:

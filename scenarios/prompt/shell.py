@@ -23,6 +23,7 @@ from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import Capture
 from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
+from scenarios.spec.load import resolved
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
 from topologies.fabric.failures import NONE, cable
@@ -177,6 +178,18 @@ class Prompt(CLI):  # type: ignore[misc]
             super().do_time(line)
         else:
             print(f"{time.monotonic():.9f} s")
+
+    def do_save(self, line: str) -> None:
+        """save FILE: write the links, the mode and the collective as a scenario for run.py: save now.toml"""
+        path = self._folder / arguments.file(line)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(resolved(self._testbed.scenario()) + "\n")
+        except FileExistsError:
+            raise PromptError(f"{path} is there already: allowed is the name of a new file") from None
+        dead = self._testbed.state().dead
+        left = f"; not in it: {text.cables(dead)}" if dead else ""
+        print(f"written: {path}, for run.py{left}")
 
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, readable"""

@@ -17,7 +17,9 @@ from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
+from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
+from topologies.conditions.links import LinkConditions
 from topologies.errors import SpecError
 from topologies.fabric.failures import around, cable, cut_off
 from topologies.fabric.ports import shared_by
@@ -125,6 +127,16 @@ class InteractiveTestbed:
         """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
         self._arrange(self.mode, order, self.collective)
         self._since = 1  # a mode that re-embeds keeps it until its next time
+
+    def scenario(self) -> Scenario:
+        """The mode, the rates and delays of links and the last collective as they are now, as a scenario."""
+        setting = self.testbed.setting
+        links = []
+        for link in shared_by(self.fabric).all:
+            rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
+            links.append(LinkConditions(links=link.name, rate_bps=(rate_bps, rate_bps), delay_s=delay_s))
+        conditions = replace(setting.conditions, sampler="uniform", trace=None, every_s=None, links=tuple(links))
+        return replace(setting, conditions=conditions, run=replace(setting.run, modes=(self.mode.name,)))
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
         """Run one collective in the mode that is in force; return its record and the model's prediction, s.

@@ -12,6 +12,9 @@ from typing import Any
 import pexpect
 import pytest
 
+from scenarios.engines.prediction import decided, predicted
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec.load import load_scenario
 from tests.conftest import NOBODY, VM
 from tests.fakes.processes import descendants, living
 from tests.scenarios.test_prompt import ANSWER_S, COMING_UP_S, RUN, Session, session
@@ -61,10 +64,18 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         assert "goes to" in prompt.type("\x1b[A\r")
         assert "Interrupt" in prompt.type("not this\x03")
         assert "allowed is up to 4,000" in prompt.ask("x" * 4050)
+        prompt.ask("rate s0b0>s1b0 40 Gbit/s")
+        prompt.ask("mode joint")
+        (measured,) = re.findall(r"measured (\S+ ms)", prompt.ask("allgather 8 MB"))
+        assert "now.toml" in prompt.ask("save now.toml") and "there already" in prompt.ask("save now.toml")
         prompt.ask("capture g0>g1 leaf.pcap")
         prompt.ask("allgather 8 MB")
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
-    assert [path.name for path in (vm.folder / "kept").iterdir()] == ["leaf.pcap"]
+    assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap", "now.toml"]
+    (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).settings()
+    conditions = conditions_of(saved)
+    (found_s,) = predicted(saved, "joint", decided(saved, "joint", conditions, start=0, count=1), conditions, start=0)
+    assert f"{found_s * 1e3:.2f} ms" == measured
     history = (vm.folder / "state" / "longhaul" / "history").read_text()
     assert "flows s1b0\n" in history and (vm.folder / "state" / "longhaul" / "history").stat().st_mode & 0o777 == 0o600
 
