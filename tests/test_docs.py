@@ -89,8 +89,8 @@ def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A folder like the project's, away from it, with the pages' scenarios and programs (whose first line is a comment with the
-    file's name) and, under the names of run folders in the pages, a run of two modes in both engines."""
+    """A folder like the project's, away from it, with the pages' scenarios and programs (whose first line is a comment
+    with the file's name) and, under the names of run folders in the pages, a run of two modes in both engines."""
     with tempfile.TemporaryDirectory(prefix="longhaul-test-") as name:
         folder = Path(name)
         for item in PROJECT.iterdir():
