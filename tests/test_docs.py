@@ -91,8 +91,8 @@ def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A folder like the project's, away from it, with the pages' scenarios (whose first line is a comment with the
-    file's name) and, under the names of run folders in the pages, a run of two modes in both engines."""
+    """A folder like the project's, away from it, with the pages' scenarios and programs (whose first line is a comment
+    with the file's name) and, under the names of run folders in the pages, a run of two modes in both engines."""
     with tempfile.TemporaryDirectory(prefix="longhaul-test-") as name:
         folder = Path(name)
         for item in PROJECT.iterdir():
@@ -100,7 +100,7 @@ def folder() -> Iterator[Path]:
                 (folder / item.name).symlink_to(item)
         (folder / "my.toml").write_text("[run]\nseed = 2\n")
         for block in BLOCKS:
-            if block.language == "toml" and (named := re.match(r"# *([\w.-]+\.toml)\n", block.text)):
+            if block.language in ("toml", "python") and (named := re.match(r"# *([\w.-]+\.(?:toml|py))\n", block.text)):
                 (folder / named[1]).write_text(block.text)
         run = sh(".venv/bin/python scenarios/run.py --collectives 3 --modes base,joint --out results/shown", folder)
         assert run.returncode == 0, run.stderr
