@@ -198,7 +198,7 @@ def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
 
 def test_every_block_is_in_a_known_language() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
-    assert len(commands("README.md")) == 14
+    assert len(commands("README.md")) == 15
 
 
 @pytest.mark.parametrize("page", PAGES)
