@@ -131,6 +131,10 @@ class _Remembering:
     def limit(self) -> int | None:
         return self._source.limit
 
+    @property
+    def mean_bps(self) -> Floats:
+        return self._source.mean_bps
+
     def rates_bps(self, start: int, count: int) -> Floats:
         if self._asked != (start, count):
             self._rates_bps = self._source.rates_bps(start, count)

@@ -52,6 +52,12 @@ class Conditions:
         """How many collectives there are conditions for; None if endless."""
         return self.drawn.limit
 
+    @property
+    def mean_bps(self) -> Floats:
+        """Every logical link's rate in the long run, faults aside, [links] bit/s."""
+        (found,) = self.shared.slowest_bps(self.drawn.mean_bps[None])
+        return found  # type: ignore[no-any-return]
+
     def rates_bps(self, start: int, count: int) -> Floats:
         """Rates as the planner knows them: [count, links] bit/s; 0 where a link is down."""
         drawn = self.drawn.rates_bps(start, count)

@@ -30,7 +30,6 @@ KNOWLEDGE = {
 }
 """The kinds of knowledge, and what the number behind each of them is; "" for none."""
 
-_DRAWN_FOR_MEAN = 4096  # collectives, of a sampler whose expectation has no closed form here
 _NEGLIGIBLE = 2.0**-53
 _FIRST_FIT, _WINDOW = 16, 512  # collectives
 _RIDGE = 1e-9  # so that links that never change have coefficients, too
@@ -95,6 +94,11 @@ class _Believed:
         """How many collectives the true sampler has conditions for."""
         return self.true.limit
 
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's true rate in the long run, [links] bit/s."""
+        return self.true.mean_bps
+
 
 def _stale(true: Sampler, age: float) -> _Rates:
     def rates_bps(start: int, count: int) -> Floats:
@@ -107,15 +111,7 @@ def _stale(true: Sampler, age: float) -> _Rates:
 
 
 def _mean(true: Sampler, _: float) -> _Rates:
-    @lru_cache(maxsize=1)
-    def expected() -> Floats:
-        if isinstance(closed := getattr(true, "mean_bps", None), np.ndarray):
-            return closed
-        drawn = true.rates_bps(0, min(_DRAWN_FOR_MEAN, true.limit or _DRAWN_FOR_MEAN))
-        found: Floats = drawn.mean(axis=0)
-        return found
-
-    return lambda _, count: np.tile(expected(), (count, 1))
+    return lambda _, count: np.tile(true.mean_bps, (count, 1))
 
 
 def _ewma(true: Sampler, weight: float) -> _Rates:

@@ -207,7 +207,14 @@ def test_an_average_weighs_the_past_as_it_says(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [ConditionsSpec(), ConditionsSpec(sampler="markov"), ConditionsSpec(sampler="gaussian")]
+    "spec",
+    [
+        ConditionsSpec(),
+        ConditionsSpec(sampler="markov"),
+        ConditionsSpec(sampler="gaussian"),
+        ConditionsSpec(sampler="ar1", coefficient=0.5),
+        ConditionsSpec(sampler="markov", every_s=0.01, interval_s=0.02),
+    ],
 )
 def test_the_mean_is_what_many_draws_average_to(spec: ConditionsSpec) -> None:
     drawn = sampler(FABRICS["mesh"], spec, seed=2)

@@ -77,6 +77,10 @@ class Sampler(Protocol):
     def limit(self) -> int | None:
         """How many collectives it has conditions for; None if endless."""
 
+    @property
+    def mean_bps(self) -> npt.NDArray[np.float64]:
+        """Every link's rate in the long run, [links] bit/s: expected, or of a trace the mean over its time."""
+
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
         """Every link's available bandwidth for collectives start .. start+count-1: [count, links], whole bit/s."""
 

@@ -166,6 +166,11 @@ class Autoregressive:
         self._coefficient = coefficient
         self._stream = Stream(seed=seed, purpose=3, width=2 * low_bps.size)
 
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's expected rate, [links] bit/s."""
+        return self._low + self._span / 2
+
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
         from scipy.special import ndtr  # a third of a second, which the other samplers need not take

@@ -25,6 +25,9 @@ class Source(Protocol):
     @property
     def limit(self) -> int | None: ...
 
+    @property
+    def mean_bps(self) -> Floats: ...
+
     def rates_bps(self, start: int, count: int) -> Floats: ...
 
 
@@ -42,6 +45,11 @@ class Timed:
         """How many collectives begin before the end of the last row; None if endless."""
         rows = self.source.limit
         return None if rows is None else -(-rows * self.every_ns // self.interval_ns)
+
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's rate in the long run, [links] bit/s."""
+        return self.source.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
