@@ -15,6 +15,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hosts.agent import messages
@@ -66,6 +67,7 @@ class Execution:
         self._waiting = self._waits()
         self._running: list[tuple[int, int]] = []  # a heap of the ends of computations, and their streams
         self._done = set[int]()
+        self._is_polled = False
         # What the slots hold.
         self._tasks_left = [use.tasks for use in program.uses]
         self._arrivals_left = [use.arrivals for use in program.uses]
@@ -83,7 +85,8 @@ class Execution:
         sent at the instant at which what they wait for was over. Raises AgentError.
         """
         self._go_on(range(len(self._sends) + len(self._streams)), began_ns)
-        if len(self._incoming) == 1 and not self._streams:
+        self._is_polled = len(self._incoming) != 1 or bool(self._streams)
+        if not self._is_polled:
             while self._receives[0]:
                 self._serve(0)
         else:
@@ -255,7 +258,7 @@ class Execution:
             else:
                 for part in self._payload.parts(size):
                     self._take(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
-            progress.got += source.recv_into(self._label, 0, socket.MSG_WAITALL)
+            self._fill(progress, self._label)
         except OSError as error:
             raise AgentError(f"lost GPU {rank} in transfer {receive.task}: {reason(error)}") from None
         if progress.got != size + messages.LABEL_BYTES:
@@ -307,11 +310,25 @@ class Execution:
         where: str = "",
     ) -> None:
         """Receive a part of a slot that `before` bytes of the message come before, and check it."""
-        progress.got += progress.source.recv_into(into, 0, socket.MSG_WAITALL)
+        self._fill(progress, into)
         if self._flip and self._flip[0] == receive.task and self._flip[1] - before in part:
             into[self._flip[1] - before - part.start] ^= 1
         if progress.got == before + part.stop:  # else the connection has ended
             self._check(progress, into, part, terms, where)
+
+    def _fill(self, progress: "_Progress", into: memoryview) -> None:
+        """Receive as many bytes as there is room for, or what there is before the connection's end."""
+        got = 0
+        if self._is_polled:
+            with suppress(BlockingIOError):
+                got = progress.source.recv_into(into, 0, socket.MSG_WAITALL | socket.MSG_DONTWAIT)
+            if got == len(into):
+                progress.got += got
+                return
+            # A connection may be readable before its message is whole, if its window is nearly full. The kernel wakes
+            # who waits for the rest only once that alone is as much as the whole message, which it never is.
+            progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        progress.got += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
     def _check(self, progress: "_Progress", found: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
