@@ -79,6 +79,10 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
     if any(one.jobs or one.faults or one.collective.kind == MESSAGES for one in found.settings()):
         raise ValueError(f"{asked.scenario} has jobs, faults or messages, for which no best is known: allowed is none")
+    if any(one.control.counted for one in found.settings()):
+        raise ValueError(
+            "control.counted: true is not for this table, whose times are without changes: allowed is false"
+        )
     return found
 
 

@@ -73,6 +73,10 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _draw(axes: Axes, points: Sequence[Point]) -> None:
+    if not points:  # of a run that was cut short
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
+        return
     one, unit = time_unit(max(float(point.completion_s.max()) for point in points))
     measured = [point for point in points if point.engine == "emulation"]
     for point in points:

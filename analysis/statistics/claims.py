@@ -26,7 +26,12 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
-_RING: Mapping[str, tuple[Any, ...]] = {  # what the paper's ring has; runs of earlier versions lack these keys
+_NOT_THERE: dict[str, tuple[Any, ...]] = {  # what the paper's settings do without, as earlier versions did
+    "fabric.routing": ("single", None),
+    "conditions.every": (None,),
+    "control.counted": (False, None),
+}
+_RING: dict[str, tuple[Any, ...]] = {  # what the paper's ring has; runs of earlier versions lack these keys
     "collective.algorithm": ("ring", None),
     "collective.channels": (1,),
     "collective.pieces": (1,),
@@ -71,7 +76,7 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
         and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
         and not values.get("conditions.links")
         and all(values.get(key) == value for key, value in _PAPERS.items())
-        and all(values.get(key, allowed[0]) in allowed for key, allowed in _RING.items())
+        and all(values.get(key, allowed[0]) in allowed for key, allowed in (_RING | _NOT_THERE).items())
     )
 
 

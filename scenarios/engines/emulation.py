@@ -38,6 +38,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Platform
+from topologies.errors import SpecError
 from topologies.shaping.classes import Buffer, Shaping
 from topologies.units import format_size
 
@@ -270,7 +271,10 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
     setting, words = task.setting, Words()
     put(Activity(setting=task.place, mode=task.mode, doing="the start of the testbed"))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
-        reader = Reader(task, put, watchdog.renew)
+        try:
+            reader = Reader(task, put, watchdog.renew)
+        except SpecError as error:  # of a policy of the user's own
+            raise EmulationError(f"{task.name}: {error}") from None
 
         def started(stop: Callable[[], None]) -> None:
             watchdog.guard(stop)

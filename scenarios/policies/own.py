@@ -4,8 +4,10 @@ It is called with a `Situation` and returns a pair of booleans: whether paths ar
 """
 
 import runpy
+import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,12 +64,13 @@ def function(text: str) -> Callable[[Situation], Any]:
     """The function at "FILE:NAME"; raises ValueError with a sentence where there is none."""
     path, name = where(text)
     try:
-        names = runpy.run_path(str(path), run_name=path.stem)  # a program that the user names
+        with redirect_stdout(sys.stderr):  # stdout is for results
+            names = runpy.run_path(str(path), run_name=path.stem)  # a program that the user names
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except SyntaxError as error:
         raise ValueError(f"is not Python: {error.msg} in line {error.lineno}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"fails when it is read: {type(error).__name__}: {error}") from None
     found = names.get(name)
     if not callable(found):
@@ -79,8 +82,9 @@ def function(text: str) -> Callable[[Situation], Any]:
 def answer(text: str, situation: Situation) -> tuple[bool, bool]:
     """Whether the function at "FILE:NAME" has paths chosen, and the placement; raises SpecError where it fails."""
     try:
-        found = function(text)(situation)
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            found = function(text)(situation)
+    except (Exception, SystemExit) as error:
         line = next((f", line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[::-1]), "")
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
     if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, bool | np.bool_) for one in found)):

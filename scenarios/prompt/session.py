@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scenarios import vm
+from scenarios.policies.policy import MODES
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.testbed.platform import VIRTUAL, Platform
@@ -36,9 +37,10 @@ _HISTORY, _HISTORY_LINES = ".history", 1000
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt's collectives are one at a time, without the scenario's jobs. Its files are in a folder of results, which
-    is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError where there is
-    no VM.
+    The prompt's collectives are one at a time, without the scenario's jobs, under conditions that stay, in one of the
+    built-in modes; their times are without what changes of ring and paths cost. Its files are in a folder of results,
+    which is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError where
+    there is no VM.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
@@ -53,8 +55,15 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
-    if setting.jobs:
-        setting, which = replace(setting, jobs=(), classes=()), f"{which}without its jobs, "
+    fixed = replace(setting.conditions, every_s=None, interval_s=None)
+    for what, is_there, changes in (
+        ("jobs", setting.jobs, {"jobs": (), "classes": ()}),
+        ("policies", setting.policies, {"policies": (), "run": replace(setting.run, modes=tuple(MODES))}),
+        ("changes by time", setting.conditions.every_s, {"conditions": fixed}),
+        ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
+    ):
+        if is_there:
+            setting, which = replace(setting, **changes), f"{which}without its {what}, "
     try:
         if not virtual and not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")

@@ -647,13 +647,26 @@ def _of_program(setting: Scenario) -> Iterator[Mistake]:
     """A program's connections are between two GPUs, and the network knows nothing else of them."""
     if setting.program.command is not None and setting.fabric.routing != "single":
         yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
+    if setting.program.command is None:
+        return
+    if setting.conditions.every_s is not None:
+        yield Mistake("conditions.every", "is given beside a program, whose conditions stay: allowed is one of the two")
+    if setting.control.counted:
+        yield Mistake("control.counted", "true is beside a program, which waits for nothing: allowed is false")
+    if (mode := setting.run.modes[0]) not in MODES:
+        yield Mistake("run.modes", f"{shown(mode)} is a policy beside a program: allowed is {first_of([*MODES], 9)}")
 
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
     """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
     if setting.conditions.every_s is None:
         return
-    beside = {"the wall clock": setting.run.is_real, "faults": setting.faults, "classes": setting.classes}
+    beside = {
+        "the wall clock": setting.run.is_real,
+        "faults": setting.faults,
+        "classes": setting.classes,
+        "control.counted": setting.control.counted,  # conditions would stand still while ring and paths are changed
+    }
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("conditions.every", f"is given beside {what}: allowed is one of the two")
 

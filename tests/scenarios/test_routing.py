@@ -104,7 +104,7 @@ def test_no_flow_is_faster_than_its_way_and_none_beats_the_bound(
     )
     conditions, decisions = planned(setting, mode, 3)
     completion_s = predicted(setting, mode, decisions, conditions, start=0)
-    bound_s = lower_bound(setting, conditions)(conditions.shared_bps(0, 3))
+    bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 3))
     assert (completion_s >= bound_s * (1 - 1e-9)).all()
     # The model shares whatever is shared; the links that are told are all that are.
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
