@@ -55,3 +55,9 @@ class Varying:
             is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
             rows *= 2
         return Instants(*found)
+
+
+if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
+    nothing = Varying([], flows=0, slot_bytes=1)
+    none = np.zeros((0, 0), np.int32), np.zeros(0)
+    nothing.times(none[0], lambda rows: np.ones((rows, 1)), until_s=1, every_s=1, delay_s=none[1])

@@ -59,3 +59,7 @@ class SearchedRound:
             better = totals < least
             least[better], best[better] = totals[better], rings[better]
         return np.where(least <= self._most, np.rint(least), FAR_PS).astype(np.int64), best
+
+
+if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
+    SearchedRound(np.ones((4, 4, 1), np.int64), (2, 2)).totals()
