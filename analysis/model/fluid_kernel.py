@@ -48,8 +48,9 @@ _TIE = 1e-12  # events as close as this, of the time since the start, happen tog
 _NOISE = 1e-14  # a rate that changes by no more has not changed
 _NO_RATE = -1.0
 _SETTLED = 1e-13  # of a link's capacity: what the classes may take has been found
-_WHOLE_TURNS = 20  # in which classes get all that others leave; if that swings they go half the way from then on
-_MOST_TURNS = 200
+_WHOLE_TURNS, _HALF_TURNS = 20, 120  # until which classes get all that others leave, and half of what is new in it
+_STEP = 0.2  # of that from then on, as half the way may swing, too
+_MOST_TURNS = 1000
 _LEAST_ROOM = 1e-100  # bit/s: a flow that has to wait keeps count of its bits by when it would be over
 _NEVER = 1e80  # s
 
@@ -404,7 +405,7 @@ def _open_classes(capacity: Floats, sharing: Sharing, state: State) -> None:
 
 @_event
 def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
-    """Give each class the room that the others leave it, or go half the way; returns whether all had it."""
+    """Give each class the room that the others leave it, or go a part of the way; returns whether all had it."""
     sharing.total[:] = 0.0
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
@@ -421,7 +422,8 @@ def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> b
                 kind = place % classes.assured.size
                 room = max(_LEAST_ROOM, _room(sharing.link[link], kind, whole, classes, sharing))
                 had_it &= abs(room - sharing.capacity[link]) <= _SETTLED * whole
-                sharing.capacity[link] = room if turn < _WHOLE_TURNS else (room + sharing.capacity[link]) / 2
+                step = 1.0 if turn < _WHOLE_TURNS else 0.5 if turn < _HALF_TURNS else _STEP
+                sharing.capacity[link] = step * room + (1 - step) * sharing.capacity[link]
     sharing.total[:] = 0.0
     return had_it
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from analysis.model import fluid
@@ -88,7 +88,8 @@ def test_one_class_is_the_fluid_without(data):
         assert np.allclose(*(getattr(one, name) for one in both), rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=500, deadline=None, phases=[Phase.generate])
+@settings(max_examples=500, deadline=None, phases=[Phase.explicit, Phase.generate])
+@example(seed=1_330_694_084)  # half the way swings
 @given(seed=st.integers(0, 2**32))
 def test_rates_are_those_of_the_definition(seed):
     """Every flow passes something full on which none of its class is faster: a link, or what its class has of one."""
