@@ -119,6 +119,7 @@ class Run:
                 host_pid=testbed.network.host_pids[gpu],
                 hidden=str(self._folder),
                 limit=MAX_PROCESSES * count,
+                memory_bytes=self._spec.memory_bytes,
             )
             command = self._spec.command or ""
             process = started(command, user=self._user, environment=self._variables(rank), prepare=prepare)

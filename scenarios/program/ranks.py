@@ -29,6 +29,7 @@ _MS_REC, _MS_PRIVATE, _MNT_DETACH = 16384, 1 << 18, 2
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
 _PR_SET_TIMERSLACK = 29
 _INODES = 200_000
+_MOST_OF_MEMORY = 0.7  # for a single process
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -107,10 +108,11 @@ class Rooms:
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
 
-    def prepare(self, rank: int, *, name: str, host_pid: int, hidden: str, limit: int) -> None:
+    def prepare(self, rank: int, *, name: str, host_pid: int, hidden: str, limit: int, memory_bytes: int) -> None:
         """Make the calling process the host of a rank, with root's rights still; raises OSError.
 
-        `hidden` is a mount that it must not see; `limit` is how many processes its user may have.
+        `hidden` is a mount that it must not see; `limit` is how many processes its user may have, of which none has
+        more than a part of `memory_bytes`.
         """
         with Path(f"/proc/{host_pid}/ns/net").open("rb") as network:
             _check(_libc.setns(network.fileno(), _CLONE_NEWNET), f"the network of {name}")
@@ -136,6 +138,8 @@ class Rooms:
         _check(_libc.sethostname(encoded, len(encoded)), "its name")
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # Where the VM's memory ended, the kernel would read programs' pages again and again before it kills anything.
+        resource.setrlimit(resource.RLIMIT_DATA, (round(_MOST_OF_MEMORY * memory_bytes),) * 2)
         _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
         os.chdir(self._directory)
 
