@@ -215,7 +215,8 @@ AGREES = 0.025
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A number and the document's: one of the two is None where there is no formula, or no number of it."""
+    """A number as it is computed here, and as the document gives it. One is None where there is no formula for the
+    number, or where the document does not give it."""
 
     part: str
     model: str

@@ -196,8 +196,8 @@ _TAKEN = MappingProxyType(
 def _noted(content: bytes) -> Any:
     """What a pickle holds, of plain data and objects that are noted.
 
-    Raises ValueError, IndexError, KeyError or TypeError for what is no pickle, or one with other instructions than such
-    a graph needs.
+    Raises ValueError, IndexError, KeyError or TypeError where the data are not a pickle, or where the pickle has
+    instructions that such a graph does not need.
     """
     stack: list[Any] = []
     outer: list[list[Any]] = []

@@ -325,8 +325,8 @@ class Execution:
             if got == len(into):
                 progress.got += got
                 return
-            # A connection may be readable before its message is whole, if its window is nearly full. The kernel wakes
-            # who waits for the rest only once that alone is as much as the whole message, which it never is.
+            # A connection can be readable before its message is whole, if its window is nearly full. The kernel then
+            # wakes a reader only when SO_RCVLOWAT bytes are there, and the rest of the message is less than that.
             progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         progress.got += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
