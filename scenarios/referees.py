@@ -2,6 +2,7 @@
 
 Run it as `python scenarios/referees.py [SCENARIO] --collectives 3`. Fabric, conditions, collective and modes are those
 of the scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model.
+Below stand the times of all of them together, beside those of the best policy that knows all conditions beforehand.
 The best schedule takes OR-Tools, the extra [optimum]; without it that column is left out, and a line says so.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analysis.model.optimum import Best
+    from scenarios.engines.offline import Totals
     from scenarios.policies.conditions import Conditions
     from scenarios.spec.scenario import Scenario
 
@@ -48,13 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         from analysis.model.optimum import NotInstalledError
+        from scenarios.engines.offline import totals
     except ModuleNotFoundError as missing:
         print(f"referees.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
     try:
         scenario = _scenario(asked)
-        lines = []
+        lines, together = [], []
         for setting in scenario.settings():
+            together.append((setting, totals(setting, asked.collectives)))
             try:
                 lines += _lines(setting, asked.collectives, asked.seconds)
             except NotInstalledError as error:
@@ -63,8 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"referees.py: {error}", file=sys.stderr)
         return BAD_USAGE
-    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(lines, scenario.run.modes))
+    if asked.json:
+        policies = [{"setting": setting.label} | asdict(found) for setting, found in together]
+        print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
+    else:
+        print(_table(lines, scenario.run.modes))
+        print("\n".join(_together(setting, found, asked.collectives) for setting, found in together))
     return DONE
+
+
+def _together(setting: "Scenario", found: "Totals", count: int) -> str:
+    """What all collectives take together in every mode, and with the best that could have been chosen, in a line."""
+    changes = "changes counted" if setting.control.counted else "changes for nothing"
+    modes = ", ".join(f"{mode} {1e3 * seconds:,.3f}" for mode, seconds in found.modes_s.items())
+    best = f"the best of {found.candidates} candidates known beforehand {1e3 * found.optimum_s:,.3f} ms"
+    gap = f"{found.best} is {100 * found.gap:.1f} % above it"
+    return f"{setting.label}, {count} together, {changes}: {modes}; {best}: {gap}"
 
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":
@@ -79,10 +97,6 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
     if any(one.jobs or one.faults or one.collective.kind == MESSAGES for one in found.settings()):
         raise ValueError(f"{asked.scenario} has jobs, faults or messages, for which no best is known: allowed is none")
-    if any(one.control.counted for one in found.settings()):
-        raise ValueError(
-            "control.counted: true is not for this table, whose times are without changes: allowed is false"
-        )
     return found
 
 
@@ -193,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--collectives", type=int, default=3, help="of each configuration, from the first (default 3)")
     parser.add_argument("--seconds", type=float, default=60, help="of search for each best schedule; 0: none (60)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
-    parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 

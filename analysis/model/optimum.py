@@ -155,7 +155,8 @@ def best_schedule(
     """The best schedule that is found within so many seconds of search; with enough of them always the same.
 
     `rates_bps` [links]; `known` is a schedule to begin with, (block, way) in the order of `timed`; `least_s` is a time
-    that no schedule can beat. Raises NotInstalledError without OR-Tools, and ValueError where `known` is not a schedule.
+    that no schedule can beat. Raises NotInstalledError without OR-Tools, and ValueError where `known` is not a
+    schedule.
     """
     first = timed(known, ways, blocks, rates_bps, 8 * block_bytes)
     received = {(one.block, ways[one.way].dst) for one in first}

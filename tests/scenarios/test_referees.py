@@ -1,19 +1,26 @@
 """The referees: every mode's time beside the fastest ring, the best schedule and the bound, in order."""
 
 import json
+import re
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
+from scenarios.engines.offline import totals
+from scenarios.engines.prediction import lower_bound
+from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main
+from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.scenario import Scenario
 
 FOUR = ("--set", "fabric.gpus=4")
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert main([*arguments, "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["collectives"]
     return found
 
 
@@ -39,6 +46,52 @@ def test_without_or_tools_a_line_says_so(capsys: pytest.CaptureFixture[str], mon
     out, said = capsys.readouterr()
     assert "pip install 'longhaul[optimum]'" in said and "Traceback" not in said
     assert "fastest ring" in out and "proven" not in out
+
+
+def some_scenario(rng: np.random.Generator) -> Scenario:
+    """Any modes and policies under any conditions."""
+    keys: dict[str, Any] = {
+        "fabric.gpus": [[4], [2, 3], [8], [2, 2, 2]][rng.integers(4)],
+        "fabric.grain": str(rng.choice(["logical", "physical"])),
+        "fabric.routing": str(rng.choice(["single", "ecmp"])),
+        "conditions.sampler": str(rng.choice(["uniform", "markov", "ar1"])),
+        "conditions.wan_delay": str(rng.choice(["10 us", "1 ms", "10 ms"])),
+        "collective.kind": str(rng.choice(["allgather", "alltoall"])),
+        "collective.chunk": str(rng.choice(["100 kB", "8 MB"])),
+        "collective.reembed_every": int(rng.integers(1, 6)),
+        "control.counted": bool(rng.random() < 0.7),
+        "run.seed": int(rng.integers(2**32)),
+        "policy": [
+            {"name": "late", "reroute": "every 2", "reembed": "every 3", "knowledge": f"stale {rng.integers(4)}"},
+            {"name": "worth", "reroute": "gain 0.05", "reembed": "gain 0.1"},
+            {"name": "mean", "reroute": "drift 0.3", "reembed": "every", "knowledge": "mean"},
+        ],
+    }
+    keys["fabric.gpus"] = keys["fabric.gpus"][0] if len(keys["fabric.gpus"]) == 1 else keys["fabric.gpus"]
+    (found,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    return found
+
+
+def test_no_mode_or_policy_beats_the_offline_optimum_on_any_of_200_scenarios() -> None:
+    rng, count, is_better = np.random.default_rng(7), 8, 0
+    for _ in range(200):
+        setting = some_scenario(rng)
+        found = totals(setting, count)
+        assert set(found.modes_s) == {"base", "ccl", "wan", "joint", "late", "worth", "mean"}
+        assert found.optimum_s <= min(found.modes_s.values()) * (1 + 1e-12), setting
+        conditions = conditions_of(setting)
+        bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, count)).sum()
+        assert bound_s <= found.optimum_s * (1 + 1e-9)
+        is_better += found.gap > 0.01
+    assert is_better > 50
+
+
+def test_all_collectives_together_stand_behind_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--collectives", "4", "--seconds", "0", *FOUR, "--set", "control.counted=true"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(
+        r"4 GPUs, .* 4 together, changes counted: base [0-9.]+, .*; the best of \d+ candidates .* above it$", last
+    )
 
 
 @pytest.mark.optimum

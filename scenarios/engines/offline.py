@@ -1,0 +1,108 @@
+"""The least time that a policy could have needed, beside what the modes of a configuration need, by the model."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.model.offline import offline_optimum
+from controller.routing.path_choice import Router
+from scenarios.engines.prediction import decided, predicted, reconfiguring_s
+from scenarios.policies import cost
+from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.decide import Chooser, Decisions
+from scenarios.policies.policy import MODES
+from scenarios.spec.scenario import Scenario
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Seconds for a configuration's first collectives together: of each mode, and of the offline optimum."""
+
+    modes_s: dict[str, float]
+    optimum_s: float
+    candidates: int
+
+    @property
+    def best(self) -> str:
+        """The mode that needs least."""
+        return min(self.modes_s, key=self.modes_s.__getitem__)
+
+    @property
+    def gap(self) -> float:
+        """By which share of the optimum the best mode exceeds it."""
+        return max(0.0, self.modes_s[self.best] / self.optimum_s - 1)
+
+
+def totals(setting: Scenario, count: int) -> Totals:
+    """What the modes of a configuration without faults and jobs need, beside an optimum that knows all conditions.
+
+    The optimum chooses, for each collective, among every placement with its paths that some mode of the configuration,
+    or `joint` choosing both for each collective, uses for any of them. Where changes are counted (`control.counted`) it
+    pays for them at most what a mode would, so no mode of the configuration has a smaller total.
+    """
+    conditions = conditions_of(setting)
+    every = {mode: decided(setting, mode, conditions, start=0, count=count) for mode in setting.run.modes}
+    modes_s = {}
+    for mode, found in every.items():
+        modes_s[mode] = float(predicted(setting, mode, found, conditions, start=0).sum())
+        if setting.control.counted:
+            modes_s[mode] += float(np.nansum(reconfiguring_s(setting, mode, found, conditions, start=0)))
+    anew = replace(setting, collective=replace(setting.collective, reembed_every=1))
+    candidates = _distinct([*every.values(), decided(anew, "joint", conditions, start=0, count=count)])
+    times_s = np.stack([_times_s(setting, conditions, one, count) for one in candidates], axis=1)
+    first_s, switch_s = _costs(setting, conditions, candidates)
+    optimum = offline_optimum(times_s, switch_s, first_s=first_s)
+    return Totals(modes_s=modes_s, optimum_s=optimum.total_s, candidates=len(candidates))
+
+
+def _distinct(found: list[Decisions]) -> list[Decisions]:
+    """Each placement with its paths once, as the decisions of one collective."""
+    rows = (some.row(row) for some in found for row in range(len(some.path)))
+    return list({(row.placement.tobytes(), row.path.tobytes(), row.spreads): row for row in rows}.values())
+
+
+def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
+    """The times of the first collectives with a candidate, [K] s."""
+    placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
+    alpha_s, beta_s = _choices(setting, conditions).flows(placement, path, conditions.rates_bps(0, count))
+    never = np.zeros(count, dtype=bool)
+    decisions = Decisions(
+        placement=placement,
+        path=path,
+        alpha_s=alpha_s,
+        beta_s=beta_s,
+        reembedded=never,
+        rerouted=never,
+        spreads=candidate.spreads,
+    )
+    # A mode whose flows may share links, if there is one: where none do, that gives the same times.
+    mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
+    return predicted(setting, mode, decisions, conditions, start=0)
+
+
+def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
+    """What it costs to begin with each candidate, [C] s, and to change to it from another, [C, C] s (from, to)."""
+    number = len(candidates)
+    if not setting.control.counted:
+        return np.zeros(number), np.zeros((number, number))
+    router = Router(conditions.fabric, conditions.delays_s)
+    placement = np.concatenate([one.placement for one in candidates])
+    path = np.concatenate([one.path for one in candidates])
+    connecting_s = cost.connecting_s(router, setting.workload, placement)
+    rates_bps = np.tile(conditions.rates_bps(0, 1), (number, 1))
+    fixed = _choices(setting, conditions).paths(placement, rates_bps, chosen=False)
+    # Default rules lead over the fixed paths, so to change to those need not take the controller.
+    chosen = np.array([not one.spreads for one in candidates]) & (path != fixed).any(axis=1)
+    embeds = (placement[:, None] != placement).any(axis=-1)
+    exchanges = (path[:, None] != path).any(axis=-1) & chosen
+    connects = embeds | (setting.transport.buffer_bytes is not None)
+    switch_s = connects * connecting_s + exchanges * (cost.EXCHANGE_S + embeds * cost.NEW_CROSSINGS_S)
+    return connecting_s + chosen * (cost.EXCHANGE_S + cost.NEW_CROSSINGS_S), switch_s
+
+
+def _choices(setting: Scenario, conditions: Conditions) -> Chooser:
+    router = Router(conditions.fabric, conditions.delays_s)
+    return Chooser(router, MODES["joint"], setting.workload, setting.collective.ring)
