@@ -233,7 +233,7 @@ def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
 
 
 def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """What would be run: the scenario with every default, and each engine's points."""
+    """What would be run: the scenario with every default, and behind it each engine's points, as TOML's comments."""
     modes = scenario.run.modes
     lines, total = [], 0
     for engine, settings in plans:
@@ -241,9 +241,13 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             count = setting.collective.count
             lines.append(f"{engine}, {setting.label}: {count:,} collectives in each of {', '.join(modes)}")
             total += len(modes) * count
+    if scenario.program.command is not None:
+        ranks = len(scenario.program.ranks_of(scenario.gpus))
+        lines = [f"the program on {ranks} GPUs, with the WAN's paths of {modes[0]}"]
     for links, places in links_of(plans[0][1]).items():
         lines += _links(links, plans[0][1][places[0]].label)
-    return "\n".join([resolved(scenario), *lines, f"{total:,} collectives in all; nothing was run"])
+    lines.append("nothing was run" if scenario.program.command else f"{total:,} collectives in all; nothing was run")
+    return "\n".join([resolved(scenario), *(f"# {line}" for line in lines)])
 
 
 def _links(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:

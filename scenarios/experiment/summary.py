@@ -213,6 +213,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
+        if setting.program.command is None  # it has no points
         for mode in setting.run.modes
     ]
     links = [

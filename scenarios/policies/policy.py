@@ -36,7 +36,7 @@ class When:
     number: float | None = None
 
     def __str__(self) -> str:
-        return self.kind if self.number is None else f"{self.kind} {self.number:.17g}"
+        return self.kind if self.number is None else f"{self.kind} {self.number!r}".removesuffix(".0")
 
     @property
     def ever(self) -> bool:

@@ -3,7 +3,9 @@
 import csv
 import json
 import re
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,12 @@ def test_a_process_is_named_from_its_stack(arguments: list[str], before: list[st
     found = named("\0".join(parts).encode())
     assert found is not None and found.startswith(f"rank {rank} (`{command[:100]}")
     assert named("\0".join(arguments).encode()) is None
+
+
+def test_a_dry_run_of_a_program_has_no_points_and_can_be_run_again(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--exec", "true", "--dry-run"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert tomllib.loads(said)["program"]["command"] == "true"
+    assert "# the program on 8 GPUs" in said and "collectives" not in said.partition("# the program")[2]
+    found = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert json.loads(found)["points"] == []

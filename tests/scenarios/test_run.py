@@ -135,7 +135,7 @@ def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
     done = run("fig5a", "--dry-run")
-    assert tomllib.loads(done.out.partition("\nmodel, 16 GPUs")[0])["collective"]["count"] == 100_000
+    assert tomllib.loads(done.out)["collective"]["count"] == 100_000  # it can be run again
     assert "1,600,000 collectives" in done.out
     answer = json.loads(run("fig5a", "--dry-run", "--json").out)
     assert answer["run"] is None
