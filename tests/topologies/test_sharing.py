@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, VM
+from tests.guest.turns import FIRST_PORT, SOCKETS
 
 Report = dict[str, Any]
 MB = 10**6
@@ -138,3 +139,11 @@ def test_a_second_shaping_is_refused_and_a_port_loses_packets_until_the_loss_end
 
 def test_drops_behind_a_cable_are_counted(report: Report) -> None:
     assert report["kernel"]["drops"] == {report["kernel"]["dropping"]: 2}  # of three packets one waits
+
+
+def test_a_new_socket_has_no_turn_of_one_that_is_gone(vm: VM) -> None:
+    # Else the order of packets would depend on where the kernel's memory allocator puts a socket.
+    ended = vm.run("--", sys.executable, "-m", "tests.guest.turns", timeout=60, cwd=PROJECT)
+    assert ended.status == 0, ended.err
+    arrived = [port for port in json.loads(ended.out) if port >= FIRST_PORT]
+    assert arrived == list(range(FIRST_PORT, FIRST_PORT + SOCKETS))
