@@ -1,14 +1,16 @@
 """What every test may ask for: the VM as users start it, and an unprivileged user to start it as."""
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -71,6 +73,15 @@ class VM:
             finally:
                 process.kill()
         return Ended(process.returncode, out, err)
+
+    def report(
+        self, guest: str, *arguments: str, options: Sequence[str] = ("--memory", "4 GiB"), **environment: str
+    ) -> Any:
+        """The JSON that a module of tests/guest prints at its end in the VM; fails where it does."""
+        command = [*options, "--", sys.executable, "-m", f"tests.guest.{guest}", *arguments]
+        ended = self.run(*command, timeout=500, cwd=PROJECT, env={"SETUPTOOLS_USE_DISTUTILS": "stdlib"} | environment)
+        assert ended.status == 0, ended.err
+        return json.loads(ended.out.splitlines()[-1])
 
 
 class Ended:

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,15 +117,9 @@ def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def by_hand():
+def by_hand(module_vm):
     """What the guest script of a testbed prints in a VM."""
-    script = [sys.executable, str(PROJECT / "tests" / "guest" / "testbed.py"), PAPER, "joint"]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
-    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
-    command += ["bytes", "controller", "agent", "switch"]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return module_vm.report("testbed", PAPER, "joint", "bytes", "controller", "agent", "switch")
 
 
 def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(by_hand):

@@ -1,9 +1,6 @@
 """`fabric.routing`: what ECMP and spraying mean in the plan and the model, and that the emulation does the same."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Decisions
 from scenarios.spec.load import ScenarioError, assignment, load_scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
-from tests.conftest import PROJECT
+from tests.conftest import VM
 from tests.fakes.runs import ended
 
 ALL = "collective.kind=alltoall"
@@ -185,18 +182,13 @@ def test_two_boots_are_the_same_and_as_the_model_says(
     assert ends[0] == ends[1]
 
 
-def test_bytes_go_over_the_ports_that_the_plan_says(tmp_path: Path) -> None:
+def test_bytes_go_over_the_ports_that_the_plan_says(vm: VM) -> None:
     text = '[fabric]\ngrain = "physical"\nrouting = "{}"\n[collective]\nkind = "alltoall"\ncount = 2\n'
     text += '[run]\nmodes = ["base"]\n'
-    files = [tmp_path / f"{routing}.toml" for routing in ("ecmp", "spray")]
+    files = [vm.folder / f"{routing}.toml" for routing in ("ecmp", "spray")]
     for file in files:
         file.write_text(text.format(file.stem))
-    script = [sys.executable, str(PROJECT / "tests" / "guest" / "routing.py"), *map(str, files)]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
-    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    for file, sent in zip(files, json.loads(done.stdout), strict=True):
+    for file, sent in zip(files, vm.report("routing", *map(str, files)), strict=True):
         setting = load_scenario(str(file))
         conditions, decisions = planned(setting, "base", 2)
         (_, links), schedule = (

@@ -4,13 +4,12 @@ tests/guest/sharing.py runs inside, all of CASES in one boot and again in anothe
 """
 
 import json
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 
 Report = dict[str, Any]
 MB = 10**6
@@ -65,18 +64,14 @@ SERVED_MS: dict[str, list[float]] = {
 }
 
 
-def boot(vm: VM) -> Report:
-    command = [sys.executable, "-m", "tests.guest.sharing", json.dumps(CASES), json.dumps(WAYS)]
-    ended = vm.run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    found: Report = json.loads(ended.out)
-    return found
+ASKED = ("sharing", json.dumps(CASES), json.dumps(WAYS))
 
 
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
     """What one boot found."""
-    return boot(module_vm)
+    found: Report = module_vm.report(*ASKED)
+    return found
 
 
 def delay_s(case: str, src: int, dst: int) -> float:
@@ -97,7 +92,7 @@ def test_every_flow_ends_when_processor_sharing_says(report: Report, case: str) 
 
 
 def test_another_boot_gives_the_same_to_the_nanosecond(report: Report, vm: VM) -> None:
-    again = boot(vm)
+    again = vm.report(*ASKED)
     assert {case: again[case] for case in CASES} == {case: report[case] for case in CASES}
 
 
