@@ -96,10 +96,6 @@ def test_a_ring_of_slow_links_stores_and_forwards_as_the_model_predicts(report: 
             assert completion(collective) == pytest.approx(model_s(OTHER_RING, edges, SIZES[0]), rel=0.01)
 
 
-def test_another_boot_gives_the_same_to_the_nanosecond(report: Any, vm: VM) -> None:
-    assert vm.report("ring", json.dumps({"slow links": JOBS["slow links"]}))["slow links"] == report["slow links"]
-
-
 def test_without_line_rate_the_first_collective_is_slower_by_slow_start(report: Any) -> None:
     ((first, *_, last),) = report["slow start"]
     least_s = model_s(RANK_ORDER, EDGE[2], SIZES[0])

@@ -12,8 +12,8 @@ from scenarios.engines.offline import totals
 from scenarios.engines.prediction import lower_bound
 from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main
-from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario
+from tests.fakes.commands import scenario
 
 FOUR = ("--set", "fabric.gpus=4")
 
@@ -68,7 +68,7 @@ def some_scenario(rng: np.random.Generator) -> Scenario:
         ],
     }
     keys["fabric.gpus"] = keys["fabric.gpus"][0] if len(keys["fabric.gpus"]) == 1 else keys["fabric.gpus"]
-    (found,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    (found,) = scenario(**keys).settings()
     return found
 
 

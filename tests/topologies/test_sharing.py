@@ -1,6 +1,7 @@
 """Flows that share links in the VM: real TCP gets the shares that processor sharing gives, computed here by hand.
 
-tests/guest/sharing.py runs inside, all of CASES in one boot and again in another.
+tests/guest/sharing.py runs inside, all of CASES in one boot; that another gives the same to the nanosecond is
+for tests/scenarios/test_every_collective.py.
 """
 
 import json
@@ -64,13 +65,10 @@ SERVED_MS: dict[str, list[float]] = {
 }
 
 
-ASKED = ("sharing", json.dumps(CASES), json.dumps(WAYS))
-
-
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
     """What one boot found."""
-    found: Report = module_vm.report(*ASKED)
+    found: Report = module_vm.report("sharing", json.dumps(CASES), json.dumps(WAYS))
     return found
 
 
@@ -89,11 +87,6 @@ def test_every_flow_ends_when_processor_sharing_says(report: Report, case: str) 
     ]
     assert [ended_ns / 1e9 for ended_ns in found["ended_ns"]] == pytest.approx(wanted, rel=0.005)
     assert max(found["ended_ns"]) / 1e9 == pytest.approx(max(wanted), rel=0.001)
-
-
-def test_another_boot_gives_the_same_to_the_nanosecond(report: Report, vm: VM) -> None:
-    again = vm.report(*ASKED)
-    assert {case: again[case] for case in CASES} == {case: report[case] for case in CASES}
 
 
 # --- what the kernel has --------------------------------------------------------------------------------------------
