@@ -126,7 +126,7 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     if asked.schedule is not None:
         overrides.append(Override("collective.schedule", str(asked.schedule), "--schedule"))
     else:
-        names = list(ALGORITHMS.get(asked.kind, ())) if asked.algorithms is None else asked.algorithms.split(",")
+        names = list(ALGORITHMS.get(asked.kind, ["ring"])) if asked.algorithms is None else asked.algorithms.split(",")
         names = [name for name in names if asked.algorithms or asked.channels == 1 or name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
     found = load_scenario(asked.scenario, overrides)

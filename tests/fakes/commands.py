@@ -17,6 +17,20 @@ def run(*arguments, status=0):
     assert command.run([str(argument) for argument in arguments]) == status
 
 
+def printed(main, capsys, *arguments):
+    """The JSON that a command prints when it is asked for it."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_refused(main, capsys, arguments, says):
+    """The command says what is wrong in one line, and does nothing else."""
+    assert main([*arguments]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert (told.err.count("\n"), told.out) == (1, "")
+
+
 def scenario(*texts, **values):
     """The paper's scenario with other values: "table.key=value", as after --set, or table__key=value."""
     found = [Override(key.replace("__", "."), value, key) for key, value in values.items()]
