@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 from hypothesis import settings
 
@@ -81,6 +82,21 @@ class VM:
                 process.kill()
         return Ended(process.returncode, out, err)
 
+    def terminal(
+        self, *arguments: str, program: Sequence[str] = ("-m", "scenarios.vm"), **environment: str
+    ) -> "pexpect.spawn[str]":
+        """As `start`, at a pseudo-terminal of 50 lines by 160 columns."""
+        return pexpect.spawn(
+            sys.executable,
+            [*program, *arguments],
+            env=self.environment | {"TERM": "xterm"} | environment,
+            cwd=str(self.folder),
+            preexec_fn=become_nobody,
+            dimensions=(50, 160),
+            encoding="utf-8",
+            timeout=120,
+        )
+
     def report(
         self, guest: str, *arguments: str, options: Sequence[str] = ("--memory", "4 GiB"), **environment: str
     ) -> Any:
@@ -89,6 +105,14 @@ class VM:
         ended = self.run(*command, timeout=500, cwd=PROJECT, env={"SETUPTOOLS_USE_DISTUTILS": "stdlib"} | environment)
         assert ended.status == 0, ended.err
         return json.loads(ended.out.splitlines()[-1])
+
+
+def become_nobody() -> None:
+    """Be the unprivileged user from now on, where the tests may choose one."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
 
 
 class Ended:

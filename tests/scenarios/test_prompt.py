@@ -1,6 +1,5 @@
 """Sessions at the prompt: every verb at a terminal, lines from a pipe, the machine's own kernel, every end."""
 
-import os
 import re
 import signal
 import struct
@@ -14,7 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import NOBODY, PROJECT, VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.processes import descendants, living
 
 RUN = str(PROJECT / "scenarios" / "run.py")
@@ -27,16 +26,8 @@ class Session:
     """A prompt of an unprivileged user's at a pseudo-terminal."""
 
     def __init__(self, vm: VM, *arguments: str, clock: str = "wall") -> None:
-        self.child = pexpect.spawn(
-            sys.executable,
-            [RUN, "--cli", "--clock", clock, *arguments],
-            env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},
-            cwd=str(vm.folder),
-            preexec_fn=become_nobody,
-            dimensions=(50, 160),
-            encoding="utf-8",
-            timeout=ANSWER_S,
-        )
+        state = str(vm.folder / "state")
+        self.child = vm.terminal("--cli", "--clock", clock, *arguments, program=[RUN], XDG_STATE_HOME=state)
 
     def ask(self, line: str) -> str:
         """Type a line and return the output until the next prompt."""
@@ -63,13 +54,6 @@ def session(vm: VM, *arguments: str, leave: str = "exit\r", clock: str = "wall")
         assert prompt.child.exitstatus == 0
     finally:
         prompt.child.close(force=True)
-
-
-def become_nobody() -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
 
 
 def carried_bps(output: str) -> float:
