@@ -93,8 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from analysis.figures.busbw import Row, picture
 
         rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
-        for path in picture(kind, rows, name=asked.figure.name, title=grain).write(asked.figure.parent):
-            print(f"collectives.py: {path}", file=sys.stderr)
+        picture(kind, rows, title=grain).write_to(asked.figure, command="collectives.py")
     for why in failed:
         print(f"collectives.py: {why}", file=sys.stderr)
     if unmeasured is not None:
@@ -127,7 +126,7 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     if asked.schedule is not None:
         overrides.append(Override("collective.schedule", str(asked.schedule), "--schedule"))
     else:
-        names = list(ALGORITHMS.get(asked.kind, ())) if asked.algorithms is None else asked.algorithms.split(",")
+        names = list(ALGORITHMS.get(asked.kind, ["ring"])) if asked.algorithms is None else asked.algorithms.split(",")
         names = [name for name in names if asked.algorithms or asked.channels == 1 or name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
     found = load_scenario(asked.scenario, overrides)

@@ -108,10 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         rows = [Row(one.grain, one.kind, one.gpus, one.algorithm, *_shown(one)) for one in lines]
         title = f"{asked.size}, mode {asked.mode}, {'predicted' if asked.engine == 'model' else 'measured'}"
-        for path in picture(rows, title=title, name=asked.figure.name, more={".json": f"{text}\n"}).write(
-            asked.figure.parent
-        ):
-            print(f"grains.py: {path}", file=sys.stderr)
+        picture(rows, title=title).write_to(asked.figure, command="grains.py", answer=text)
     return DONE
 
 

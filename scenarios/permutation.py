@@ -337,10 +337,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.figure is not None:
         from analysis.figures.flow_times import picture
 
-        title, more = _title(asked), {".json": f"{text}\n"}
-        drawn_picture = picture(found, measured, title=title, name=parsed.figure.name, more=more)
-        for path in drawn_picture.write(parsed.figure.parent):
-            print(f"permutation.py: {path}", file=sys.stderr)
+        drawn_picture = picture(found, measured, title=_title(asked))
+        drawn_picture.write_to(parsed.figure, command="permutation.py", answer=text)
     return DONE
 
 

@@ -40,9 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
         names = " and ".join(model.name for model in models)
         title = f"{at.number_of_racks:,} racks of {at.gpus_per_rack} GPUs, {names}, {asked.precision}"
-        drawn = picture(found, title=title, name=asked.figure.name, more={".json": f"{text}\n"})
-        for path in drawn.write(asked.figure.parent):
-            print(f"run.py sizing: {path}", file=sys.stderr)
+        picture(found, title=title).write_to(asked.figure, command="run.py sizing", answer=text)
     return DONE
 
 

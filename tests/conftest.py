@@ -1,15 +1,19 @@
 """What every test may ask for: the VM as users start it, and an unprivileged user to start it as."""
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+import venv
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pexpect
 import pytest
 from hypothesis import settings
 
@@ -18,6 +22,10 @@ from tests.fakes.processes import Process
 
 PROJECT = Path(__file__).parent.parent
 NOBODY = 65534
+AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+"""What starts a process as an unprivileged user, where the tests may choose one."""
+WHO: int = AS_NOBODY.get("user", os.getuid())
+"""Whom that is."""
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of what is right
 settings.load_profile("any machine")
@@ -53,14 +61,16 @@ class VM:
             "PYTHONPATH": str(PROJECT),
         }
 
-    def start(self, *arguments: str, **popen: object) -> "subprocess.Popen[bytes]":
-        """Start the VM with the arguments of the command; its streams are pipes unless told otherwise."""
-        become = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+    def start(
+        self, *arguments: str, program: Sequence[str] = ("-m", "scenarios.vm"), **popen: object
+    ) -> "subprocess.Popen[bytes]":
+        """Start the VM, or another program in Python, with these arguments; its streams are pipes unless told
+        otherwise."""
         environment = self.environment | popen.pop("env", {})  # type: ignore[operator]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return Process(
-            [sys.executable, "-m", "scenarios.vm", *arguments],
-            **({"cwd": self.folder, "env": environment} | streams | become | popen),  # type: ignore[call-overload]
+            [sys.executable, *program, *arguments],
+            **({"cwd": self.folder, "env": environment} | streams | AS_NOBODY | popen),  # type: ignore[call-overload]
         )
 
     def run(self, *arguments: str, input: bytes = b"", timeout: float = 120, **popen: object) -> "Ended":
@@ -71,6 +81,38 @@ class VM:
             finally:
                 process.kill()
         return Ended(process.returncode, out, err)
+
+    def terminal(
+        self, *arguments: str, program: Sequence[str] = ("-m", "scenarios.vm"), **environment: str
+    ) -> "pexpect.spawn[str]":
+        """As `start`, at a pseudo-terminal of 50 lines by 160 columns."""
+        return pexpect.spawn(
+            sys.executable,
+            [*program, *arguments],
+            env=self.environment | {"TERM": "xterm"} | environment,
+            cwd=str(self.folder),
+            preexec_fn=become_nobody,
+            dimensions=(50, 160),
+            encoding="utf-8",
+            timeout=120,
+        )
+
+    def report(
+        self, guest: str, *arguments: str, options: Sequence[str] = ("--memory", "4 GiB"), **environment: str
+    ) -> Any:
+        """The JSON that a module of tests/guest prints at its end in the VM; fails where it does."""
+        command = [*options, "--", sys.executable, "-m", f"tests.guest.{guest}", *arguments]
+        ended = self.run(*command, timeout=500, cwd=PROJECT, env={"SETUPTOOLS_USE_DISTUTILS": "stdlib"} | environment)
+        assert ended.status == 0, ended.err
+        return json.loads(ended.out.splitlines()[-1])
+
+
+def become_nobody() -> None:
+    """Be the unprivileged user from now on, where the tests may choose one."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
 
 
 class Ended:
@@ -91,14 +133,10 @@ class Ended:
 @pytest.fixture(scope="session")
 def kernel_image() -> Iterator[Path]:
     """The VM's kernel where an unprivileged user can read it; fails, and does not skip, where there is none."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    folder.chmod(0o755)
-    try:
+    with public_folder() as folder:
         image = Path(shutil.copy2(kernel.find_kernel(os.environ), folder / "linux"))
         image.chmod(0o755)
         yield image
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -117,10 +155,28 @@ def module_vm(kernel_image: Path) -> Iterator[VM]:
 
 @contextmanager
 def _vm(kernel_image: Path) -> Iterator[VM]:
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    try:
+    with public_folder() as folder:
         if os.getuid() == 0:
             os.chown(folder, NOBODY, NOBODY)
         yield VM(kernel_image, folder)
+
+
+@contextmanager
+def public_folder() -> Iterator[Path]:
+    """A new folder that every user can look into."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-"))  # ns-3 finds no libraries where "test" is in their path
+    try:
+        folder.chmod(0o755)
+        yield folder
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def own_python(*steps: Sequence[str]) -> Iterator[Path]:
+    """A Python that has no packages but those that pip installs, one step after the other."""
+    with public_folder() as folder:
+        venv.create(folder, with_pip=True, symlinks=True)
+        for step in steps:
+            subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *step], check=True)
+        yield folder / "bin/python"

@@ -6,6 +6,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import tracemalloc
@@ -23,8 +24,12 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, write_table
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
+from hosts.collectives import files
+from hosts.collectives.kinds import MESSAGES
+from hosts.collectives.schedule import ScheduleError
 from scenarios.spec import FOLDER, ScenarioError, load
 from scenarios.spec.scenario import KEYS, Scenario, from_json, to_json
+from tests.conftest import PROJECT
 from tests.fakes.stored import some_rows, write_run
 from topologies import units
 from topologies.conditions.trace import read_trace
@@ -229,6 +234,37 @@ def test_the_trace_reader(data: bytes) -> None:
             return
         assert all(times[0] == 0 for times in recording.times_ns)
         assert all((rates > 0).all() for rates in recording.rates_from_bps)
+
+
+DATA = PROJECT / "tests" / "data"
+SCHEDULES = [path.read_bytes() for path in (*sorted(DATA.glob("*/*")), DATA / "teccl_mesh_4.json")]
+NOTES = [b"-1", b"0", b"1", b"2", b"7", b"64", b"1000000", b"9" * 30, b"\0", b"<!ENTITY a 'b'>", b"&a;", b"{", b"}",
+         b"/*", b"requires", b"\n", b'<step s="0"/>', b"send 8b to 1\n", b"\xc3\xa9"]  # fmt: skip
+
+
+@settings(fuzzed, max_examples=4 * EXAMPLES)
+@given(mutated(SCHEDULES, NOTES) | anything(NOTES))
+@example(b"")
+@example(b"<" * 1000)
+@example(b"{" * 100_000)
+@example(b'{"7-Flows": ["Chunk 0 from \xd9\xa1 traveled over 0->1 in epoch 0"]}')
+def test_the_files_of_schedules(data: bytes) -> None:
+    path = _SCRATCH / "schedule"
+    path.write_bytes(data)
+    kind, gpus = MESSAGES, 2
+    with bounded():
+        for _ in range(2):  # the second time as what it is
+            try:
+                assert files.read(path, kind=kind, gpus=gpus).transfers
+                return
+            except ScheduleError as error:
+                one_line(error)
+                assert str(error).startswith(str(path))
+                right = re.search(r"allowed are the kind (\w+) and (\d+) GPUs$", str(error))
+                if right is None:
+                    return
+                kind, gpus = right[1], int(right[2])
+    raise AssertionError("it is not what it is said to be")
 
 
 REQUESTS: list[dict[str, Any]] = [

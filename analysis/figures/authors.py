@@ -1,7 +1,6 @@
 """What the result of the paper's authors rests on: the gains of their modes with one thing changed at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,8 +19,8 @@ _NOTE = (
 _APART = 0.22  # of the rows' distance: modes beside each other
 
 
-def picture(lines: Sequence[Line], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
-    """The figure of these lines, a panel for each chunk size; `more` are further files by their ending."""
+def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
+    """The figure of these lines, a panel for each chunk size."""
     sizes = sorted({line.size_mb for line in lines})
     with canvas(2.2 + 3.3 * len(sizes), 5.4) as figure:
         for axes, size in zip(panels(figure, len(sizes), columns=len(sizes), sharey=True), sizes, strict=True):
@@ -35,7 +34,6 @@ def picture(lines: Sequence[Line], *, title: str, name: str, more: Mapping[str, 
         caption=f"Gains over base with one thing changed at a time: {title}.",
         figure=figure,
         data=table(_rows(lines)),
-        more=more,
     )
 
 

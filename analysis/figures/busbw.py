@@ -58,7 +58,7 @@ def picture_of(name: str, group: Group, points: Points) -> Picture:
     return picture(kind, list(rows_of(group, points)), name=stem, title=group.title)
 
 
-def picture(kind: str, rows: Sequence[Row], *, name: str, title: str = "") -> Picture:
+def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str = "") -> Picture:
     """The figure of these rows, a panel for each mode."""
     modes = list(dict.fromkeys(row.mode for row in rows))
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))

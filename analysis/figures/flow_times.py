@@ -24,19 +24,10 @@ _MEASURED: Mapping[str, Any] = {"linestyle": "none", "marker": "o", "markersize"
 _OPTIMUM: Mapping[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.2}
 
 
-def picture(
-    ratios: Mapping[str, Floats],
-    measured: Mapping[str, Floats] = MappingProxyType({}),
-    *,
-    title: str,
-    name: str,
-    more: Mapping[str, str] = MappingProxyType({}),
-) -> Picture:
+def picture(ratios: Mapping[str, Floats], measured: Mapping[str, Floats], *, title: str) -> Picture:
     """The figure of flow completion times over the optimum, by routing ("ecmp", "spray"), [draws, flows] each.
 
     `ratios` are those of the model, `measured` those of the emulation, if any, which are drawn as points.
-
-    `more` are further files by their ending.
     """
     drawn = {routing: shares(np.ravel(found)) for routing, found in ratios.items()}
     points = {routing: shares(np.ravel(found)) for routing, found in measured.items()}
@@ -63,6 +54,5 @@ def picture(
         for routing, (times, shared) in found.items()
         for time, share in zip(times.tolist(), shared.tolist(), strict=True)
     )
-    return Picture(
-        name=name, caption=f"Flow completion times by routing: {title}.", figure=figure, data=data, more=more
-    )
+    caption = f"Flow completion times by routing: {title}."
+    return Picture(name="flow-times", caption=caption, figure=figure, data=data)

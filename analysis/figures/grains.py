@@ -3,8 +3,7 @@
 Above the line at 1 the ring is faster. The axis is logarithmic: half and twice the ring's time are as far from it.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -30,8 +29,8 @@ _LOOKS = (("#17375E", ""), ("#B5472F", "///"), ("#5BA4CF", "---"), ("#F5D04C", "
 _WIDTH = 0.8  # of the bars of an algorithm together
 
 
-def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
-    """The figure of these rows; those of the ring itself are left out. `more` are further files by their ending."""
+def picture(rows: Sequence[Row], *, title: str) -> Picture:
+    """The figure of these rows; those of the ring itself are left out."""
     others = [row for row in rows if row.algorithm != "ring"] or list(rows)
     grains, kinds = (list(dict.fromkeys(row[part] for row in others)) for part in (0, 1))
     sizes = sorted({row.gpus for row in others})
@@ -48,13 +47,8 @@ def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, st
         handles = [Patch(label=f"{gpus} GPUs", **_look(number)) for number, gpus in enumerate(sizes)]
         legend(figure, handles)
     data = table(row._asdict() for row in rows)
-    return Picture(
-        name=name,
-        caption=f"Times of algorithms over the ring's by grain: {title}.",
-        figure=figure,
-        data=data,
-        more=more,
-    )
+    caption = f"Times of algorithms over the ring's by grain: {title}."
+    return Picture(name="grains", caption=caption, figure=figure, data=data)
 
 
 def _look(number: int) -> dict[str, Any]:

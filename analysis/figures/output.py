@@ -6,9 +6,10 @@ data, is for the modules of the single figures.
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ class Picture:
         contents = {".svg": svg.encode(), ".png": png.getvalue(), ".csv": self.data.encode()}
         contents |= {ending: text.encode() for ending, text in self.more.items()}
         return [written(folder / f"{self.name}{ending}", content) for ending, content in contents.items()]
+
+    def write_to(self, path: Path, *, command: str, answer: str = "") -> None:
+        """Write the files as PATH.svg and so on, with the answer, if given, as PATH.json, and print their names on
+        stderr behind the command's; raises OSError."""
+        more = {".json": f"{answer}\n"} if answer else {}
+        for file in replace(self, name=path.name, more=more).write(path.parent):
+            print(f"{command}: {file}", file=sys.stderr)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"))
 _APART = 0.24  # of the rows' distance: models beside each other
 
 
-def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, str] = MappingProxyType({})) -> Picture:
-    """The figure of these rows; `more` are further files by their ending."""
+def picture(rows: Sequence[Row], *, title: str) -> Picture:
+    """The figure of these rows."""
     models = list(dict.fromkeys(row.model for row in rows if row.model))
     look: dict[str, Mapping[str, Any]] = {
         model: {"color": colour, "marker": shape, "linestyle": "none"}
@@ -31,13 +31,8 @@ def picture(rows: Sequence[Row], *, title: str, name: str, more: Mapping[str, st
         handles = [Line2D([], [], label=model, **one) for model, one in look.items()]
         handles += [Line2D([], [], label="no model", **_PLAIN), Line2D([], [], label="the document's", **_DOCUMENT)]
         legend(figure, handles)
-    return Picture(
-        name=name,
-        caption=f"Sizing a datacenter for training, beside the document's numbers: {title}.",
-        figure=figure,
-        data=table(_data(rows)),
-        more=more,
-    )
+    caption = f"Sizing a datacenter for training, beside the document's numbers: {title}."
+    return Picture(name="sizing", caption=caption, figure=figure, data=table(_data(rows)))
 
 
 _PLAIN: Mapping[str, Any] = MappingProxyType({"color": FAINT, "marker": "D", "linestyle": "none"})

@@ -116,7 +116,12 @@ def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table
         columns[name] = _UNMEASURED.get(name) if array is None else array
     columns["collective"] = np.arange(rows.start, rows.stop)
     columns["predicted_s"] = rows.predictions_s
-    arrays = [_column(columns[field.name], len(rows), field.type) for field in schema]
+    return _table(columns, len(rows), schema)
+
+
+def _table(columns: Columns, count: int, schema: pa.Schema) -> pa.Table:
+    """A table of so many rows, of arrays by column and of values that all rows have."""
+    arrays = [_column(columns[field.name], count, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -144,34 +149,29 @@ def rows_of(table: pa.Table) -> Rows:
 def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     """The transfers of measured rows of one point as a table."""
     found = np.empty((0, len(TRANSFER)), dtype=np.int64) if rows.transfers is None else rows.transfers
-    columns = [point[name] for name, _ in _POINT[:3]]
-    columns += [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
-    arrays = [_column(value, len(found), field.type) for value, field in zip(columns, TRANSFERS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=TRANSFERS)
+    columns = [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
+    return _table({**point, **dict(zip(TRANSFERS.names[3:], columns, strict=True))}, len(found), TRANSFERS)
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
     """A row for each of `jobs` in each of these rows of one point, which have their times, as a table."""
     assert rows.job_completion_s is not None
     predicted = rows.job_completion_s if rows.job_predicted_s is None else rows.job_predicted_s
-    columns = {name: point[name] for name, _ in _POINT[:3]} | {
+    columns = {
+        **point,
         "collective": np.repeat(np.arange(rows.start, rows.stop), len(jobs)),
         **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
         "job": np.tile([job["name"] for job in jobs], len(rows)),
         "completion_s": rows.job_completion_s.reshape(-1),
         "predicted_s": predicted.reshape(-1),
     }
-    arrays = [_column(columns[field.name], len(rows) * len(jobs), field.type) for field in JOBS]
-    return pa.Table.from_arrays(arrays, schema=JOBS)
+    return _table(columns, len(rows) * len(jobs), JOBS)
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """What became of faults as a table; numbers that never were are NaN."""
-    columns = {
-        field.name: [math.nan if record[field.name] is None else record[field.name] for record in records]
-        for field in FAULTS
-    }
-    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in FAULTS}, schema=FAULTS)
+    found = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
+    return pa.Table.from_pylist(found, schema=FAULTS)
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:
@@ -184,8 +184,7 @@ def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array
         "rate_bps": rates_bps.reshape(-1),
         "delay_s": np.tile(delays_s, count),
     }
-    arrays = [_column(columns[field.name], count * links, field.type) for field in CONDITIONS]
-    return pa.Table.from_arrays(arrays, schema=CONDITIONS)
+    return _table(columns, count * links, CONDITIONS)
 
 
 def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = None) -> pa.Table:

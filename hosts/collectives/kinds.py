@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hosts.collectives import direct, doubling, hierarchical, ring, tree
+from hosts.collectives import algorithms
 from hosts.collectives.schedule import (
     MOST_PROVEN,
     Contents,
@@ -35,23 +35,23 @@ MOST_TRANSFERS = 2**21
 """Of a collective; as many take a minute and a gigabyte to be made."""
 
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
-    "ring": lambda sites, channels: ring.allgather(sum(sites), channels=channels),
-    "halving-doubling": lambda sites, _: doubling.allgather(sum(sites)),
-    "bruck": lambda sites, _: doubling.bruck(sum(sites)),
-    "direct": lambda sites, _: direct.allgather(sum(sites)),
-    "hierarchical": lambda sites, _: hierarchical.allgather(sites),
-    "hierarchical-direct": lambda sites, _: hierarchical.allgather(sites, direct=True),
+    "ring": lambda sites, channels: algorithms.ring_allgather(sum(sites), channels=channels),
+    "halving-doubling": lambda sites, _: algorithms.recursive_doubling(sum(sites)),
+    "bruck": lambda sites, _: algorithms.bruck(sum(sites)),
+    "direct": lambda sites, _: algorithms.direct_allgather(sum(sites)),
+    "hierarchical": lambda sites, _: algorithms.hierarchical_allgather(sites),
+    "hierarchical-direct": lambda sites, _: algorithms.hierarchical_allgather(sites, direct=True),
 }
 _BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
-    "chain": lambda sites: tree.chain(sum(sites)),
-    "tree": lambda sites: tree.binary(sum(sites)),
-    "double-tree": lambda sites: tree.double_binary(sum(sites)),
-    "direct": lambda sites: direct.broadcast(sum(sites)),
-    "hierarchical": hierarchical.broadcast,
+    "chain": lambda sites: algorithms.chain(sum(sites)),
+    "tree": lambda sites: algorithms.binary_tree(sum(sites)),
+    "double-tree": lambda sites: algorithms.double_binary_tree(sum(sites)),
+    "direct": lambda sites: algorithms.direct_broadcast(sum(sites)),
+    "hierarchical": algorithms.hierarchical_broadcast,
 }
 _SCATTERS: dict[str, Callable[[Sites], Schedule]] = {
-    "tree": lambda sites: tree.binomial_scatter(sum(sites)),
-    "direct": lambda sites: direct.scatter(sum(sites)),
+    "tree": lambda sites: algorithms.binomial_scatter(sum(sites)),
+    "direct": lambda sites: algorithms.direct_scatter(sum(sites)),
 }
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
@@ -100,7 +100,7 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
 
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     if kind == "alltoall":
-        return direct.alltoall(sum(sites))
+        return algorithms.direct_alltoall(sum(sites))
     if kind in ("scatter", "gather"):
         scatter = _SCATTERS[algorithm](sites)
         return scatter if kind == "scatter" else dual(scatter, adds=False)
@@ -113,7 +113,7 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     if kind == "allgather":
         return out
     # Backwards in time a ring turns round; one that goes on in the same direction uses the same links throughout.
-    backwards = ring.allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
+    backwards = algorithms.ring_allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
     back = dual(backwards)
     return back if kind == "reducescatter" else then(back, out)
 

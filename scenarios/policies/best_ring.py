@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.max_plus import Compiled
-from hosts.collectives.ring import allgather
+from hosts.collectives.algorithms import ring_allgather
 from hosts.embedding.bounds import least_values
 from hosts.embedding.ring import best_rings
 
@@ -38,7 +38,7 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
     the other, and of n - 1 cycle times: every block is on n - 1 edges, so on all but the one that costs least.
     """
     count, n = len(alpha_s), sum(gpus_per_site)
-    cost_s, model = alpha_s + beta_s, Compiled(allgather(n).transfers)
+    cost_s, model = alpha_s + beta_s, Compiled(ring_allgather(n).transfers)
     if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MOST_RINGS:
         rings = _all_rings(gpus_per_site)
         found, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)

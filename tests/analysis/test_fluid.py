@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from heapq import heappop, heappush
@@ -291,18 +291,21 @@ def filled(flows: frozenset[int], case: Case) -> dict[int, Fraction]:
     return {flow: rate if case.links[flow] else Fraction(1) for flow, rate in rates.items()}
 
 
-def lock_step_leaves(case: Case) -> list[Fraction]:
-    """When every transfer leaves, exactly: all rates anew at every event, from one event to the next."""
+def lock_step(
+    case: Case, *, rows: Sequence[tuple[int, ...]] = (), until: float = 0, every: float = 0
+) -> list[Fraction]:
+    """When every transfer leaves, exactly: all rates anew at every event. Of rows of capacities the first holds until
+    `until`, each of the others for `every` and the last for ever."""
     queues = [deque(i for i, one in enumerate(case.transfers) if one.flow == f) for f in range(len(case.links))]
     left = [Fraction(one.amount) for one in case.transfers]
     leaves: dict[int, Fraction] = {}
     arrives: dict[int, Fraction] = {}
+    changes = [Fraction(until) + row * Fraction(every) for row in range(len(rows) - 1)]
     now = Fraction(0)
     while len(leaves) < len(case.transfers):
         begun = True
         while begun:  # empty transfers leave at once, and others may begin then
-            begun = False
-            serving = {}
+            begun, serving = False, {}
             for flow, queue in enumerate(queues):
                 if queue and all(arrives.get(one, now + 1) <= now for one in case.transfers[queue[0]].after):
                     if left[queue[0]] == 0:
@@ -311,9 +314,10 @@ def lock_step_leaves(case: Case) -> list[Fraction]:
                         queue.popleft()
                     else:
                         serving[flow] = queue[0]
-        rates = filled(frozenset(serving), case)
+        row = sum(change <= now for change in changes)
+        rates = filled(frozenset(serving), replace(case, capacities=rows[row]) if rows else case)
         ends = [now + left[transfer] / rates[flow] for flow, transfer in serving.items()]
-        later = [at for at in arrives.values() if at > now]
+        later = [at for at in (*arrives.values(), *changes) if at > now]
         if not ends and not later:
             break
         then = min([*ends, *later])
@@ -330,7 +334,7 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
         flows, links = rng.randint(1, 6), rng.randint(1, 5)
         case = random_case(rng, flows=flows, links=links, delays=(0, 0, 1e-7, 0.25, 1.5))
         found = case.times()
-        np.testing.assert_allclose(found.leaves_s[:, 0], np.array(lock_step_leaves(case), float), rtol=1e-9)
+        np.testing.assert_allclose(found.leaves_s[:, 0], np.array(lock_step(case), float), rtol=1e-9)
         for index, transfer in enumerate(case.transfers):
             link, own = found.bottleneck[index, 0], case.links[transfer.flow]
             assert link in own if own and transfer.amount else link == -1
@@ -362,7 +366,7 @@ def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algor
         capacities=tuple(rng.integers(1, 10, len(ports.all)).tolist()),
         delays=tuple(rng.choice([0.25, 0.5], len(found.flows)).tolist()),
     )
-    leaves = np.array(lock_step_leaves(case), float)
+    leaves = np.array(lock_step(case), float)
     np.testing.assert_allclose(case.times().leaves_s[:, 0], leaves, rtol=1e-9)
     alone_s = np.array([one.amount / min(case.capacities[p] for p in case.links[one.flow]) for one in case.transfers])
     assert (leaves - case.times().begins_s[:, 0] > 1.01 * alone_s).sum() >= 5, "hardly anything is shared"

@@ -15,7 +15,7 @@ from scenarios.engines.prediction import decided, lower_bound, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import decide, shared_links
 from scenarios.policies.policy import MODES
-from scenarios.spec.load import Override, load_scenario
+from tests.fakes.commands import scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -173,7 +173,7 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
         job["algorithm"] = str(rng.choice(ALGORITHMS[kind]))
         jobs.append(job | {"start": f"{rng.integers(1, 900)} us"} if rng.random() < 0.5 else job)
     values = {"job": jobs, "fabric.grain": grain, "run.seed": seed, "collective.count": 5}
-    (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in values.items()]).settings()
+    (setting,) = scenario(**values).settings()
     conditions = conditions_of(setting)
     bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, 5))
     assert (bound_s > 0).all()
@@ -198,7 +198,7 @@ def test_nothing_beats_it_where_flows_share_links_or_ports(
     keys = {"fabric.gpus": gpus, "fabric.grain": grain, "conditions.wan_delay": wan_delay, "run.seed": seed}
     keys |= {"collective.kind": collective[0], "collective.algorithm": collective[1], "collective.ring": ring}
     keys |= {"fabric.wan": wan if len(gpus) == 2 else "mesh", "collective.chunk": "1 MB"}
-    (setting,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    (setting,) = scenario(**keys).settings()
     conditions = conditions_of(setting)
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
     for mode in MODES:

@@ -6,13 +6,9 @@ compiler).
 
 import json
 import math
-import shutil
 import subprocess
-import tempfile
-import venv
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +17,7 @@ import pytest
 from analysis.model import fluid
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Transfer
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, own_python
 
 pytestmark = pytest.mark.ns3
 
@@ -64,19 +60,13 @@ NETWORKS = {
 @pytest.fixture(scope="module")
 def ratios() -> Iterator[dict[str, np.ndarray]]:
     """Of each network, when every message has arrived in ns-3 over when it has by the model; and of the last."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul_ns3_"))  # ns3 finds no libraries where "test" is in their path
-    try:
-        venv.create(folder, with_pip=True, symlinks=True)
-        python = folder / "bin/python"
-        subprocess.run([python, "-m", "pip", "install", "-q", NS3], check=True)
+    with own_python([NS3]) as python:
         command = [python, PROJECT / "tests/analysis/ns3_flows.py"]
         asked = json.dumps(list(NETWORKS.values()))
         ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         found = map(json.loads, ended.stdout.splitlines()[-len(NETWORKS) :])
         yield {name: compared(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)}
-    finally:
-        shutil.rmtree(folder)
 
 
 def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:

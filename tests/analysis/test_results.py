@@ -19,13 +19,13 @@ from analysis.results import writer as writing
 from analysis.results.reader import ResultsError, load, open_run
 from analysis.results.rows import Point, Rows, joined
 from analysis.results.writer import Writer
-from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import described
+from tests.fakes.commands import scenario
 from tests.fakes.stored import some_rows, write_run
 
 OLD = Path(__file__).parent / "old_run"
 SCENARIO = {"fabric.gpus": 4, "run.modes": ["base", "joint"]}
-SETTINGS = described(load_scenario("paper", [Override(key, value, key) for key, value in SCENARIO.items()]))
+SETTINGS = described(scenario(**SCENARIO))
 BASE, MEASURED = Point("model", 0, "base"), Point("emulation", 0, "base")
 
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model import max_plus
-from hosts.collectives.ring import allgather
+from hosts.collectives.algorithms import ring_allgather
 
 times = st.floats(1e-9, 10.0)
 
 
 def completion_s(alpha_s: np.ndarray, beta_s: np.ndarray) -> np.ndarray:
     """The model's times of rings whose edges have these delays and times for a chunk, [K, n]: [K]."""
-    return max_plus.completion_s(allgather(alpha_s.shape[1]).transfers, alpha_s.T, beta_s.T)
+    return max_plus.completion_s(ring_allgather(alpha_s.shape[1]).transfers, alpha_s.T, beta_s.T)
 
 
 def simulate(alpha_s: list[float], beta_s: list[float]) -> list[list[tuple[float, float]]]:
@@ -71,7 +71,7 @@ def test_the_model_is_what_a_simulation_by_events_gives(edges: list[tuple[float,
     moves = simulate([*alpha], [*beta])
     assert completion_s(np.array([alpha]), np.array([beta]))[0] == pytest.approx(end_s(moves), rel=1e-9)
     n = len(edges)
-    found = max_plus.times(allgather(n).transfers, np.array(alpha)[:, None], np.array(beta)[:, None])
+    found = max_plus.times(ring_allgather(n).transfers, np.array(alpha)[:, None], np.array(beta)[:, None])
     leaves, arrives = (part.reshape(n - 1, n).T for part in (found.begins_s, found.arrives_s))
     assert pytest.approx(np.array([[move[0] for move in edge] for edge in moves]), rel=1e-9) == leaves
     assert pytest.approx(np.array([[move[1] for move in edge] for edge in moves]), rel=1e-9) == arrives

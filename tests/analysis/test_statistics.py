@@ -12,7 +12,7 @@ from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
 from scenarios.experiment.summary import series_of
-from scenarios.spec.load import Override, assignment, load_scenario
+from scenarios.spec.load import assignment, load_scenario
 from scenarios.spec.scenario import plain_values
 from tests.fakes.commands import scenario
 from topologies.conditions.sampler import SAMPLERS
@@ -128,7 +128,7 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
         "conditions.sampler": "uniform" if sampler == "trace" else sampler,
         "collective.count": DRAWS * max(counts),
     } | values
-    (setting,) = load_scenario("paper", [Override(key, value, "") for key, value in values.items()]).settings()
+    (setting,) = scenario(**values).settings()
     slices: dict[str, list[np.ndarray]] = {}
     for part in Model(batch=20_000).run([setting]):
         slices.setdefault(part.mode, []).append(part.rows.completion_s)

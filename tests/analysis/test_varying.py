@@ -2,17 +2,14 @@
 the model of rates that do not change."""
 
 import random
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from analysis.model.varying import Instants, Varying
 from hosts.collectives.schedule import Transfer
-from tests.analysis.test_fluid import Case, alone, arrays, filled, random_case
+from tests.analysis.test_fluid import Case, alone, arrays, lock_step, random_case
 
 
 def times(case: Case, rows: Sequence[Sequence[int]], *, until: float, every: float) -> Instants:
@@ -64,36 +61,6 @@ def test_delays_computations_and_what_waits_are_not_touched_by_a_change() -> Non
     assert found.arrives_s.tolist() == [8, 9, 15, 15]
 
 
-def lock_step(case: Case, rows: Sequence[Sequence[int]], until: Fraction, every: Fraction) -> list[Fraction]:
-    """When every transfer leaves, exactly: all rates anew at every event, of which changes of capacities are some."""
-    queues = [deque(i for i, one in enumerate(case.transfers) if one.flow == f) for f in range(len(case.links))]
-    left = [Fraction(one.amount) for one in case.transfers]
-    leaves: dict[int, Fraction] = {}
-    arrives: dict[int, Fraction] = {}
-    now, row, change = Fraction(0), 0, until
-    while len(leaves) < len(case.transfers):
-        begun = True
-        while begun:
-            begun, serving = False, {}
-            for flow, queue in enumerate(queues):
-                if queue and all(arrives.get(one, now + 1) <= now for one in case.transfers[queue[0]].after):
-                    if left[queue[0]] == 0:
-                        leaves[queue[0]], begun = now, True
-                        arrives[queue[0]] = now + Fraction(case.delays[flow])
-                        queue.popleft()
-                    else:
-                        serving[flow] = queue[0]
-        rates = filled(frozenset(serving), replace(case, capacities=tuple(rows[min(row, len(rows) - 1)])))
-        ends = [now + left[transfer] / rates[flow] for flow, transfer in serving.items()]
-        then = min([change, *ends, *(at for at in arrives.values() if at > now)])
-        for flow, transfer in serving.items():
-            left[transfer] -= (then - now) * rates[flow]
-        now = then
-        if now == change:
-            row, change = row + 1, change + every
-    return [leaves[index] for index in range(len(case.transfers))]
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> None:
     rng = random.Random(seed)
@@ -103,7 +70,7 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
         rows = [case.capacities, *(tuple(rng.randint(1, 4) for _ in range(links)) for _ in range(9))]
         until, every = rng.choice((0.125, 0.5, 1.0, 3.0)), rng.choice((0.25, 0.5, 1.0, 2.0))
         found = times(case, rows, until=until, every=every)
-        exact = lock_step(case, rows, Fraction(until), Fraction(every))
+        exact = lock_step(case, rows=rows, until=until, every=every)
         np.testing.assert_allclose(found.leaves_s, np.array(exact, float), rtol=1e-9)
 
 

@@ -1,7 +1,5 @@
 """A controller's life with real switches, in the VM."""
 
-import json
-import sys
 from itertools import pairwise
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from controller.forwarding import rules
 from controller.forwarding.flows import IN_PORT, Rule
 from controller.routing.paths import Ways
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 from tests.guest.openflow import FABRICS
 from topologies.fabric.fabric import build_fabric
 
@@ -20,10 +18,7 @@ def test_a_life_with_real_switches(vm: VM, name: str) -> None:
 
 
 def check_life(vm: VM, name: str, **environment: str) -> None:
-    script = str(PROJECT / "tests/guest/openflow.py")
-    ended = vm.run("--", sys.executable, script, name, env=environment, timeout=300)
-    assert ended.status == 0, ended.err
-    found = json.loads(ended.out.splitlines()[-1])
+    found = vm.report("openflow", name, **environment)
     fabric = build_fabric(FABRICS[name])
     ways = Ways(fabric)
     for switch in fabric.switches:

@@ -1,15 +1,12 @@
 """The same controller on stock Ryu 4.34, installed for the occasion from the package index: ``pytest -m ryu``."""
 
-import shutil
 import subprocess
-import tempfile
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import PROJECT, VM, own_python
 from tests.controller.test_real_switches import check_life
 from tests.fakes.mn import run_mn
 
@@ -24,17 +21,9 @@ STEPS = (
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Path]:
-    """A Python with stock Ryu and without os-ken, where an unprivileged user can run it."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    try:
-        folder.chmod(0o755)
-        venv.create(folder / "ryu", with_pip=True, symlinks=True)
-        found = folder / "ryu/bin/python"
-        for step in STEPS:
-            subprocess.run([found, "-m", "pip", "install", "-q", *step], check=True)
+    """A Python with stock Ryu and without os-ken."""
+    with own_python(*STEPS) as found:
         yield found
-    finally:
-        shutil.rmtree(folder)
 
 
 def test_it_is_stock_ryu_and_os_ken_is_not_there(python: Path) -> None:

@@ -9,7 +9,7 @@ from scenarios.engines import emulation, host_capacity
 from scenarios.engines.emulation import EmulationError, Reader
 from scenarios.engines.prediction import Expectations
 from scenarios.experiment import command
-from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.load import Override, assignment, load_scenario
 
 
 def run(*arguments, status=0):
@@ -17,9 +17,24 @@ def run(*arguments, status=0):
     assert command.run([str(argument) for argument in arguments]) == status
 
 
-def scenario(**values):
-    """The paper's scenario with other values: table__key=value."""
-    return load_scenario("paper", [Override(key.replace("__", "."), value, key) for key, value in values.items()])
+def printed(main, capsys, *arguments):
+    """The JSON that a command prints when it is asked for it."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_refused(main, capsys, arguments, says):
+    """The command says what is wrong in one line, and does nothing else."""
+    assert main([*arguments]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert (told.err.count("\n"), told.out) == (1, "")
+
+
+def scenario(*texts, **values):
+    """The paper's scenario with other values: "table.key=value", as after --set, or table__key=value."""
+    found = [Override(key.replace("__", "."), value, key) for key, value in values.items()]
+    return load_scenario("paper", [*map(assignment, texts), *found])
 
 
 def times(settings, model):

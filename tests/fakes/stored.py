@@ -14,10 +14,8 @@ import numpy as np
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
-from scenarios.engines.prediction import predicted, predicted_times
+from scenarios.engines.prediction import decided, predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Decisions, decide
-from scenarios.policies.policy import MODES
 from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.spec.scenario import Scenario, described
 
@@ -88,26 +86,12 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
     }
 
 
-def _plan(setting: Scenario, mode: str, count: int) -> Decisions:
-    conditions = conditions_of(setting)
-    return decide(
-        conditions.fabric,
-        conditions,
-        delays_s=conditions.delays_s,
-        mode=MODES[mode],
-        workload=setting.workload,
-        reembed_every=setting.collective.reembed_every,
-        ring=setting.collective.ring,
-        start=0,
-        count=count,
-    )
-
-
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
-    plan = _plan(setting, mode, count)
+    conditions = conditions_of(setting)
+    plan = decided(setting, mode, conditions, start=0, count=count)
     return Rows(
         start=0,
-        completion_s=predicted(setting, mode, plan, conditions_of(setting), start=0),
+        completion_s=predicted(setting, mode, plan, conditions, start=0),
         ring=plan.placement.astype(np.int16),
         paths=plan.path.astype(np.int16),
         reembedded=plan.reembedded,
@@ -130,9 +114,10 @@ def _measured(place: int, setting: Scenario, mode: str, count: int, *, drops: in
 def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
     """The transfers of every collective in program order: where no flows share links one after the other as the
     definition of a schedule has them, else as the model has them."""
-    workload, plan, found = setting.workload, _plan(setting, mode, count), []
+    workload, conditions, found = setting.workload, conditions_of(setting), []
+    plan = decided(setting, mode, conditions, start=0, count=count)
     shared = setting.shared_links(mode)
-    seen = predicted_times(setting, mode, plan, conditions_of(setting), start=0) if shared else None
+    seen = predicted_times(setting, mode, plan, conditions, start=0) if shared else None
     for k, placement in enumerate(plan.placement.tolist()):
         free: dict[int, float] = {}
         arrived: list[float] = []

@@ -5,7 +5,6 @@ tests/guest/collectives.py runs inside, all of it in one boot.
 
 import json
 import random
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from hosts.collectives.kinds import ALGORITHMS, Workload, blocks, workload
 from hosts.collectives.program import message_bytes
 from hosts.collectives.schedule import Flow
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 
 BLOCK_BYTES = 1_000_000
 COMPUTED_S = 2.5
@@ -45,10 +44,7 @@ CASES = {(*pair, 1): case(*pair) for pair in PAIRS} | {
 def report(module_vm: VM) -> dict[str, Any]:
     """What the guest found."""
     asked = {"cases": list(CASES.values()), "computed_s": COMPUTED_S}
-    command = [sys.executable, "-m", "tests.guest.collectives", json.dumps(asked)]
-    ended = module_vm.run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    found: dict[str, Any] = json.loads(ended.out)
+    found: dict[str, Any] = module_vm.report("collectives", json.dumps(asked))
     return found
 
 

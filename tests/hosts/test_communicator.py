@@ -5,7 +5,6 @@ tests/guest/ring.py runs inside, all of JOBS in one boot and the first once more
 
 import json
 import signal
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import schedule, workload
 from hosts.communicator import Communicator
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 from tests.guest.ring import allgather
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -57,18 +56,11 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def boot(vm: VM, jobs: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.guest.ring", json.dumps(jobs)]
-    ended = vm.run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    found: dict[str, Any] = json.loads(ended.out)
-    return found
-
-
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> dict[str, Any]:
     """What the jobs returned."""
-    return boot(module_vm, JOBS)
+    found: dict[str, Any] = module_vm.report("ring", json.dumps(JOBS))
+    return found
 
 
 def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) -> float:
@@ -102,10 +94,6 @@ def test_a_ring_of_slow_links_stores_and_forwards_as_the_model_predicts(report: 
         for collective in collectives:
             # After a pause a link lets its burst of 64 KB pass at once, of the 8 MB that all links carry each step.
             assert completion(collective) == pytest.approx(model_s(OTHER_RING, edges, SIZES[0]), rel=0.01)
-
-
-def test_another_boot_gives_the_same_to_the_nanosecond(report: Any, vm: VM) -> None:
-    assert boot(vm, {"slow links": JOBS["slow links"]})["slow links"] == report["slow links"]
 
 
 def test_without_line_rate_the_first_collective_is_slower_by_slow_start(report: Any) -> None:

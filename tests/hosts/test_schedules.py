@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hosts.collectives.algorithms import ring_allgather
 from hosts.collectives.kinds import ALGORITHMS, contents, schedule
-from hosts.collectives.ring import allgather
 from hosts.collectives.schedule import Schedule, ScheduleError, Transfer, prove, then
 
 CASES = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
@@ -131,7 +131,7 @@ def test_what_cannot_be_is_one_sentence() -> None:
 
 
 def test_a_deadlock_and_a_place_that_is_not_there_are_refused() -> None:
-    ring = allgather(3)
+    ring = ring_allgather(3)
     for transfer, words in (
         (Transfer(flow=9, slots=((0, 0),)), "flow 9"),
         (Transfer(flow=0, slots=((5, 0),)), "slot 5"),
@@ -144,4 +144,4 @@ def test_a_deadlock_and_a_place_that_is_not_there_are_refused() -> None:
 
 def test_schedules_that_race_one_after_the_other_are_refused() -> None:
     with pytest.raises(ScheduleError, match="may still send"):
-        then(allgather(4), allgather(4))  # the second could overwrite a block that the first has yet to send
+        then(ring_allgather(4), ring_allgather(4))  # the second could overwrite a block that the first has yet to send

@@ -5,24 +5,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scenarios.authors import main
 from tests.conftest import PROJECT
+from tests.fakes.commands import assert_refused, printed
 
 FEW = ("--collectives", "40")
 
 
-def answer(capsys: pytest.CaptureFixture[str], out: Path, *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json", "--out", str(out)]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def test_the_folder_holds_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, tmp_path / "one", *FEW, "--seed", "3")
+    found = printed(main, capsys, *FEW, "--seed", "3", "--out", str(tmp_path / "one"))
     assert json.loads((tmp_path / "one" / "authors.json").read_text()) == found
     assert (found["draws"], found["seed"], found["collectives"], found["wan_delay_s"]) == ("own", 3, 40, 1e-5)
     assert {row["published_s"] for row in found["totals"]} == {None}  # theirs are of 100,000
@@ -35,17 +29,17 @@ def test_the_folder_holds_what_is_printed(capsys: pytest.CaptureFixture[str], tm
     assert {path.suffix for path in (tmp_path / "one" / "figures").iterdir()} == {".svg", ".png", ".csv"}
     provenance = json.loads((tmp_path / "one" / "provenance.json").read_text())
     assert provenance["command"][:4] == ["run.py", "authors", *FEW]
-    assert answer(capsys, tmp_path / "two", *FEW, "--seed", "3") == found
-    assert answer(capsys, tmp_path / "three", *FEW, "--seed", "4") != found
+    assert printed(main, capsys, *FEW, "--seed", "3", "--out", str(tmp_path / "two")) == found
+    assert printed(main, capsys, *FEW, "--seed", "4", "--out", str(tmp_path / "three")) != found
 
 
 def test_published_totals_stand_beside_those_of_as_many_collectives(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analysis.authors.study.PUBLISHED_COLLECTIVES", 40)
-    for row in answer(capsys, tmp_path / "same", *FEW)["totals"]:
+    for row in printed(main, capsys, *FEW, "--out", str(tmp_path / "same"))["totals"]:
         assert row["difference"] == pytest.approx(row["total_s"] / row["published_s"] - 1)
-    found = answer(capsys, tmp_path / "farther", *FEW, "--wan-delay", "1 ms")
+    found = printed(main, capsys, *FEW, "--wan-delay", "1 ms", "--out", str(tmp_path / "farther"))
     assert {row["difference"] for row in found["totals"]} == {None}
 
 
@@ -77,10 +71,7 @@ def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    assert main([*FEW, *arguments]) == 2
-    told = capsys.readouterr()
-    assert sentence in told.err
-    assert (told.err.count("\n"), told.out) == (1, "")
+    assert_refused(main, capsys, [*FEW, *arguments], sentence)
     assert [path.name for path in tmp_path.iterdir()] == ["full"]  # nothing is left behind
 
 

@@ -10,14 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from scenarios.vm import kernel
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, public_folder
 
 pytestmark = pytest.mark.bare
 
@@ -44,16 +43,12 @@ def sources() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
     """The folder of a bare Debian with sudo and the project."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    folder.chmod(0o755)
-    try:
+    with public_folder() as folder:
         debootstrap = ["debootstrap", "--variant=minbase", "--include=sudo", codename(), str(folder)]
         made = subprocess.run(debootstrap, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout[-2000:]
         furnish(folder)
         yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def furnish(folder: Path) -> None:

@@ -11,19 +11,17 @@ from scenarios import api
 from scenarios.collectives import main
 from scenarios.engines.base import Failed
 from scenarios.engines.model import Model
+from tests.fakes.commands import assert_refused, printed
 
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
 RATE, N = 10e9, 8  # bytes a second, GPUs
 
 
-def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, *CONSTANT, "--kind", "allreduce", "--algorithms", "ring", "--from", "8 MB", "--to", "64 MB")
+    found = printed(
+        main, capsys, *CONSTANT, "--kind", "allreduce", "--algorithms", "ring", "--from", "8 MB", "--to", "64 MB"
+    )
     assert [line["size"] for line in found if line["mode"] == "base"] == [8_000_000, 32_000_000]
     for line in found:
         # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
@@ -39,7 +37,7 @@ def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFi
     """Rates of the WAN so low that the crossings of an alltoall are all that counts: 16 messages over one link."""
     slow = ["--set", "conditions.wan_rate=80 Mbit/s", "--set", "conditions.intra_rate=80 Gbit/s"]
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *slow]
-    (line,) = lines(capsys, *asked)
+    (line,) = printed(main, capsys, *asked)
     assert "s0b0>s1b0" in line["shared_links"]
     assert line["predicted_s"] == pytest.approx(16 * 1e6 / 10e6, rel=1e-3)
     assert line["bound_s"] < line["predicted_s"]
@@ -51,7 +49,7 @@ def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_pa
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *CONSTANT]
     asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1", "--set", "fabric.spines=4"]
     for grain, messages in (("logical", N // 2), ("physical", N - 1)):
-        (line,) = lines(capsys, *asked, "--set", f"fabric.grain={grain}")
+        (line,) = printed(main, capsys, *asked, "--set", f"fabric.grain={grain}")
         assert line["grain"] == grain
         assert line["predicted_s"] == pytest.approx(messages * 1e6 / RATE, rel=0.01)
         figure = str(tmp_path / grain)
@@ -62,7 +60,7 @@ def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_pa
 
 def test_the_best_of_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB", "--factor", "64"]
-    found = lines(capsys, *asked)
+    found = printed(main, capsys, *asked)
     assert main(asked) == 0
     marked = [row.split() for row in capsys.readouterr().out.splitlines() if row.endswith("best")]
     for size in {line["size"] for line in found}:
@@ -94,8 +92,7 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
-    assert main(arguments) == 2
-    assert word in capsys.readouterr().err
+    assert_refused(main, capsys, arguments, word)
 
 
 def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_measured(
@@ -103,7 +100,7 @@ def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_meas
 ) -> None:
     monkeypatch.setenv("LONGHAUL_KERNEL", "/nonexistent")
     asked = ["--algorithms", "ring", "--from", "8 MB", "--to", "8 MB", "--collectives", "2", "--modes", "base"]
-    predicted = lines(capsys, *asked)
+    predicted = printed(main, capsys, *asked)
     assert main([*asked, "--engine", "both", "--json"]) == 3
     said = capsys.readouterr()
     assert json.loads(said.out) == predicted and predicted[0]["measured_s"] is None

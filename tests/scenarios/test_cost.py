@@ -1,6 +1,5 @@
 """What it takes to change ring and paths: predicted, measured, and counted where that is asked for."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from scenarios.engines.prediction import decided, reconfiguring_s
 from scenarios.policies import cost
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import scenario_of
-from tests.fakes.runs import ended, rows
+from tests.fakes.runs import answer, rows
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -105,9 +104,8 @@ def test_a_choice_that_costs_more_than_it_gains_is_not_made() -> None:
 
 def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
     (tmp_path / "cost.toml").write_text(WORDS)
-    wanted = ("--modes", "joint,each", "--collectives", "11", "--engine", "both", "--json", "--out", tmp_path / "run")
-    fidelity = json.loads(ended("cost.toml", *wanted, cwd=tmp_path)[0])["fidelity"]
-    assert fidelity["p99_abs_error"] < 0.05
+    wanted = ("--modes", "joint,each", "--collectives", "11", "--engine", "both")
+    assert answer(tmp_path / "run", "cost.toml", *wanted)["fidelity"]["p99_abs_error"] < 0.05
     found = rows(tmp_path / "run")
     means = found.groupby(["mode", "engine"]).reconfigure_s.mean().unstack()
     assert (means["model"] / means["emulation"]).to_list() == pytest.approx([1, 1], abs=0.05)

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,25 +24,15 @@ from scenarios.testbed.platform import VIRTUAL
 from scenarios.vm import CannotRunError, NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.commands import FakeTestbeds, row, run, scenario, testbeds  # noqa: F401
-from tests.fakes.runs import ended, rows
+from tests.fakes.runs import answer, measured, rows
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 RECORDED = Path(__file__).with_name("nanoseconds.json")
 PAPER = str(PROJECT / "scenarios" / "paper.toml")
+NEAR = {"median": 0.0005, "p99": 0.002}
 
 
 # Measured in VMs
-
-
-def measured(folder, *arguments, collectives):
-    """Run the command, compare its measured times with the model, and return its JSON; its folder is `folder`."""
-    answer = json.loads(ended("--json", "--out", folder, *arguments, cwd=folder.parent)[0])
-    fidelity = answer["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (collectives, 0)
-    if "transport.line_rate=false" not in arguments:
-        assert abs(fidelity["median_ratio"] - 1) <= 0.0005
-        assert fidelity["p99_abs_error"] <= 0.002
-    return answer
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +40,7 @@ def four_modes(tmp_path_factory):
     """A run of every mode, in which the last collective re-embeds, and its JSON."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     wanted = ("--modes", "base,wan,ccl,joint", "--collectives", "11", "--seed", "3")
-    return folder, measured(folder, *wanted, collectives=44)
+    return folder, measured(folder, *wanted, collectives=44, **NEAR)
 
 
 def test_both_engines_agree_in_every_mode(four_modes):
@@ -108,26 +96,20 @@ def test_what_a_run_stores_agrees_and_the_vm_is_described(four_modes):
 )
 def test_other_fabrics(tmp_path, collectives, arguments):
     wanted = ("--engine", "emulation", "--collectives", str(collectives), *arguments.split())
-    measured(tmp_path / "run", *wanted, collectives=collectives)
+    measured(tmp_path / "run", *wanted, collectives=collectives, **NEAR)
 
 
 def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):
     wanted = ("--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms")
-    measured(tmp_path / "run", *wanted, "--set", "transport.line_rate=false", collectives=2)
+    answer(tmp_path / "run", *wanted, sets=["transport.line_rate=false"])
     first = rows(tmp_path / "run").iloc[0]
     assert first.completion_s / first.predicted_s > 1.2  # slow start over 20 ms of round trip
 
 
 @pytest.fixture(scope="module")
-def by_hand():
+def by_hand(module_vm):
     """What the guest script of a testbed prints in a VM."""
-    script = [sys.executable, str(PROJECT / "tests" / "guest" / "testbed.py"), PAPER, "joint"]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
-    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
-    command += ["bytes", "controller", "agent", "switch"]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return module_vm.report("testbed", PAPER, "joint", "bytes", "controller", "agent", "switch")
 
 
 def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(by_hand):

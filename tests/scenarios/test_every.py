@@ -1,25 +1,20 @@
 """Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from scenarios.engines.model import Batch, Model, rows_of
 from scenarios.engines.prediction import decided, predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.spec.load import ScenarioError, assignment, load_scenario
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.load import ScenarioError
+from tests.fakes import commands
 from tests.fakes.commands import times
-from tests.fakes.runs import ended
+from tests.fakes.runs import measured_twice
 
-
-def scenario(*values: str) -> Scenario:
-    return load_scenario("paper", [assignment(value) for value in ('run.modes=["base", "joint"]', *values)])
-
-
+scenario = partial(commands.scenario, 'run.modes=["base", "joint"]')
 KINDS = [
     (),
     ("collective.kind=alltoall",),
@@ -140,20 +135,11 @@ def test_two_boots_are_the_same_to_the_nanosecond_and_as_the_model_says(
     tmp_path: Path, values: tuple[str, ...]
 ) -> None:
     """Rates of all links change every 5 ms, by up to ten times, some four times in a collective."""
-    options = [part for value in ("conditions.every=5 ms", *values) for part in ("--set", value)]
-    ends = []
-    for out in ("one", "two"):
-        command = ("--json", "--engine", "both", "--modes", "base,joint", "--collectives", "3", "--out", out, *options)
-        answer = json.loads(ended(*command, cwd=tmp_path)[0])
-        fidelity = answer["fidelity"]
-        assert fidelity["drops"] == 0
-        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
-        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
-        mean_s = {(point["engine"], point["mode"]): point["mean_s"] for point in answer["points"]}
-        assert all(
-            mean_s["model", mode] == pytest.approx(mean_s["emulation", mode], rel=5e-3) for mode in ("base", "joint")
-        )
-    assert ends[0] == ends[1]
+    command = ("--engine", "both", "--modes", "base,joint", "--collectives", "3")
+    answer = measured_twice(tmp_path, *command, sets=("conditions.every=5 ms", *values))
+    mean_s = {(point["engine"], point["mode"]): point["mean_s"] for point in answer["points"]}
+    for mode in ("base", "joint"):
+        assert mean_s["model", mode] == pytest.approx(mean_s["emulation", mode], rel=5e-3)
     # Without changes they take other times by far more than that.
     plain = times(scenario(*values, "collective.count=3").settings(), Model())
     assert max(abs(plain[0, mode].mean() / mean_s["emulation", mode] - 1) for mode in ("base", "joint")) > 0.02

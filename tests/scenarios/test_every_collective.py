@@ -3,14 +3,12 @@
 tests/guest/every.py runs inside, in two VMs one after the other.
 """
 
-import json
-import sys
 from typing import Any
 
 import pytest
 
 from hosts.collectives.kinds import ALGORITHMS
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 from topologies.shaping.classes import VIRTUAL_LATE_S
 
 NAMES = [f"{kind} {algorithm}" for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
@@ -19,10 +17,7 @@ NAMES = [f"{kind} {algorithm}" for kind, algorithms in ALGORITHMS.items() for al
 @pytest.fixture(scope="module")
 def boots(module_vm: VM) -> list[dict[str, Any]]:
     """What two boots found."""
-    command = [sys.executable, "-m", "tests.guest.every"]
-    ended = [module_vm.run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT) for _ in range(2)]
-    assert [one.status for one in ended] == [0, 0], ended[0].err + ended[1].err
-    return [json.loads(one.out) for one in ended]
+    return [module_vm.report("every") for _ in range(2)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,7 +20,7 @@ from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
-from tests.fakes.runs import ended
+from tests.fakes.runs import answer
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
@@ -212,7 +212,7 @@ for = "1 collective"
 
 def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
-    answer = json.loads(ended("struck.toml", "--json", "--engine", "emulation", "--out", "out", cwd=tmp_path)[0])
+    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation")["fidelity"]
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12
@@ -233,8 +233,8 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
     assert (by_what["switch s0l1 down"].collectives_lost >= 1).all()  # there is no way around a leaf
     # What nothing struck in the middle takes what the model says, also with something down or slow.
     whole = rows[rows.undisturbed]
-    assert answer["fidelity"]["collectives"] == len(whole) >= 16
-    assert abs(answer["fidelity"]["median_ratio"] - 1) < 0.001 and answer["fidelity"]["p99_abs_error"] < 0.01
+    assert fidelity["collectives"] == len(whole) >= 16
+    assert abs(fidelity["median_ratio"] - 1) < 0.001 and fidelity["p99_abs_error"] < 0.01
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.results import load
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
-from tests.fakes.runs import ended
+from tests.fakes.runs import answer
 
 FIFO = ("--set", "transport.queue=fifo")
 DIRECT = ("--set", "collective.kind=alltoall", "--set", "collective.algorithm=direct")
@@ -67,9 +67,9 @@ def test_other_queues_say_nothing_of_it(testbeds, capsys):
 
 
 def measured(folder: Path, *arguments: str) -> dict[str, Any]:
-    command = ("--json", "--engine", "emulation", *FIFO, *DIRECT, "--modes", "base", "--collectives", "2")
-    answer: dict[str, Any] = json.loads(ended(*command, "--out", folder, *arguments, cwd=folder.parent)[0])
-    return answer
+    command = ("--engine", "emulation", *FIFO, *DIRECT, "--modes", "base", "--collectives", "2")
+    found: dict[str, Any] = answer(folder, *command, *arguments)
+    return found
 
 
 def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_model_does_not_hold(tmp_path):

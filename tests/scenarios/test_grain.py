@@ -11,20 +11,11 @@ import pytest
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import decided
 from scenarios.policies.conditions import conditions_of
-from scenarios.spec.load import ScenarioError, assignment, axis, load_scenario
-from scenarios.spec.scenario import Scenario
-from tests.fakes.runs import ended
+from scenarios.spec.load import ScenarioError, axis, load_scenario
+from tests.fakes.commands import scenario, times
+from tests.fakes.runs import ended, measured, measured_twice
 
 PHYSICAL, MODES = "fabric.grain=physical", 'run.modes=["base"]'
-
-
-def scenario(*values: str) -> Scenario:
-    return load_scenario("paper", [assignment(value) for value in values])
-
-
-def completions(setting: Scenario, mode: str) -> "list[float]":
-    rows = [part.rows for part in Model().run([setting]) if part.mode == mode]  # type: ignore[union-attr]
-    return [float(value) for part in rows for value in part.completion_s]
 
 
 def test_conditions_are_of_ports_and_in_their_ranges() -> None:
@@ -50,11 +41,11 @@ def test_a_gpu_has_one_nic(kind: str) -> None:
     values = f"collective.kind={kind}", "collective.algorithm=direct", "collective.chunk=8 MB", "collective.count=1"
     wide = "conditions.intra_rate=10 Gbit/s", "conditions.wan_rate=1000 Gbit/s"
     setting = scenario(PHYSICAL, *values, *wide, MODES, "fabric.leaves=1", "fabric.spines=8")
-    (physical,) = completions(setting, "base")
+    (physical,) = times([setting], Model())[0, "base"]
     delay_s = 2 * 0.7e-6 + 10e-6
     message_s = 8 * setting.workload.largest_message_bytes / 10e9
     assert physical == pytest.approx(7 * message_s + delay_s, rel=1e-3)
-    (logical,) = completions(setting.with_values({"fabric.grain": "logical"}), "base")
+    (logical,) = times([setting.with_values({"fabric.grain": "logical"})], Model())[0, "base"]
     assert logical == pytest.approx(4 * message_s + delay_s, rel=1e-3)
 
 
@@ -65,7 +56,7 @@ def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
     src = decisions.placement
     ways = conditions.passed(0, src, np.roll(src, -1, axis=1), decisions.path)
     assert max(np.unique(row[row >= 0], return_counts=True)[1].max() for row in ways) == 1
-    assert np.isfinite(completions(setting, "base")).all() and setting.shared_links("base") == ()
+    assert np.isfinite(times([setting], Model())[0, "base"]).all() and setting.shared_links("base") == ()
 
 
 def test_every_output_names_its_grain_and_no_sweep_has_two(tmp_path: Path) -> None:
@@ -102,10 +93,7 @@ what = "agent 1 slow 10x"
 
 def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS)
-    answer = json.loads(ended("faults.toml", "--json", "--engine", "both", "--out", "run", cwd=tmp_path)[0])
-    fidelity = answer["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (8, 0)
-    assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.01
+    answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=8, p99=0.01)
     times: dict[str, dict[str, float]] = {}
     for point in answer["points"]:
         times.setdefault(point["engine"], {})[point["mode"]] = point["mean_s"]
@@ -117,11 +105,5 @@ def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) 
 @pytest.mark.parametrize(("kind", "algorithm"), [("allgather", "hierarchical"), ("allreduce", "double-tree")])
 def test_over_ports_two_boots_are_the_same_and_as_the_model_says(tmp_path: Path, kind: str, algorithm: str) -> None:
     values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
-    options = [part for value in values for part in ("--set", value)]
-    ends = []
-    for out in ("one", "two"):
-        command = ("--json", "--engine", "emulation", "--modes", "joint", "--collectives", "3", "--out", out, *options)
-        fidelity = json.loads(ended(*command, cwd=tmp_path)[0])["fidelity"]
-        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.01
-        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
-    assert ends[0] == ends[1]
+    command = ("--engine", "emulation", "--modes", "joint", "--collectives", "3")
+    measured_twice(tmp_path, *command, sets=values, p99=0.01)

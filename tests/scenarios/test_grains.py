@@ -10,6 +10,7 @@ import pytest
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Flow
 from scenarios.grains import main
+from tests.fakes.commands import assert_refused, printed
 
 Lines = dict[tuple[str, str, str, int], dict[str, Any]]
 
@@ -20,8 +21,7 @@ NO_DELAYS = ("conditions.intra_delay=1 ns", "conditions.wan_delay=1 ns")
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str, settings: tuple[str, ...] = ()) -> Lines:
     """The lines by grain, kind, algorithm and number of GPUs."""
-    assert main([*arguments, "--json", *(word for text in settings for word in ("--set", text))]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = printed(main, capsys, *arguments, *(word for text in settings for word in ("--set", text)))
     assert all(line["grain"] == grain for grain, own in found.items() for line in own)
     return {
         (line["grain"], line["kind"], line["algorithm"], line["gpus"]): line for own in found.values() for line in own
@@ -123,7 +123,4 @@ def test_both_grains_are_measured_as_predicted(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.splitlines()) == 1
+    assert_refused(main, capsys, arguments, says)

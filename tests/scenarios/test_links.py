@@ -1,6 +1,5 @@
 """Links with rates and delays of their own: the model, the emulation, its bounds and figures all have them."""
 
-import json
 from html import unescape
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from scenarios.engines.emulation import check_delays
 from scenarios.engines.model import Model
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario, scenario_of
-from tests.fakes.runs import ended
+from tests.fakes.runs import answer, ended, measured
 
 LOGICAL = """
 [conditions]
@@ -40,10 +39,8 @@ kind = "alltoall"
 @pytest.mark.parametrize("text", [LOGICAL, PHYSICAL])
 def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.toml").write_text(text)
-    options = "--engine", "both", "--collectives", "3", "--modes", "base,wan", "--out", "run"
-    answer = json.loads(ended("own.toml", "--json", *options, cwd=tmp_path)[0])
-    fidelity = answer["fidelity"]
-    assert fidelity["drops"] == 0 and abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
+    options = "--engine", "both", "--collectives", "3", "--modes", "base,wan"
+    answer = measured(tmp_path / "run", "own.toml", *options)
     mean_s = {point["mode"]: point["mean_s"] for point in answer["points"] if point["engine"] == "emulation"}
     assert mean_s["wan"] < 0.7 * mean_s["base"]
     stored = pq.read_table(tmp_path / "run" / "conditions.parquet").to_pandas()
@@ -76,4 +73,4 @@ def test_delays_that_the_emulation_cannot_shape_are_refused_and_modelled(tmp_pat
     (tmp_path / "apart.toml").write_text(f'{text}emulated = 1\nkind = "alltoall"\n')
     said, _ = ended("apart.toml", "--engine", "both", "--out", "run", cwd=tmp_path, status=2)[::-1]
     assert "conditions.links has delays that differ between border routers" in said and "allowed" in said
-    assert json.loads(ended("apart.toml", "--json", "--engine", "model", "--out", "run", cwd=tmp_path)[0])["points"]
+    assert answer(tmp_path / "run", "apart.toml", "--engine", "model")["points"]

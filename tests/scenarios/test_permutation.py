@@ -25,6 +25,7 @@ from scenarios.permutation import (
     spray,
     times_s,
 )
+from tests.fakes.commands import assert_refused, printed
 from topologies.fabric.ports import Ports
 
 GBIT = 10**9
@@ -37,12 +38,6 @@ def asked(**given: int) -> Experiment:
     return Experiment(**{**plain, **rates, **given})
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    assert main([*arguments, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def ratios(found: dict[str, object], routing: str) -> list[float]:
     assert isinstance(found["routings"], list)
     line = next(line for line in found["routings"] if line["routing"] == routing)
@@ -50,7 +45,7 @@ def ratios(found: dict[str, object], routing: str) -> list[float]:
 
 
 def test_two_hosts_need_what_their_cables_need(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "--hosts", "2", "--size", "5 MB", "--rate", "40 Gbit/s", "--fabric-rate", "80 Gbit/s")
+    found = printed(main, capsys, "--hosts", "2", "--size", "5 MB", "--rate", "40 Gbit/s", "--fabric-rate", "80 Gbit/s")
     assert (found["grain"], found["optimum_s"]) == ("physical", pytest.approx(1e-3))
     assert ratios(found, "ecmp") == ratios(found, "spray") == pytest.approx([1, 1, 1, 1])
 
@@ -167,17 +162,17 @@ def test_a_site_alone_is_wired_as_a_site_of_several() -> None:
 def test_ecmp_takes_several_times_the_optimum_among_1024_hosts_and_spraying_takes_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = answer(capsys, "--draws", "2", "--seed", "5")
+    found = printed(main, capsys, "--draws", "2", "--seed", "5")
     assert (found["hosts"], found["leaves"], found["spines"]) == (1024, 32, 32)
     median, tail, most, _ = ratios(found, "ecmp")
     assert 1.5 < median < 2.5 < 4 < tail <= most
     assert ratios(found, "spray") == pytest.approx([1, 1, 1, 1], rel=1e-9)
-    assert answer(capsys, "--draws", "2", "--seed", "5") == found
-    assert answer(capsys, "--draws", "2", "--seed", "6")["routings"] != found["routings"]
+    assert printed(main, capsys, "--draws", "2", "--seed", "5") == found
+    assert printed(main, capsys, "--draws", "2", "--seed", "6")["routings"] != found["routings"]
 
 
 def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, "--hosts", "16", "--draws", "3", "--figure", str(tmp_path / "flows"))
+    found = printed(main, capsys, "--hosts", "16", "--draws", "3", "--figure", str(tmp_path / "flows"))
     assert json.loads((tmp_path / "flows.json").read_text()) == found
     assert (tmp_path / "flows.png").stat().st_size > 1000
     svg = (tmp_path / "flows.svg").read_text()
@@ -193,9 +188,8 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
 def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, sites: str) -> None:
     """By the same hash: another spine for one message in ten would be 50 % off."""
     figure = tmp_path / "flows"
-    found = answer(
-        capsys, "--hosts", "12", "--sites", sites, "--draws", "1", "--engine", "both", "--figure", str(figure)
-    )
+    arguments = ("--hosts", "12", "--sites", sites, "--draws", "1", "--engine", "both", "--figure", str(figure))
+    found = printed(main, capsys, *arguments)
     assert isinstance(found["routings"], list)
     lines = {(line["routing"], line["engine"]): line for line in found["routings"]}
     assert [*lines] == [("ecmp", "model"), ("spray", "model"), ("ecmp", "emulation"), ("spray", "emulation")]
@@ -231,7 +225,4 @@ def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.splitlines()) == 1
+    assert_refused(main, capsys, arguments, says)

@@ -1,8 +1,6 @@
 """Policies in the testbed: it chooses as planned, and policies that are the same take the same time to the ns."""
 
-import json
-
-from tests.fakes.runs import ended, rows
+from tests.fakes.runs import measured, rows
 
 POLICIES = """
 [collective]
@@ -33,10 +31,7 @@ knowledge = "ewma 0.3"
 
 def test_policies_are_measured_as_planned(tmp_path):
     (tmp_path / "policies.toml").write_text(POLICIES)
-    said, _ = ended("policies.toml", "--engine", "both", "--json", "--out", tmp_path / "run", cwd=tmp_path)
-    fidelity = json.loads(said)["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (50, 0)
-    assert fidelity["p99_abs_error"] <= 0.002
+    measured(tmp_path / "run", "policies.toml", "--engine", "both", collectives=50, p99=0.002)
     found = rows(tmp_path / "run")
     ends = {key: here.completion_s.to_list() for key, here in found.groupby(["engine", "mode"])}
     for engine in ("model", "emulation"):

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from scenarios.experiment import command as experiment
 from scenarios.program.stillness import named
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from scenarios.spec.load import load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
+from tests.fakes.commands import scenario
 from tests.fakes.runs import ended
 
 GUEST = PROJECT / "tests" / "guest"
@@ -150,11 +151,11 @@ def test_a_scenario_without_a_program_has_no_table_of_it() -> None:
 def test_a_program_survives_its_file(command: str, ranks: list[int] | None, env: dict[str, str]) -> None:
     given_ = {"program.command": command, "program.env": env} | ({} if ranks is None else {"program.ranks": ranks})
     try:
-        scenario = load_scenario("paper", [Override(key, value, key) for key, value in given_.items()])
+        found = scenario(**given_)
     except ScenarioError:
         pytest.fail("a program that is allowed was refused")
-    assert scenario.program.command == command and dict(scenario.program.env) == env
-    assert scenario_of(resolved(scenario)).program == from_json(to_json(scenario)).program == scenario.program
+    assert found.program.command == command and dict(found.program.env) == env
+    assert scenario_of(resolved(found)).program == from_json(to_json(found)).program == found.program
 
 
 ARGUMENT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20).filter(

@@ -1,7 +1,5 @@
 """Sessions at the prompt: every verb at a terminal, lines from a pipe, the machine's own kernel, every end."""
 
-import json
-import os
 import re
 import signal
 import struct
@@ -11,12 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pexpect
 import pytest
 
-from tests.conftest import NOBODY, PROJECT, VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.processes import descendants, living
 
 RUN = str(PROJECT / "scenarios" / "run.py")
@@ -29,16 +26,8 @@ class Session:
     """A prompt of an unprivileged user's at a pseudo-terminal."""
 
     def __init__(self, vm: VM, *arguments: str, clock: str = "wall") -> None:
-        self.child = pexpect.spawn(
-            sys.executable,
-            [RUN, "--cli", "--clock", clock, *arguments],
-            env=vm.environment | {"TERM": "xterm", "XDG_STATE_HOME": str(vm.folder / "state")},
-            cwd=str(vm.folder),
-            preexec_fn=become_nobody,
-            dimensions=(50, 160),
-            encoding="utf-8",
-            timeout=ANSWER_S,
-        )
+        state = str(vm.folder / "state")
+        self.child = vm.terminal("--cli", "--clock", clock, *arguments, program=[RUN], XDG_STATE_HOME=state)
 
     def ask(self, line: str) -> str:
         """Type a line and return the output until the next prompt."""
@@ -65,13 +54,6 @@ def session(vm: VM, *arguments: str, leave: str = "exit\r", clock: str = "wall")
         assert prompt.child.exitstatus == 0
     finally:
         prompt.child.close(force=True)
-
-
-def become_nobody() -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
 
 
 def carried_bps(output: str) -> float:
@@ -261,16 +243,12 @@ ring best
 
 @pytest.mark.parametrize("clock", ["wall", "virtual"])
 def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_once(vm: VM, clock: str) -> None:
-    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    ended = subprocess.run(
-        [sys.executable, RUN, "--cli", "--clock", clock, "--gpus", "4"], input=LINES,
-        env=vm.environment, cwd=vm.folder, capture_output=True, text=True, check=False, timeout=400, **become,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert "mininet>" not in ended.stdout and "4 GPUs" in ended.stderr and "bringing up the agents" in ended.stderr
-    assert "Warning" not in ended.stderr and "Traceback" not in ended.stderr
-    output = ended.stdout.splitlines()
-    assert output[0].endswith("up") and " 0% packet loss" in ended.stdout  # answers, and nothing before them
+    ended = vm.run("--cli", "--clock", clock, "--gpus", "4", program=[RUN], input=LINES.encode(), timeout=400)
+    assert ended.status == 0, ended.err
+    assert "mininet>" not in ended.out and "4 GPUs" in ended.err and "bringing up the agents" in ended.err
+    assert "Warning" not in ended.err and "Traceback" not in ended.err
+    output = ended.out.splitlines()
+    assert output[0].endswith("up") and " 0% packet loss" in ended.out  # answers, and nothing before them
     wires = [line for line in output if "<->" in line]
     half = len(wires) // 2
     assert all(line.endswith(" up") for line in wires[:half])
@@ -285,16 +263,9 @@ def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_on
     assert "s0l0 - s0p0 and s0l1 - s0p1" in output[-1] and "ring" in output[-1]
 
 
-def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothing() -> None:
+def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothing(vm: VM) -> None:
     """The VM's kernel, with Open vSwitch and netem, is used as the machine's own."""
-    guest = str(PROJECT / "tests" / "guest" / "prompt.py")
-    ended = subprocess.run(
-        [sys.executable, "-m", "scenarios.vm", "--clock", "wall", "--", sys.executable, guest],
-        cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    seen = json.loads(ended.stdout.splitlines()[-1])
+    seen = vm.report("prompt", options=("--clock", "wall"))
     assert "on this machine's own kernel" in seen["banner"] and seen["bridges"] == 12
     assert "(12/12 received)" in seen["pingall"] and carried_bps(seen["iperf"]) > 40e6
     assert seen["collectives"].keys() == {"allgather", "allreduce", "alltoall", "broadcast"}
@@ -306,16 +277,26 @@ def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothin
         assert after == seen["before"], end
 
 
-def test_a_signal_ends_the_vm_with_all_that_is_in_it(vm: VM) -> None:
-    child = Session(vm).child
-    child.expect("bringing up the shaping", timeout=COMING_UP_S)
+@pytest.mark.parametrize(
+    ("clock", "moment", "signal_number", "says"),
+    [
+        ("wall", "bringing up the shaping", signal.SIGTERM, "run.py: interrupted"),
+        ("virtual", PROMPT, signal.SIGTERM, ""),
+        ("virtual", PROMPT, signal.SIGHUP, ""),
+    ],
+)
+def test_a_signal_ends_the_vm_with_all_that_is_in_it(
+    vm: VM, clock: str, moment: str, signal_number: int, says: str
+) -> None:
+    child = Session(vm, "--gpus", "4", clock=clock).child
+    child.expect_exact(moment, timeout=COMING_UP_S)
     below = descendants(child.pid)
     assert below
-    child.kill(signal.SIGTERM)
-    child.expect("run.py: interrupted", timeout=ANSWER_S)
-    child.expect(pexpect.EOF, timeout=ANSWER_S)
+    child.kill(signal_number)
+    child.expect_exact(pexpect.EOF, timeout=ANSWER_S)
+    assert says in str(child.before)
     child.close()
-    assert child.exitstatus == 143
+    assert child.exitstatus == 128 + signal.SIGTERM
     assert not set(below) & living().keys()
     assert not list((vm.folder / "results").iterdir())
 

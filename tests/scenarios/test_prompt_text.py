@@ -20,7 +20,7 @@ from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.capture import merge
 from scenarios.prompt.state import State, edges, pairs
-from scenarios.spec.load import assignment, load_scenario
+from tests.fakes.commands import scenario
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
 from topologies.fabric.wan import WanSpec
@@ -127,7 +127,7 @@ def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
 @pytest.mark.parametrize("grain", GRAINS)
 def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None:
     wanted = f"collective.kind={kind}", f"fabric.grain={grain}", "conditions.wan_delay=1 ms", "run.seed=3"
-    setting = load_scenario("paper", [*map(assignment, wanted), assignment("collective.count=1")])
+    setting = scenario(*wanted, collective__count=1)
     conditions, repeated = conditions_of(setting), setting.workload
     plan = decided(setting, mode, conditions, start=0, count=1)
     placement, used = plan.placement[0].tolist(), plan.path[0].tolist()

@@ -2,22 +2,17 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import pytest
 
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
-from tests.conftest import NOBODY, VM
-from tests.fakes.processes import descendants, living
-from tests.scenarios.test_prompt import ANSWER_S, COMING_UP_S, RUN, Session, session
+from tests.conftest import VM
+from tests.fakes.processes import descendants
+from tests.scenarios.test_prompt import ANSWER_S, RUN, Session, session
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -104,26 +99,7 @@ def lines_typed_ahead(prompt: Session) -> None:
 
 
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
-    become: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
-    ended = subprocess.run(
-        [sys.executable, RUN, "--cli", "--gpus", "4"], input=lines,
-        env=vm.environment, cwd=vm.folder, capture_output=True, check=False, timeout=400, **become,
-    )  # fmt: skip
-    output = ended.stdout.decode()
-    assert ended.returncode == 0 and "allowed is up to 4,000" in output
-    assert "Traceback" not in output + ended.stderr.decode()
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_session_that_waits_for_a_line_ends_by_a_signal_with_all_that_is_in_it(vm: VM, signal_number: int) -> None:
-    prompt = Session(vm, "--gpus", "4", clock="virtual")
-    prompt.type("", timeout=COMING_UP_S)
-    below = descendants(prompt.child.pid)
-    assert below
-    prompt.child.kill(signal_number)
-    prompt.child.expect(pexpect.EOF, timeout=ANSWER_S)
-    prompt.child.close()
-    assert prompt.child.exitstatus == 128 + signal.SIGTERM
-    assert not set(below) & living().keys()
-    assert not list((vm.folder / "results").iterdir())
+    ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)
+    assert ended.status == 0 and "allowed is up to 4,000" in ended.out
+    assert "Traceback" not in ended.out + ended.err

@@ -1,6 +1,5 @@
 """The referees: every mode's time beside the fastest ring, the best schedule and the bound, in order."""
 
-import json
 import re
 import sys
 from typing import Any
@@ -12,15 +11,14 @@ from scenarios.engines.offline import totals
 from scenarios.engines.prediction import lower_bound
 from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main
-from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario
+from tests.fakes.commands import assert_refused, printed, scenario
 
 FOUR = ("--set", "fabric.gpus=4")
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    assert main([*arguments, "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["collectives"]
+    found: list[dict[str, Any]] = printed(main, capsys, *arguments)["collectives"]
     return found
 
 
@@ -68,7 +66,7 @@ def some_scenario(rng: np.random.Generator) -> Scenario:
         ],
     }
     keys["fabric.gpus"] = keys["fabric.gpus"][0] if len(keys["fabric.gpus"]) == 1 else keys["fabric.gpus"]
-    (found,) = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).settings()
+    (found,) = scenario(**keys).settings()
     return found
 
 
@@ -118,5 +116,4 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
     ],
 )
 def test_what_makes_no_sense_is_a_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert says in capsys.readouterr().err
+    assert_refused(main, capsys, arguments, says)

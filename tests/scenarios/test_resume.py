@@ -23,7 +23,7 @@ import pytest
 from analysis.results.reader import ResultsError, load, open_run, read_provenance
 from scenarios.experiment import command
 from scenarios.experiment.place import Place
-from tests.conftest import NOBODY
+from tests.conftest import AS_NOBODY
 from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
@@ -278,11 +278,10 @@ def test_a_folder_that_cannot_be_written_to_is_a_sentence(interrupted):
     shutil.copytree(interrupted, folder)
     for path in [home, folder, *folder.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     try:
-        _, said = ended("--resume", "run", cwd=home, status=2, **other)
+        _, said = ended("--resume", "run", cwd=home, status=2, **AS_NOBODY)
         assert said == "--resume: run cannot be written to: Permission denied\n"
-        _, said = ended("--engine", "model", "--out", "run/new", cwd=home, status=2, **other)
+        _, said = ended("--engine", "model", "--out", "run/new", cwd=home, status=2, **AS_NOBODY)
         assert said == "--out: run/new cannot be written to: Permission denied\n"
     finally:
         for path in [home, folder, folder / "parts"]:

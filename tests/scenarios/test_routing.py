@@ -1,14 +1,9 @@
 """`fabric.routing`: what ECMP and spraying mean in the plan and the model, and that the emulation does the same."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,17 +14,14 @@ from hosts.collectives.schedule import Flow
 from scenarios.engines.prediction import decided, links_by_flow, lower_bound, predicted
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Decisions
-from scenarios.spec.load import ScenarioError, assignment, load_scenario
+from scenarios.spec.load import ScenarioError, load_scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
-from tests.conftest import PROJECT
-from tests.fakes.runs import ended
+from tests.conftest import VM
+from tests.fakes.commands import scenario
+from tests.fakes.runs import measured, measured_twice
 
 ALL = "collective.kind=alltoall"
 FLAT = "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=10 Gbit/s"
-
-
-def scenario(*values: str) -> Scenario:
-    return load_scenario("paper", [assignment(value) for value in values])
 
 
 def planned(setting: Scenario, mode: str, count: int = 5) -> tuple[Conditions, Decisions]:
@@ -48,7 +40,7 @@ def test_the_routing_is_named_kept_and_may_be_swept() -> None:
     assert from_json(to_json(one)).fabric == one.fabric
     with pytest.raises(ScenarioError, match="allowed is single, ecmp, spray"):
         scenario("fabric.routing=random")
-    swept = load_scenario("paper", [assignment('sweep.fabric.routing=["single", "spray"]')])
+    swept = scenario('sweep.fabric.routing=["single", "spray"]')
     assert [point.label.rpartition(", ")[2] for point in swept.settings()] == ["routing single", "routing spray"]
     with pytest.raises(ScenarioError, match="sprayed over all ways it has 8,192 channels: allowed are 5,000"):
         scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
@@ -151,10 +143,8 @@ what = "agent 5 killed"
 @pytest.mark.parametrize(("routing", "grain"), [("ecmp", "logical"), ("ecmp", "physical"), ("spray", "physical")])
 def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: Path, routing: str, grain: str) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
-    answer = json.loads(ended("faults.toml", "--json", "--engine", "both", "--out", "run", cwd=tmp_path)[0])
-    fidelity = answer["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (4, 0)  # without the one in which an agent died
-    assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
+    # Of 5 collectives without the one in which an agent died.
+    answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=4)
     times = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert times["model"] == pytest.approx(times["emulation"], rel=0.005)
     setting = load_scenario(str(tmp_path / "faults.toml"))
@@ -174,29 +164,17 @@ def test_two_boots_are_the_same_and_as_the_model_says(
     tmp_path: Path, routing: str, grain: str, kind: str, channels: int
 ) -> None:
     values = f"fabric.routing={routing}", f"fabric.grain={grain}", f"collective.channels={channels}"
-    options = [part for value in (*values, f"collective.kind={kind}") for part in ("--set", value)]
-    ends = []
-    for out in ("one", "two"):
-        command = ("--json", "--engine", "emulation", "--modes", "ccl", "--collectives", "3", "--out", out, *options)
-        fidelity = json.loads(ended(*command, cwd=tmp_path)[0])["fidelity"]
-        assert fidelity["drops"] == 0
-        assert abs(fidelity["median_ratio"] - 1) <= 0.002 and fidelity["p99_abs_error"] <= 0.005
-        ends.append(pq.read_table(tmp_path / out / "transfers.parquet").column("end_s").to_pylist())
-    assert ends[0] == ends[1]
+    command = ("--engine", "emulation", "--modes", "ccl", "--collectives", "3")
+    measured_twice(tmp_path, *command, sets=(*values, f"collective.kind={kind}"))
 
 
-def test_bytes_go_over_the_ports_that_the_plan_says(tmp_path: Path) -> None:
+def test_bytes_go_over_the_ports_that_the_plan_says(vm: VM) -> None:
     text = '[fabric]\ngrain = "physical"\nrouting = "{}"\n[collective]\nkind = "alltoall"\ncount = 2\n'
     text += '[run]\nmodes = ["base"]\n'
-    files = [tmp_path / f"{routing}.toml" for routing in ("ecmp", "spray")]
+    files = [vm.folder / f"{routing}.toml" for routing in ("ecmp", "spray")]
     for file in files:
         file.write_text(text.format(file.stem))
-    script = [sys.executable, str(PROJECT / "tests" / "guest" / "routing.py"), *map(str, files)]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT), "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
-    command = [sys.executable, "-m", "scenarios.vm", "--memory", "3 GiB", "--", *script]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    for file, sent in zip(files, json.loads(done.stdout), strict=True):
+    for file, sent in zip(files, vm.report("routing", *map(str, files)), strict=True):
         setting = load_scenario(str(file))
         conditions, decisions = planned(setting, "base", 2)
         (_, links), schedule = (

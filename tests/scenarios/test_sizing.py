@@ -1,18 +1,17 @@
 """`run.py sizing`: what it prints, draws and refuses."""
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.sizing import main
+from tests.fakes.commands import assert_refused, printed
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
-    assert main([*arguments, "--json"]) == 0
-    return {(row["model"], row["what"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    return {(row["model"], row["what"]): row for row in printed(main, capsys, *arguments)["rows"]}
 
 
 def test_the_table_marks_what_is_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,10 +72,7 @@ def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) ->
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert sentence in told.err
-    assert (told.err.count("\n"), told.out) == (1, "")
+    assert_refused(main, capsys, arguments, sentence)
 
 
 def test_the_figure_has_its_data_beside(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,11 +5,7 @@ index has no build without CUDA).
 """
 
 import json
-import shutil
-import subprocess
 import sys
-import tempfile
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +14,7 @@ import pytest
 from analysis.model.lower_bound import LowerBound
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario, resolved
-from tests.conftest import PROJECT, VM
+from tests.conftest import PROJECT, VM, own_python
 from tests.fakes.runs import ended
 
 pytestmark = pytest.mark.torch
@@ -28,16 +24,9 @@ TORCH = "torch==2.13.0"
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Path]:
-    """A Python with PyTorch, where an unprivileged user can run it."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
-    try:
-        folder.chmod(0o755)
-        venv.create(folder / "torch", with_pip=True, symlinks=True)
-        found = folder / "torch/bin/python"
-        subprocess.run([found, "-m", "pip", "install", "-q", TORCH], check=True)
+    """A Python with PyTorch."""
+    with own_python([TORCH]) as found:
         yield found
-    finally:
-        shutil.rmtree(folder)
 
 
 def test_gloo_is_right_and_no_faster_than_any_schedule_can_be(

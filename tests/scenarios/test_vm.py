@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from scenarios.vm import resources, run
-from tests.conftest import NOBODY, PROJECT, VM
+from tests.conftest import PROJECT, VM, WHO
 
-WHO = NOBODY if os.getuid() == 0 else os.getuid()
 GUEST = str(PROJECT / "tests" / "guest" / "vm.py")
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import NOBODY, PROJECT, VM
-
-WHO = NOBODY if os.getuid() == 0 else os.getuid()
+from tests.conftest import PROJECT, VM, WHO
 
 
 def processes(image: Path) -> list[int]:

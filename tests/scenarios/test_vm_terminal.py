@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import sys
 import termios
 
 import pexpect
@@ -11,24 +10,11 @@ import pexpect
 from tests.conftest import VM
 
 
-def sit_down(vm: VM, *command: str, clock: str = "wall") -> "pexpect.spawn[str]":
-    """Start the VM at a pseudo-terminal of 40 lines by 100 columns."""
-    return pexpect.spawn(
-        sys.executable,
-        ["-m", "scenarios.vm", "--clock", clock, "--", *command],
-        env=vm.environment | {"TERM": "xterm", "PATH": os.environ["PATH"]},  # type: ignore[arg-type]
-        cwd=str(vm.folder),
-        dimensions=(40, 100),
-        encoding="utf-8",
-        timeout=30,
-    )
-
-
 def test_a_shell_edits_lines_hears_ctrl_c_and_knows_its_window(vm: VM) -> None:
-    child = sit_down(vm, "bash", "--norc", "--noprofile")
+    child = vm.terminal("--clock", "wall", "--", "bash", "--norc", "--noprofile")
     child.expect("# ")
     child.sendline("tty; stty size")
-    child.expect("40 100")
+    child.expect("50 160")
     # A word with a typing error in it, taken back with backspace, and put right with the arrow keys.
     child.send("echo helpp\x7flo wrld\x1b[D\x1b[D\x1b[Do\r")
     child.expect("\rhelplo world")
@@ -38,8 +24,8 @@ def test_a_shell_edits_lines_hears_ctrl_c_and_knows_its_window(vm: VM) -> None:
     child.send("\x03")
     child.sendline('echo sta""tus $?')
     child.expect("status 130")
-    child.setwinsize(50, 120)
-    child.sendline('until [ "$(stty size)" = "50 120" ]; do sleep 0.1; done; echo res""ized')
+    child.setwinsize(40, 120)
+    child.sendline('until [ "$(stty size)" = "40 120" ]; do sleep 0.1; done; echo res""ized')
     child.expect("resized")
     child.sendline("exit 5")
     child.expect(pexpect.EOF)
@@ -64,7 +50,7 @@ def test_the_terminal_is_as_it_was_afterwards(vm: VM) -> None:
 
 
 def test_a_terminal_is_for_watching_only_in_virtual_time(vm: VM) -> None:
-    child = sit_down(vm, "sh", "-c", "cat; echo end of input", clock="virtual")
+    child = vm.terminal("--clock", "virtual", "--", "sh", "-c", "cat; echo end of input")
     child.expect("end of input")
     child.expect(pexpect.EOF)
     child.close()

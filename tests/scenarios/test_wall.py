@@ -69,9 +69,7 @@ def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path, m
 
 
 def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_it_changed(vm):
-    ended = vm.run("--clock", "wall", "--memory", "3 GiB", "--", sys.executable, "-m", "tests.guest.own", timeout=400)
-    assert ended.status == 0, ended.err
-    found = json.loads(ended.out.splitlines()[-1])
+    found = vm.report("own", options=("--clock", "wall", "--memory", "3 GiB"))
     assert found["first"]["status"] == 0, found["first"]["err"]
     assert "measuring what this machine carries on its own kernel" in found["first"]["err"]
     (point,) = json.loads(found["first"]["out"])["points"]

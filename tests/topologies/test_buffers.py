@@ -1,12 +1,11 @@
 """Finite queues of shaped links, in the VM: how much one holds, what it marks, and that nothing is left of them."""
 
 import json
-import sys
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 from topologies.shaping.classes import FRAME_BYTES
 
 CASES: dict[str, dict[str, Any]] = {
@@ -21,10 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.guest.buffers", json.dumps(CASES)]
-    ended = module_vm.run("--memory", "3 GiB", "--", *command, timeout=300, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    found: dict[str, Any] = json.loads(ended.out)
+    found: dict[str, Any] = module_vm.report("buffers", json.dumps(CASES))
     return found
 
 

@@ -4,7 +4,6 @@ tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and
 fabric.
 """
 
-import json
 import re
 import sys
 from collections import Counter
@@ -28,9 +27,7 @@ UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
     """What tests/guest/network.py saw in one boot."""
-    ended = module_vm.run("--", sys.executable, "-m", "tests.guest.network")
-    assert ended.status == 0, ended.err
-    found: Report = json.loads(ended.out)
+    found: Report = module_vm.report("network")
     return found
 
 

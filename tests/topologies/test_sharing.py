@@ -1,16 +1,16 @@
 """Flows that share links in the VM: real TCP gets the shares that processor sharing gives, computed here by hand.
 
-tests/guest/sharing.py runs inside, all of CASES in one boot and again in another.
+tests/guest/sharing.py runs inside, all of CASES in one boot; that another gives the same to the nanosecond is
+for tests/scenarios/test_every_collective.py.
 """
 
 import json
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
 from tests.guest.turns import FIRST_PORT, SOCKETS
 
 Report = dict[str, Any]
@@ -66,18 +66,11 @@ SERVED_MS: dict[str, list[float]] = {
 }
 
 
-def boot(vm: VM) -> Report:
-    command = [sys.executable, "-m", "tests.guest.sharing", json.dumps(CASES), json.dumps(WAYS)]
-    ended = vm.run("--memory", "4 GiB", "--", *command, timeout=500, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    found: Report = json.loads(ended.out)
-    return found
-
-
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
     """What one boot found."""
-    return boot(module_vm)
+    found: Report = module_vm.report("sharing", json.dumps(CASES), json.dumps(WAYS))
+    return found
 
 
 def delay_s(case: str, src: int, dst: int) -> float:
@@ -95,11 +88,6 @@ def test_every_flow_ends_when_processor_sharing_says(report: Report, case: str) 
     ]
     assert [ended_ns / 1e9 for ended_ns in found["ended_ns"]] == pytest.approx(wanted, rel=0.005)
     assert max(found["ended_ns"]) / 1e9 == pytest.approx(max(wanted), rel=0.001)
-
-
-def test_another_boot_gives_the_same_to_the_nanosecond(report: Report, vm: VM) -> None:
-    again = boot(vm)
-    assert {case: again[case] for case in CASES} == {case: report[case] for case in CASES}
 
 
 # --- what the kernel has --------------------------------------------------------------------------------------------
@@ -143,7 +131,5 @@ def test_drops_behind_a_cable_are_counted(report: Report) -> None:
 
 def test_a_new_socket_has_no_turn_of_one_that_is_gone(vm: VM) -> None:
     # Else the order of packets would depend on where the kernel's memory allocator puts a socket.
-    ended = vm.run("--", sys.executable, "-m", "tests.guest.turns", timeout=60, cwd=PROJECT)
-    assert ended.status == 0, ended.err
-    arrived = [port for port in json.loads(ended.out) if port >= FIRST_PORT]
+    arrived = [port for port in vm.report("turns") if port >= FIRST_PORT]
     assert arrived == list(range(FIRST_PORT, FIRST_PORT + SOCKETS))
