@@ -366,6 +366,21 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
+def exposed_s(setting: Scenario, mode: str, count: int) -> tuple[float, float]:
+    """By how much communication lengthens the predicted iterations of a point's first collectives, faults aside: the
+    mean seconds for what goes between stages, until the last computation is over, and for the sums of gradients."""
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    decisions = decided(setting, mode, conditions, start=0, count=count)
+    arrives_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s
+    begins, ends = (np.array(places) for places in setting.workload.schedule.ends)
+    streams = begins == ends
+    alone_s = compiled(setting.workload).completion_s(np.zeros((len(streams), 1)), streams[:, None].astype(float))[0]
+    computed_s = arrives_s[streams[[one.flow for one in transfers]]].max(axis=0)
+    found = computed_s - alone_s, arrives_s.max(axis=0) - computed_s
+    pipeline_s, data_s = (max(0.0, float(one.mean())) / setting.training.every for one in found)
+    return pipeline_s, data_s
+
+
 def _hops(
     setting: Scenario,
     conditions: Conditions,
