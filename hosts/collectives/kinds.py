@@ -143,6 +143,8 @@ class Workload:
     `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp`
     is that of the packets of each flow, none where all are alike; flows of a channel have one.
 
+    `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
+
     `before_spraying` is the workload whose messages were cut into pieces to make this one, if they were.
     """
 
@@ -157,6 +159,7 @@ class Workload:
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
     dscp: tuple[int, ...] = ()
+    works: tuple[tuple[str, ...], ...] = ()
     before_spraying: "Workload | None" = None
 
     @property

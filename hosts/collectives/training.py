@@ -52,6 +52,11 @@ class Training:
     buckets: int = 1
     every: int = 1
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that a micro-batch keeps in a stage's memory."""
+        return self.activation_bytes if self.held_bytes is None else self.held_bytes
+
     def stages(self, gpus: int) -> int:
         """How many stages so many GPUs are; raises ScheduleError where they are not whole."""
         if gpus % self.replicas:
@@ -152,10 +157,9 @@ def _fits(training: Training, sites: Sites, more: int) -> bool:
 def _memory(training: Training, sites: Sites, more: int) -> Iterator[tuple[float, float]]:
     """The bytes that each stage needs at most, and that it has."""
     stages = training.stages(sum(sites))
-    held = training.activation_bytes if training.held_bytes is None else training.held_bytes
     have = float("inf") if training.memory_bytes is None else training.memory_bytes
     for stage, extra in enumerate(more_by_stage(training, sites, more)):
-        yield held * in_flight(training, stage, stages, extra), have
+        yield training.kept_bytes * in_flight(training, stage, stages, extra), have
 
 
 def _site_of(sites: Sites) -> list[int]:
@@ -215,6 +219,7 @@ class _Iteration:
         self._transfers: list[Transfer] = []
         self._ready: dict[int, list[int]] = {}  # by place: the computations that a bucket each is ready after
         self._slot_sizes: list[int] = []
+        self._works: dict[int, list[str]] = {}
         self._slots_of: dict[int, int] = {}  # by place: how many of the slots it has something in
 
     def pipeline(self, replica: int, orders: Sequence[Sequence[Work]], *, sums: bool) -> None:
@@ -255,6 +260,7 @@ class _Iteration:
             seconds /= 2
         for part in range(parts):
             size = seconds / training.chunks / parts
+            self._works.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
             self._transfers.append(
                 Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
             )
@@ -312,6 +318,7 @@ class _Iteration:
                 for place in range(places)
             ],
             groups=tuple(tuple(found) for found in alike.values() if len(found) > 1),
+            works=tuple(tuple(self._works[place]) for place in range(places)),
         )
 
 

@@ -62,7 +62,8 @@ class TrainingResult:
     """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
 
     `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
-    in the prediction of the first collective. By stage: `in_flight` micro-batches at once, of which a cut hides `more`.
+    in the prediction of the first collective. By stage: `in_flight` micro-batches at once, of which `more` are for a
+    cut. Activations of `room` fit in memory; None: of any number.
     """
 
     iteration_s: float
@@ -71,6 +72,7 @@ class TrainingResult:
     exposed_data_s: float
     in_flight: tuple[float, ...]
     more: tuple[int, ...]
+    room: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +207,7 @@ def _training(setting: Scenario, mode: str, mean_s: float) -> TrainingResult | N
         exposed_data_s=data_s,
         in_flight=tuple(in_flight(training, stage, stages, extra) for stage, extra in enumerate(more)),
         more=more,
+        room=None if training.memory_bytes is None else training.memory_bytes / training.kept_bytes,
     )
 
 
@@ -413,11 +416,12 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield from ("", "an iteration, the share of it in which GPUs do not compute, and what communication adds to it")
     for result, point, found in points:
         held = " ".join(f"{count:g}" for count in found.in_flight)
-        more = f", {max(found.more)} of them more than 1F1B's" if any(found.more) else ""
+        more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
+        room = "" if found.room is None else f" of {found.room:g}"
         yield (
             f"{result.engine}, {result.setting.label}, {point.mode}: {found.iteration_s * 1e3:,.3f} ms, bubble "
             f"{found.bubble_ratio:.2%}, predicted {found.exposed_pipeline_s * 1e3:,.3f} ms between stages and "
-            f"{found.exposed_data_s * 1e3:,.3f} ms for gradients; micro-batches in flight by stage: {held}{more}"
+            f"{found.exposed_data_s * 1e3:,.3f} ms for gradients; micro-batches in flight by stage: {held}{room}{more}"
         )
 
 

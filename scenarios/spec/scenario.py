@@ -837,7 +837,8 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
 def _written(workload: Workload) -> dict[str, Any]:
     """A workload's schedule: of each flow the places it joins and its channel (of a stream its place and number), of
     each transfer its flow, its slots or seconds, what it waits for, and the place whose block it begins with, if any.
-    The transfers behind the first `waited_for` are background traffic.
+    The transfers behind the first `waited_for` are background traffic. `works` is what each place computes in training,
+    in order.
     """
     flows = [list(astuple(flow)) for flow in workload.schedule.flows]
     transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
@@ -847,6 +848,7 @@ def _written(workload: Workload) -> dict[str, Any]:
         "flows": flows,
         "transfers": transfers,
         "waited_for": len(workload.waited_for),
+        "works": workload.works,
     }
 
 
