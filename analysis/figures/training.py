@@ -202,8 +202,8 @@ def distance(name: str, configurations: Sequence[Configuration], points: Points)
         if saves:
             explain(
                 figure,
-                f"Dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (dark) and {GEOPIPE['iteration']} % "
-                "of the iteration (red). Rings: a fit, as its setting is not public.",
+                f"Dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (blue) and {GEOPIPE['iteration']} "
+                "% of the iteration (red). Rings: a fit, as its setting is not public.",
             )
     caption = f"Mean time of a training iteration by the distance of the sites, at {KM_A_MS} km a ms."
     fits = [(row, _saved(rows, row)) for row in rows]

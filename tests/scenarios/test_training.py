@@ -20,16 +20,10 @@ def command(*values: str) -> list[str]:
 
 
 def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_boot(tmp_path: Path) -> None:
-    """Two replicas of four stages in different sites: activations, and gradients summed in two buckets, both checked."""
+    """Two replicas of four stages in different sites: activations, and gradients in two buckets, both checked."""
     values = (
-        *(
-            *TRAINING,
-            "training.micro_batches=4",
-            "training.replicas=2",
-            "training.across=data",
-            "training.gradients=hierarchical",
-        ),
-        *("training.activations=1 MB", "training.gradient_size=4 MB", "training.buckets=2"),
+        *(*TRAINING, "training.micro_batches=4", "training.replicas=2", "training.across=data", "training.buckets=2"),
+        *("training.gradients=hierarchical", "training.activations=1 MB", "training.gradient_size=4 MB"),
     )
     ends = []
     for out in ("one", "two"):
@@ -44,7 +38,7 @@ def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_bo
         told = point["training"]
         assert told["bubble_ratio"] == pytest.approx(1 - 4 * 30e-3 / point["mean_s"], abs=1e-12)
         assert told["in_flight"] == [4, 3, 2, 1]
-        assert 0 < told["exposed_data_s"] and 0 < told["exposed_pipeline_s"]
+        assert min(told["exposed_data_s"], told["exposed_pipeline_s"]) > 0
     exposed_s = sum(model["training"][f"exposed_{what}_s"] for what in ("pipeline", "data"))
     first_s = pq.read_table(tmp_path / "one" / "collectives.parquet")["predicted_s"][0].as_py()
     assert first_s == pytest.approx(7 * 30e-3 + exposed_s, rel=1e-9)
