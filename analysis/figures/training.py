@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, legend, table
+from analysis.figures.output import Picture, canvas, legend, table
 from analysis.figures.points import Configuration, Points, words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
@@ -25,6 +25,10 @@ GEOPIPE = {"bubble ratio": 78.91, "iteration": 9.1}
 """By how many percent GeoPipe's scheme lowers them (arXiv 2510.12064), "up to" and on average; its setting is not
 public."""
 
+_FIT = (
+    f"dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (blue) and {GEOPIPE['iteration']} % of the "
+    "iteration (red); rings are a fit, as its setting is not public"
+)
 _DELAY, _PIPELINE, _KIND = "conditions.wan_delay", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
 _ARROW, _SUMS = "#C2185B", "#8A8A8A"
@@ -52,7 +56,8 @@ def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Colle
             for letter, (what, colour) in _WORK.items()
             if any(bar.work[0] == letter for bar in bars[0])
         ]
-        handles += [Line2D([], [], color=_ARROW, label="over the WAN"), Line2D([], [], color=_SUMS, label="gradients")]
+        arrows = {"over the WAN": _ARROW} | ({"gradients over the WAN": _SUMS} if _sums(both[0].configuration) else {})
+        handles += [Line2D([], [], color=colour, label=what) for what, colour in arrows.items()]
         legend(figure, handles)
     return Picture(
         name=f"{name}-pipeline",
@@ -104,7 +109,7 @@ def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
             on = "white" if bar.work[0] == "B" else INK
-            if bar.end_s - bar.start_s > 0.008 * longest_s * len(bar.work[1:]):
+            if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
                 axes.text(x, bar.place, bar.work[1:], ha="center", va="center", fontsize=5.5, color=on)
     crossing = [move for move in one.moves if one.flows[move.flow].crosses]
     if crossing:
@@ -127,6 +132,11 @@ def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -
     idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * one.completion_s)
     title = f"{MODE_STYLES[one.mode].label}, {how}: {one.completion_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
+
+
+def _sums(configuration: Configuration) -> bool:
+    """Whether gradients of a stage are summed over sites."""
+    return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
 
 
 def _stages(configuration: Configuration) -> list[int]:
@@ -198,13 +208,7 @@ def distance(name: str, configurations: Sequence[Configuration], points: Points)
             Line2D([], [], color=colour, marker=shape, label=pipeline)
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
         ]
-        legend(figure, handles, "lines: modelled; markers: measured")
-        if saves:
-            explain(
-                figure,
-                f"Dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (blue) and {GEOPIPE['iteration']} "
-                "% of the iteration (red). Rings: a fit, as its setting is not public.",
-            )
+        legend(figure, handles, "lines: modelled; markers: measured" + (f"\n{_FIT}" if saves else ""))
     caption = f"Mean time of a training iteration by the distance of the sites, at {KM_A_MS} km a ms."
     fits = [(row, _saved(rows, row)) for row in rows]
     return Picture(

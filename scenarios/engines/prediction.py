@@ -381,6 +381,18 @@ def exposed_s(setting: Scenario, mode: str, count: int) -> tuple[float, float]:
     return pipeline_s, data_s
 
 
+def link_bytes(setting: Scenario, mode: str) -> dict[str, int]:
+    """The bytes that a point's first collective sends over each link or port that it uses, by name, faults aside."""
+    conditions, schedule = conditions_of(setting, lambda _: ()), setting.workload.schedule
+    decisions = decided(setting, mode, conditions, start=0, count=1)
+    (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
+    found: defaultdict[str, int] = defaultdict(int)
+    for one in schedule.transfers:
+        for link in links[one.flow][links[one.flow] >= 0].tolist():
+            found[names[link].name] += round(one.amount * setting.workload.slot_bytes)
+    return dict(sorted(found.items()))
+
+
 def _hops(
     setting: Scenario,
     conditions: Conditions,

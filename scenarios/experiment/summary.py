@@ -19,7 +19,7 @@ from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Fou
 from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from hosts.collectives.training import in_flight, more_by_stage
-from scenarios.engines.prediction import critical_path, exposed_s
+from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
@@ -222,13 +222,15 @@ def as_json(
 ) -> str:
     """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
 
-    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of.
+    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of; of
+    training `link_bytes` are the bytes that it sends over each.
     `unmeasured` is why nothing was measured although it was wanted.
     """
     points = [
         _point(result, point)
         | _jobs(point)
         | _trained(point)
+        | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
         | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
         for point in result.points
