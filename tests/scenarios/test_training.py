@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scenarios.engines.model import Model
+from scenarios.engines.prediction import planned
 from scenarios.spec.load import ScenarioError, resolved, scenario_of
 from tests.fakes.commands import times
 from tests.fakes.runs import ended
@@ -89,13 +90,12 @@ def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
     assert (struck != alone).any() and np.isfinite(struck).all()
 
 
-def test_replicas_may_change_places_and_stages_may_not() -> None:
-    text = "[run]\nmodes = ['ccl']\n[collective]\ncount = 40\nreembed_every = 1\n[training]\nreplicas = 4\n"
-    from scenarios.engines.prediction import planned
-
-    placement = planned(scenario(text), "ccl").placement
+@pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
+def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
+    text = f"[run]\nmodes = ['ccl']\n[collective]\ncount = 40\nreembed_every = 1\n{job}[training]\n"
+    placement = planned(scenario(f"{text}replicas = 4\n"), "ccl").placement
     assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
-    placement = planned(scenario(text.replace("replicas = 4", "replicas = 1")), "ccl").placement
+    placement = planned(scenario(f"{text}replicas = 1\n"), "ccl").placement
     assert (placement == np.arange(8)).all()
 
 
