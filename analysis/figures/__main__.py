@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline, training
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -60,6 +60,8 @@ def jobs_of(
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
     jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
     jobs += [partial(job_times.picture, name, run, one) for one in configurations[: _MOST_JOBS * bool(len(run.jobs))]]
+    if any(one.kind == "training" for one in configurations):
+        jobs.append(partial(training.distance, name, configurations, points))
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(fidelity.picture, name, points))
@@ -71,6 +73,11 @@ def jobs_of(
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
         jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture)]
+        if configurations[setting].kind == "training":
+            modelled = {key: point for key, point in points.items() if key[0] == "model"}
+            predicted = collectives_of(run, modelled, configurations[setting], number=collective)
+            measured = [one for one in shown if one.measured]
+            jobs.append(partial(training.diagram, name, measured, predicted))
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs

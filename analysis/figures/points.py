@@ -67,6 +67,11 @@ _LABELS = {
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
     "transport.ecn_threshold": "ECN threshold",
+    "training.pipeline": "pipeline",
+    "training.micro_batches": "micro-batches",
+    "training.replicas": "replicas",
+    "training.memory": "memory for activations",
+    "training.activations": "activations of a micro-batch",
 }
 _COLUMNS = {
     "fabric.gpus": "gpus",
@@ -84,6 +89,7 @@ _KINDS = {
     "gather": "Gather",
     "scatter": "Scatter",
     "jobs": "round",
+    "training": "iteration",
 }
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text

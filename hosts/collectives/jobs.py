@@ -86,14 +86,23 @@ def _check(job: Job, places: int) -> None:
 
 
 def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The places that may exchange their ranks: those of a site that have the same jobs, and are the root of none."""
+    """The places that may exchange their ranks: those of a site that have the same jobs, and the same in each."""
     found: dict[tuple[object, ...], list[int]] = {}
     for place, site in enumerate(site for site, gpus in enumerate(sites) for _ in range(gpus)):
         here = [index for index, job in enumerate(jobs) if place in job.places]
         stays = any(jobs[i].is_background or (jobs[i].workload.is_rooted and jobs[i].places[0] == place) for i in here)
         if not stays:
-            found.setdefault((site, *here), []).append(place)
+            roles = [_role(jobs[index], place) for index in here]
+            found.setdefault((site, *here, *roles), []).append(place)
     return tuple(map(tuple, found.values()))
+
+
+def _role(job: Job, place: int) -> int:
+    """What a place does in a job that may do another's, as a number; where the job's places are all alike, 0."""
+    groups, at = job.workload.groups, job.places.index(place)
+    if groups is None:
+        return 0
+    return next((number for number, group in enumerate(groups, 1) if at in group), -1 - at)
 
 
 class _Union:

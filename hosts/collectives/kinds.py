@@ -139,9 +139,11 @@ class Workload:
     sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0.
 
     Of several jobs at once `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` says which transfers are whose.
-    There a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1, `contents` is
-    what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp` is that of the
-    packets of each flow, none where all are alike; flows of a channel have one.
+    There and in training a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1,
+    `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp`
+    is that of the packets of each flow, none where all are alike; flows of a channel have one.
+
+    `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
 
     `before_spraying` is the workload whose messages were cut into pieces to make this one, if they were.
     """
@@ -157,6 +159,7 @@ class Workload:
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
     dscp: tuple[int, ...] = ()
+    works: tuple[tuple[str, ...], ...] = ()
     before_spraying: "Workload | None" = None
 
     @property
@@ -191,7 +194,7 @@ class Workload:
 
     def owner(self, transfer: Transfer) -> int:
         """The place whose block a transfer begins with; -1 where contents mean nothing, and of one common block."""
-        if self.kind in (MESSAGES, JOBS) or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
+        if self.kind in OWN_SIZES or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
             return -1
         slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
         return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
@@ -212,6 +215,12 @@ MESSAGES = "messages"
 
 JOBS = "jobs"
 """The kind of several jobs at once."""
+
+TRAINING = "training"
+"""The kind of a training iteration (`hosts.collectives.training`)."""
+
+OWN_SIZES = (MESSAGES, JOBS, TRAINING)
+"""The kinds whose messages have sizes of their own, and no blocks."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """The kinds of which one place, 0, is the root."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import lcm
 
-from hosts.collectives.kinds import JOBS, MESSAGES, MOST_TRANSFERS, Workload
+from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
 
 MOST_CONNECTIONS = 2**16
@@ -65,7 +65,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             transfers=tuple(transfers),
             scratch=schedule.scratch * parts,
         ),
-        slot_bytes=whole.slot_bytes if whole.kind in (MESSAGES, JOBS) else _part(whole.slot_bytes, parts, unit),
+        slot_bytes=whole.slot_bytes if whole.kind in OWN_SIZES else _part(whole.slot_bytes, parts, unit),
         slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
         contents=None if whole.contents is None else _contents(whole.contents, parts),
         jobs=tuple(

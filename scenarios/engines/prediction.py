@@ -20,7 +20,7 @@ from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
-from hosts.collectives.kinds import MESSAGES, JobSpan, Workload
+from hosts.collectives.kinds import MESSAGES, TRAINING, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
@@ -297,7 +297,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
 def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     """The bound of a configuration's collective or round, None where there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
-    if not setting.jobs and spec.kind != MESSAGES:
+    if not setting.jobs and spec.kind not in (MESSAGES, TRAINING):
         return LowerBound(
             fabric,
             delays_s=delays_s,
@@ -308,7 +308,7 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in setting.jobs:
         ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind != MESSAGES:
+        if not job.is_background and does.kind not in (MESSAGES, TRAINING):
             demands.append(
                 Demand(
                     kind=does.kind,
@@ -364,6 +364,33 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
         for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += spends.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+
+def exposed_s(setting: Scenario, mode: str, count: int) -> tuple[float, float]:
+    """By how much communication lengthens the predicted iterations of a point's first collectives, faults aside: the
+    mean seconds for what goes between stages, until the last computation is over, and for the sums of gradients."""
+    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
+    decisions = decided(setting, mode, conditions, start=0, count=count)
+    arrives_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s
+    begins, ends = (np.array(places) for places in setting.workload.schedule.ends)
+    streams = begins == ends
+    alone_s = compiled(setting.workload).completion_s(np.zeros((len(streams), 1)), streams[:, None].astype(float))[0]
+    computed_s = arrives_s[streams[[one.flow for one in transfers]]].max(axis=0)
+    found = computed_s - alone_s, arrives_s.max(axis=0) - computed_s
+    pipeline_s, data_s = (max(0.0, float(one.mean())) / setting.training.every for one in found)
+    return pipeline_s, data_s
+
+
+def link_bytes(setting: Scenario, mode: str) -> dict[str, int]:
+    """The bytes that a point's first collective sends over each link or port that it uses, by name, faults aside."""
+    conditions, schedule = conditions_of(setting, lambda _: ()), setting.workload.schedule
+    decisions = decided(setting, mode, conditions, start=0, count=1)
+    (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
+    found: defaultdict[str, int] = defaultdict(int)
+    for one in schedule.transfers:
+        for link in links[one.flow][links[one.flow] >= 0].tolist():
+            found[names[link].name] += round(one.amount * setting.workload.slot_bytes)
+    return dict(sorted(found.items()))
 
 
 def _hops(

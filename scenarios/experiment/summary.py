@@ -18,7 +18,8 @@ from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
-from scenarios.engines.prediction import critical_path
+from hosts.collectives.training import in_flight, more_by_stage
+from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
@@ -57,12 +58,30 @@ class JobResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
+
+    `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
+    in the prediction of the first collective. By stage: `in_flight` micro-batches at once, of which `more` are for a
+    cut. Activations of `room` fit in memory; None: of any number.
+    """
+
+    iteration_s: float
+    bubble_ratio: float
+    exposed_pipeline_s: float
+    exposed_data_s: float
+    in_flight: tuple[float, ...]
+    more: tuple[int, ...]
+    room: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PointResult:
     """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
 
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
     took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
-    rounds, if they have any.
+    rounds, if they have any, and `training` is what iterations were like, if that is what was done.
     """
 
     mode: str
@@ -72,6 +91,7 @@ class PointResult:
     reconfigure_s: float | None = None
     jobs: tuple[JobResult, ...] = ()
     fifo: Fifo | None = None
+    training: TrainingResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +185,30 @@ def _result(
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
             jobs=jobs[mode],
             fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
+            training=_training(setting, mode, float(times.completion_s.mean())),
         )
         for mode, times in series.items()
     )
     return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series))
+
+
+def _training(setting: Scenario, mode: str, mean_s: float) -> TrainingResult | None:
+    """What iterations are like whose collectives take so long in the mean; None of anything else."""
+    if setting.jobs or (plan := setting.training_plan) is None:
+        return None
+    training, gpus = setting.training, setting.gpus
+    stages, iteration_s = training.stages(gpus), mean_s / training.every
+    more = more_by_stage(training, setting.fabric.gpus_per_site, plan.more(range(gpus)))
+    pipeline_s, data_s = exposed_s(setting, mode, 1)
+    return TrainingResult(
+        iteration_s=iteration_s,
+        bubble_ratio=1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s,
+        exposed_pipeline_s=pipeline_s,
+        exposed_data_s=data_s,
+        in_flight=tuple(in_flight(training, stage, stages, extra) for stage, extra in enumerate(more)),
+        more=more,
+        room=None if training.memory_bytes is None else training.memory_bytes / training.kept_bytes,
+    )
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:
@@ -182,11 +222,16 @@ def as_json(
 ) -> str:
     """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
 
-    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of.
+    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of; of
+    training `link_bytes` are the bytes that it sends over each.
     `unmeasured` is why nothing was measured although it was wanted.
     """
     points = [
-        _point(result, point) | _jobs(point) | {"critical_path": critical_path(result.setting, point.mode, 1)}
+        _point(result, point)
+        | _jobs(point)
+        | _trained(point)
+        | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
+        | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
         for point in result.points
     ]
@@ -259,6 +304,11 @@ def _jobs(point: PointResult) -> dict[str, Any]:
     return {"jobs": [asdict(job) for job in point.jobs]} if point.jobs else {}
 
 
+def _trained(point: PointResult) -> dict[str, Any]:
+    """What iterations of training were like, where there were any."""
+    return {} if point.training is None else {"training": asdict(point.training)}
+
+
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
     """Which setting of the sweep it is, what distinguishes fabrics of as many GPUs, and what has a rate in it."""
     gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
@@ -297,7 +347,7 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
     """The points as CSV: what JSON holds, and empty what is null there; of the job NAME "job.NAME.mean_s" and
-    "job.NAME.mean_predicted_s"."""
+    "job.NAME.mean_predicted_s", of training "training.bubble_ratio" and the like, by stage with spaces between."""
     rows = [
         {"setting": result.place}
         | {name: "" if value is None else value for name, value in _point(result, point).items()}
@@ -306,6 +356,7 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
             for job in point.jobs
             for name in ("mean_s", "mean_predicted_s")
         }
+        | {f"training.{name}": value for name, value in _trained(point).get("training", {}).items()}
         for result in results
         for point in result.points
     ]
@@ -314,7 +365,8 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(
-        {key: " ".join(cell) if isinstance(cell, list) else cell for key, cell in row.items()} for row in rows
+        {key: " ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell for key, cell in row.items()}
+        for row in rows
     )
     return text.getvalue()
 
@@ -340,7 +392,8 @@ def as_text(results: Sequence[SettingResult]) -> str:
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    return "\n".join([*(line.rstrip() for line in lines), *_job_lines(results), *_orders(results)])
+    more = (*_job_lines(results), *_training_lines(results), *_orders(results))
+    return "\n".join([*(line.rstrip() for line in lines), *more])
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -356,6 +409,22 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
             for job in point.jobs
         )
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
+
+
+def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    """What iterations were like, where they were training."""
+    points = [(result, point, point.training) for result in results for point in result.points if point.training]
+    if points:
+        yield from ("", "an iteration, the share of it in which GPUs do not compute, and what communication adds to it")
+    for result, point, found in points:
+        held = " ".join(f"{count:g}" for count in found.in_flight)
+        more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
+        room = "" if found.room is None else f" of {found.room:g}"
+        yield (
+            f"{result.engine}, {result.setting.label}, {point.mode}: {found.iteration_s * 1e3:,.3f} ms, bubble "
+            f"{found.bubble_ratio:.2%}, predicted {found.exposed_pipeline_s * 1e3:,.3f} ms between stages and "
+            f"{found.exposed_data_s * 1e3:,.3f} ms for gradients; micro-batches in flight by stage: {held}{room}{more}"
+        )
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from controller.routing.multipath import multipath
 from hosts.collectives.files import read
-from hosts.collectives.kinds import ALGORITHMS, JOBS, MESSAGES, ROOTED, Workload, blocks, sized, workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, ROOTED, TRAINING, Workload, blocks, sized, workload
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
 from hosts.collectives.spraying import sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -48,6 +48,8 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     """What every collective does over the GPUs of these sites, proven; raises ScheduleError where it makes no sense."""
     if spec.schedule is not None:
         return _imported(spec, spec.schedule, sum(sites))
+    if spec.kind == TRAINING:
+        raise ScheduleError(f"{TRAINING} is of a run: allowed are {', '.join(ALGORITHMS)}")
     if spec.kind == MESSAGES:
         raise ScheduleError(f"{MESSAGES} are those of a GOAL file: allowed is one as collective.schedule")
     return workload(
@@ -103,7 +105,7 @@ def carried(found: Workload, scale: RateScale) -> Workload:
 
     Of messages each is smaller for itself; computations take as long as they do.
     """
-    if found.kind in (MESSAGES, JOBS):
+    if found.kind in OWN_SIZES:
         return found if scale == EVERYTHING else _smaller(found, scale)
     slot_bytes = scale.chunk_bytes(found.slot_bytes)
     return replace(found, slot_bytes=-(-slot_bytes // found.unit_bytes) * found.unit_bytes)

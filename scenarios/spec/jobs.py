@@ -17,16 +17,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.jobs import Job, together
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.training import TrainingPlan, sites_of
 from topologies import units
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 
@@ -36,7 +36,7 @@ MAX_CHANNELS, MAX_PIECES = 64, 4096
 BACKGROUND = "background"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-_KINDS = (*ALGORITHMS, MESSAGES, BACKGROUND)
+_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, BACKGROUND)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
 
 
@@ -83,7 +83,7 @@ class JobSpec:
         found = default
         if self.kind not in (None, default.kind):
             found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
-            if self.kind == MESSAGES:
+            if self.kind in (MESSAGES, TRAINING):
                 found = replace(found, size_bytes=None)
         if self.schedule is not None:
             found = replace(found, schedule=self.schedule, algorithm=None, channels=1, pieces=1)
@@ -245,9 +245,10 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
             if key not in table:
                 yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
     sizes = [key for key in ("chunk", "size") if key in table]
-    if table.get("kind") == MESSAGES:
+    if (kind := table.get("kind")) in (MESSAGES, TRAINING):
+        where = f"[{TRAINING}] has" if kind == TRAINING else f"{MESSAGES} have in their file"
         for key in sizes:
-            yield f".{key}", f"does nothing here: allowed are the sizes that {MESSAGES} have in their file"
+            yield f".{key}", f"does nothing here: allowed are the sizes that {where}"
     elif len(sizes) > 1:
         yield ".size", "is given beside chunk: allowed is one of the two"
 
@@ -271,17 +272,27 @@ def workload_of_jobs(
     *,
     sites: tuple[int, ...],
     seed: int,
+    training: TrainingPlan | None = None,
 ) -> Workload:
     """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
 
-    `default` is the scenario's [collective], and `seed` what background traffic is drawn from.
+    `default` is the scenario's [collective], `seed` what background traffic is drawn from, and `training` what jobs of
+    that kind do.
     """
-    found = [_job(job, number, default, sites, seed) for number, job in enumerate(jobs)]
+    found = [_job(job, number, default, sites=sites, seed=seed, training=training) for number, job in enumerate(jobs)]
     dscp = [dscp_of(classes, job.traffic_class) for job in jobs]
     return together([replace(one, dscp=each) for one, each in zip(found, dscp, strict=True)], sites)
 
 
-def _job(job: JobSpec, number: int, default: CollectiveSpec, sites: tuple[int, ...], seed: int) -> Job:
+def _job(
+    job: JobSpec,
+    number: int,
+    default: CollectiveSpec,
+    *,
+    sites: tuple[int, ...],
+    seed: int,
+    training: TrainingPlan | None,
+) -> Job:
     ranks = job.ranks or tuple(range(sum(sites)))
     try:
         if job.is_background:
@@ -294,8 +305,11 @@ def _job(job: JobSpec, number: int, default: CollectiveSpec, sites: tuple[int, .
                 duration_s=job.duration_s,
                 seed=(seed, number),
             )
+        elif (does := job.collective(default)).kind == TRAINING:
+            assert training is not None
+            found = training.workload(ranks)
         else:
-            found = workload_of(job.collective(default), _sites_of(ranks, sites))
+            found = workload_of(does, sites_of(ranks, sites))
     except ScheduleError as error:
         raise ScheduleError(f"{job.name}: {error}") from None
     return Job(
@@ -306,9 +320,3 @@ def _job(job: JobSpec, number: int, default: CollectiveSpec, sites: tuple[int, .
         count=job.count,
         is_background=job.is_background,
     )
-
-
-def _sites_of(ranks: tuple[int, ...], sites: tuple[int, ...]) -> tuple[int, ...]:
-    """How many ranks in a row are of one site: the sites of a job's places."""
-    site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
-    return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))

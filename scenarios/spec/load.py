@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.scenario import (
@@ -132,6 +133,13 @@ def scenario_of(
     mistakes += wrong
     if "run.modes" not in given and (policies := values.get("policy")):
         values["run.modes"] = (*MODES, *(one.name for one in policies))
+    if any(key.removeprefix("sweep.").startswith("training.") for key in given) and not {
+        "job",
+        "sweep.job",
+        "collective.kind",
+        "sweep.collective.kind",
+    } & {*given}:
+        values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     mistakes += [*(() if "conditions" in unread else _idle(scenario, given)), *inconsistencies(scenario, unread)]
@@ -157,12 +165,15 @@ def of_its_time(text: str) -> str:
 def resolved(scenario: Scenario) -> str:
     """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
+    trains = any(one.training_plan is not None for one in scenario.settings())
     samplers = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}
     document: dict[str, Any] = {}
     for key in KEYS.values():
         if key.name not in axes and samplers & {*key.samplers}:
             value = scenario.value(key.name)
             if key.table == "program" and scenario.program.command is None:
+                continue
+            if key.table == "training" and not trains:
                 continue
             if value in (None, ()) or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
                 continue
@@ -324,7 +335,10 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given]) -> Iterator[Mistake]:
     """Keys given for a sampler that is not the one chosen: they would be read and do nothing."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
     chosen = axes.get("conditions.sampler", (scenario.conditions.sampler,))
+    trains = any(one.training_plan is not None for one in scenario.settings())
     for key in given:
+        if key.removeprefix("sweep.").startswith("training.") and not trains:
+            yield Mistake(key, 'does nothing here: allowed with collective.kind = "training"')
         samplers = KEYS[swept].samplers if (swept := key.removeprefix("sweep.")) in KEYS else SAMPLERS
         if not {*chosen} & {*samplers}:
             text = f"does nothing with the sampler {' or '.join(chosen)}: allowed only with {', '.join(samplers)}"

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
+from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.decide import routes_greedily, shared_links
@@ -30,6 +31,7 @@ from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from scenarios.spec.program import ProgramSpec
+from scenarios.spec.training import TrainingPlan
 from topologies import units
 from topologies.conditions import links, sampler
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
@@ -100,6 +102,7 @@ class Scenario:
     run: RunSpec = field(default_factory=RunSpec)
     transport: Transport = field(default_factory=Transport)
     program: ProgramSpec = field(default_factory=ProgramSpec)
+    training: Training = field(default_factory=Training)
     control: ControlSpec = field(default_factory=ControlSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
@@ -118,10 +121,22 @@ class Scenario:
         """What every collective, or every round of jobs, does; raises ScheduleError where that makes no sense."""
         if self.jobs:
             sites, seed = self.fabric.gpus_per_site, self.run.seed
-            found = workload_of_jobs(self.jobs, self.collective, self.classes, sites=sites, seed=seed)
+            found = workload_of_jobs(
+                self.jobs, self.collective, self.classes, sites=sites, seed=seed, training=self.training_plan
+            )
+        elif self.training_plan is not None:
+            found = self.training_plan.workload(range(self.gpus))
         else:
             found = workload_of(self.collective, self.fabric.gpus_per_site)
         return routed(found, self.fabric)
+
+    @property
+    def training_plan(self) -> TrainingPlan | None:
+        """The training of a configuration; None where neither its collective nor a job is any."""
+        does = [job.collective(self.collective) for job in self.jobs if not job.is_background] or [self.collective]
+        if all(one.kind != TRAINING for one in does):
+            return None
+        return TrainingPlan(self.training, self.fabric, self.conditions, self.run.seed)
 
     @property
     def carried(self) -> Workload:
@@ -177,7 +192,7 @@ class Scenario:
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
-            if key not in (*_OUTERMOST, "collective.size", "collective.kind", "collective.algorithm"):
+            if key not in (*_OUTERMOST, *_IN_LABEL):
                 if key in (
                     "job",
                     "class",
@@ -204,6 +219,10 @@ class Scenario:
         spec = self.collective
         if self.jobs:
             yield f"{len(self.jobs)} job{'s' * (len(self.jobs) != 1)}"
+        if spec.kind == TRAINING and not self.jobs:
+            yield f"training {self.training.pipeline}"
+            yield self.training.words(self.gpus)
+            return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
         yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
@@ -212,7 +231,7 @@ class Scenario:
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for what was swept, beside those that all results have."""
         return {
-            f"{key}_s" if key.endswith(("_delay", "trace_step", "conditions.every", "conditions.interval")) else key: (
+            f"{key}_s" if KEYS[key].kind.unit == _DELAY.unit else key: (
                 value if isinstance(value, bool | int | float | str) else str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
@@ -505,7 +524,7 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("conditions.every", "every_s", _EVERY, "Time until conditions change; if not given a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from one collective to the next, with every.", _DRAWN),
-        Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES), "The collective that is repeated."),
+        Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES, TRAINING), "The collective that is repeated."),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
         Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
         Key("collective.pieces", "pieces", _whole(1, 4096), "Messages that each block is sent as, which pipelines."),
@@ -539,6 +558,20 @@ KEYS: Mapping[str, Key] = {
         Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
         Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
         Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),
+        Key("training.pipeline", "pipeline", _one_of(*PIPELINES), "The order in which stages take micro-batches."),
+        Key("training.micro_batches", "micro_batches", _whole(1, 4096), "Micro-batches of an iteration, a replica's."),
+        Key("training.chunks", "chunks", _whole(1, 64), "Parts of the model that a stage has, of interleaved."),
+        Key("training.replicas", "replicas", _whole(1, MAX_GPUS_PER_SITE), "Copies of the model, each of the stages."),
+        Key("training.across", "across", _one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
+        Key("training.forward", "forward_s", _DELAY, "Time of a micro-batch's forward in a stage."),
+        Key("training.backward", "backward_s", _DELAY, "Time of its backward."),
+        Key("training.activations", "activation_bytes", _SIZE, "Bytes from a stage to the next, and back, of each."),
+        Key("training.held", "held_bytes", _SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
+        Key("training.memory", "memory_bytes", _SIZE, "What a GPU has for them; enough, if not given."),
+        Key("training.gradients", "gradients", _one_of(*GRADIENTS), "How replicas sum their gradients."),
+        Key("training.gradient_size", "gradient_bytes", _SIZE, "Bytes of a stage's gradients."),
+        Key("training.buckets", "buckets", _whole(1, 256), "Parts in which they are summed during the last backward."),
+        Key("training.every", "every", _whole(1, 1000), "Iterations from a sum to the next, which are a collective."),
         Key("control.counted", "counted", _TRUTH, "Whether collectives last from when their conditions are known."),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
@@ -549,6 +582,7 @@ KEYS: Mapping[str, Key] = {
 """Every key of a scenario but those of [sweep], in the order in which they are written."""
 
 DEFAULTS = Scenario()
+_IN_LABEL = ("collective.size", "collective.kind", "collective.algorithm", "training.pipeline")
 _OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
 SWEPT = (
     *_OUTERMOST,
@@ -709,10 +743,17 @@ def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     if mistakes := list(jobs.check(setting.jobs, setting.gpus, setting.classes)):
         yield from mistakes
         return
+    spec = setting.collective
+    if setting.training_plan is not None and not setting.jobs:
+        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": spec.size_bytes}
+        given |= {"channels": spec.channels > 1, "pieces": spec.pieces > 1}
+        for name in (name for name, value in given.items() if value):
+            yield Mistake(f"collective.{name}", "does nothing beside training: allowed is without")
     try:
         _ = setting.carried
     except ScheduleError as error:
-        key = "collective.kind" if setting.collective.schedule is None else "collective.schedule"
+        of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
+        key = of_file if setting.training_plan is None else "training.pipeline"
         yield Mistake("job" if setting.jobs else key, str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
@@ -796,7 +837,8 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
 def _written(workload: Workload) -> dict[str, Any]:
     """A workload's schedule: of each flow the places it joins and its channel (of a stream its place and number), of
     each transfer its flow, its slots or seconds, what it waits for, and the place whose block it begins with, if any.
-    The transfers behind the first `waited_for` are background traffic.
+    The transfers behind the first `waited_for` are background traffic. `works` is what each place computes in training,
+    in order.
     """
     flows = [list(astuple(flow)) for flow in workload.schedule.flows]
     transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
@@ -806,6 +848,7 @@ def _written(workload: Workload) -> dict[str, Any]:
         "flows": flows,
         "transfers": transfers,
         "waited_for": len(workload.waited_for),
+        "works": workload.works,
     }
 
 

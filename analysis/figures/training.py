@@ -1,0 +1,259 @@
+"""Training: the pipeline diagram of an iteration, and what an iteration takes by the distance of the sites.
+
+The diagram has a row for each GPU, its forwards and backwards by colour with the number of the micro-batch, and an
+arrow for each message over the WAN; measured and predicted where there are both. What is idle is white.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis.figures.collective import Collective
+from analysis.figures.output import Picture, canvas, legend, table
+from analysis.figures.points import Configuration, Points, words
+from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
+
+KM_A_MS = 204
+"""How far light goes in a fibre in a ms."""
+
+GEOPIPE = {"bubble ratio": 78.91, "iteration": 9.1}
+"""By how many percent GeoPipe's scheme lowers them (arXiv 2510.12064), "up to" and on average; its setting is not
+public."""
+
+_FIT = (
+    f"dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (blue) and {GEOPIPE['iteration']} % of the "
+    "iteration (red); rings are a fit, as its setting is not public"
+)
+_DELAY, _PIPELINE, _KIND = "conditions.wan_delay", "training.pipeline", "training"
+_WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
+_ARROW, _SUMS = "#C2185B", "#8A8A8A"
+_MOST_WORKS = 3000  # bars of a panel
+_MOST_NUMBERS = 400  # of micro-batches, written into them
+_MOST_PANELS = 12
+_LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
+
+
+def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Collective]) -> Picture | None:
+    """The pipeline diagram of a collective, in each mode that has it; None where it is not training, or too large."""
+    both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
+    bars = [list(_bars(one)) for one in both]
+    if not bars or not all(0 < len(found) <= _MOST_WORKS for found in bars):
+        return None
+    longest_s = max(one.completion_s for one in both)
+    gpus = len(both[0].configuration.fabric.gpus)
+    with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
+        for axes, one, found in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars, strict=True):
+            _draw(axes, one, found, longest_s)
+        label = both[0].configuration.label
+        figure.suptitle(f"{label}: collective {both[0].number}", fontsize="medium")
+        handles: list[Any] = [
+            Patch(color=colour, label=what)
+            for letter, (what, colour) in _WORK.items()
+            if any(bar.work[0] == letter for bar in bars[0])
+        ]
+        arrows = {"over the WAN": _ARROW} | ({"gradients over the WAN": _SUMS} if _sums(both[0].configuration) else {})
+        handles += [Line2D([], [], color=colour, label=what) for what, colour in arrows.items()]
+        legend(figure, handles)
+    return Picture(
+        name=f"{name}-pipeline",
+        caption=f"Pipeline of collective {both[0].number} of {label}: what GPUs compute, and what crosses the WAN.",
+        figure=figure,
+        data=table(
+            one.which
+            | {"measured": one.measured, "gpu": one.gpu(bar.rank), "work": bar.work[0], "micro_batch": bar.work[1:]}
+            | {"start_s": bar.start_s, "end_s": bar.end_s}
+            for one, found in zip(both, bars, strict=True)
+            for bar in found
+        ),
+    )
+
+
+class _Bar(NamedTuple):
+    """What a rank, at a place of the schedule, computes from when to when."""
+
+    place: int
+    rank: int
+    work: str
+    start_s: float
+    end_s: float
+
+
+def _bars(one: Collective) -> Iterator[_Bar]:
+    """The computations of a collective, place by place; none where it is not training."""
+    schedule = one.configuration.schedule or {}
+    works = schedule.get("works") or ()
+    ends = [flow[0] if len(flow) == 2 else -1 for flow in schedule.get("flows", ())]
+    for place, names in enumerate(works):
+        flow = ends.index(place)
+        moves = sorted(one.moves_over(flow), key=lambda move: move.transfer)
+        for move, work in zip(moves, names, strict=True):
+            yield _Bar(place, one.flows[flow].src, str(work), move.leaves_s, move.end_s)
+
+
+def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -> None:
+    scale, unit = time_unit(longest_s)
+    row = {bar.rank: bar.place for bar in bars}
+    corners = [
+        [(x, bar.place + y) for x, y in ((left, -0.4), (right, -0.4), (right, 0.4), (left, 0.4))]
+        for bar in bars
+        for left, right in [(bar.start_s / scale, bar.end_s / scale)]
+    ]
+    colours = [_WORK[bar.work[0]][1] for bar in bars]
+    axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.4))
+    if len(bars) <= _MOST_NUMBERS:
+        for bar in bars:
+            x = (bar.start_s + bar.end_s) / 2 / scale
+            on = "white" if bar.work[0] == "B" else INK
+            if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
+                axes.text(x, bar.place, bar.work[1:], ha="center", va="center", fontsize=5.5, color=on)
+    crossing = [move for move in one.moves if one.flows[move.flow].crosses]
+    if crossing:
+        first, last = (np.array([[row[getattr(one.flows[m.flow], e)] for m in crossing]]) for e in ("src", "dst"))
+        start, end = (np.array([[getattr(m, e) / scale for m in crossing]]) for e in ("leaves_s", "end_s"))
+        stage = _stages(one.configuration)
+        is_sum = [stage[src] == stage[dst] for src, dst in zip(first[0], last[0], strict=True)]
+        look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
+        look["color"] = [_SUMS if found else _ARROW for found in is_sum]
+        axes.quiver(start, first, end - start, last - first, zorder=3, **look)
+    ranks = sorted(row, key=row.__getitem__)
+    axes.set_yticks(range(len(ranks)), [one.gpu(rank) for rank in ranks])
+    axes.tick_params(axis="y", labelsize=7, length=0)
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
+    axes.set_xlim(0, longest_s / scale * 1.01)
+    axes.set_xlabel(f"time ({unit})")
+    axes.grid(True, axis="x")
+    axes.grid(False, axis="y")
+    how = "measured" if one.measured else "predicted"
+    idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * one.completion_s)
+    title = f"{MODE_STYLES[one.mode].label}, {how}: {one.completion_s / scale:.5g} {unit}, bubble {idle:.1%}"
+    axes.set_title(title, fontsize=8.5)
+
+
+def _sums(configuration: Configuration) -> bool:
+    """Whether gradients of a stage are summed over sites."""
+    return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
+
+
+def _stages(configuration: Configuration) -> list[int]:
+    """The stage of each place."""
+    replicas, places = int(configuration.value("training.replicas")), len(configuration.fabric.gpus)
+    if configuration.value("training.across") == "pipeline":
+        return [place // replicas for place in range(places)]
+    return [place % (places // replicas) for place in range(places)]
+
+
+class Row(NamedTuple):
+    """A pipeline at a distance, in an engine: the mean time of an iteration, and the share of it that is idle."""
+
+    panel: str
+    engine: str
+    pipeline: str
+    km: float
+    iteration_s: float
+    bubble_ratio: float
+
+
+def rows_of(configurations: Sequence[Configuration], points: Points) -> list[Row]:
+    """The rows of a run in which the delay of the WAN was swept, in the first mode that it has; else none."""
+    swept = configurations[0].swept
+    if _DELAY not in swept or any(one.kind != _KIND for one in configurations):
+        return []
+    others = [key for key in swept if key not in (_DELAY, _PIPELINE)]
+    mode = next((mode for mode in MODE_STYLES if any(key[2] == mode for key in points)), "")
+    found = []
+    for one in configurations:
+        panel = ", ".join(words(key, one.value(key)) for key in others)
+        batches, every = (int(one.value(f"training.{key}")) for key in ("micro_batches", "every"))
+        busy_s = batches * (one.value("training.forward") + one.value("training.backward"))
+        for engine in ("model", "emulation"):
+            if (point := points.get((engine, one.index, mode))) is not None:
+                mean_s, km = float(point.completion_s.mean()) / every, float(one.value(_DELAY)) * 1e3 * KM_A_MS
+                found.append(Row(panel, engine, str(one.value(_PIPELINE)), km, mean_s, 1 - busy_s / mean_s))
+    return found
+
+
+def distance(name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
+    """Iterations by the distance of the sites, a line a pipeline, and what `overlapped` saves of 1F1B's; None where a
+    run has no such sweep."""
+    rows = rows_of(configurations, points)
+    names = list(dict.fromkeys(row.panel for row in rows))[:_MOST_PANELS]
+    if not rows:
+        return None
+    pipelines = list(dict.fromkeys(row.pipeline for row in rows))
+    saves = {"1f1b", "overlapped"} <= {*pipelines}
+    scale, unit = time_unit(max(row.iteration_s for row in rows))
+    with canvas(max(5.2, 3.6 * len(names)), 5.6 if saves else 3.4) as figure:
+        grid = figure.subplots(1 + saves, len(names), squeeze=False, sharey="row")
+        for column, panel in enumerate(names):
+            here = [row for row in rows if row.panel == panel]
+            for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False):
+                for engine, look in (("model", {"linestyle": "-"}), ("emulation", {"linestyle": "", "marker": shape})):
+                    of = [row for row in here if (row.engine, row.pipeline) == (engine, pipeline)]
+                    x, y = [row.km for row in of], [row.iteration_s / scale for row in of]
+                    grid[0, column].plot(x, y, color=colour, **look)
+            grid[0, column].set_title(panel)
+            if saves:
+                _savings(grid[1, column], here)
+            grid[-1, column].set_xlabel("distance (km)")
+        grid[0, 0].set_ylabel(f"iteration ({unit})")
+        grid[0, 0].set_ylim(bottom=0)
+        if saves:
+            grid[1, 0].set_ylabel("overlapped below 1f1b (%)")
+        handles = [
+            Line2D([], [], color=colour, marker=shape, label=pipeline)
+            for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
+        ]
+        legend(figure, handles, "lines: modelled; markers: measured" + (f"\n{_FIT}" if saves else ""))
+    caption = f"Mean time of a training iteration by the distance of the sites, at {KM_A_MS} km a ms."
+    fits = [(row, _saved(rows, row)) for row in rows]
+    return Picture(
+        name=f"{name}-distance",
+        caption=caption,
+        figure=figure,
+        data=table(
+            row._asdict() | {f"{what} below 1f1b (%)": "" if of is None else of[what] for what in GEOPIPE}
+            for row, of in fits
+        ),
+    )
+
+
+def _saved(rows: Sequence[Row], row: Row) -> dict[str, float] | None:
+    """By how many percent a row of `overlapped` is below that of 1F1B at its distance; None of others."""
+    if row.pipeline != "overlapped":
+        return None
+    for other in rows:
+        if (*other[:2], other.pipeline, other.km) == (*row[:2], "1f1b", row.km):
+            bubble = 100 * (1 - row.bubble_ratio / other.bubble_ratio)
+            return {"bubble ratio": bubble, "iteration": 100 * (1 - row.iteration_s / other.iteration_s)}
+    return None
+
+
+def crossings(x: Sequence[float], y: Sequence[float], level: float) -> list[float]:
+    """Where the line through these points has this level, between neighbours of which one is below it."""
+    return [
+        a + (level - below) * (b - a) / (above - below)
+        for a, b, below, above in zip(x, x[1:], y, y[1:], strict=False)
+        if (below < level) != (above < level)
+    ]
+
+
+def _savings(axes: Axes, rows: Sequence[Row]) -> None:
+    engine = "model" if any(row.engine == "model" for row in rows) else "emulation"
+    found = sorted((row.km, of) for row in rows if row.engine == engine and (of := _saved(rows, row)) is not None)
+    x = [km for km, _ in found]
+    for what, colour in (("bubble ratio", _LOOKS[0][0]), ("iteration", _LOOKS[1][0])):
+        y = [of[what] for _, of in found]
+        axes.plot(x, y, color=colour)
+        axes.axhline(GEOPIPE[what], color=colour, linewidth=0.9, linestyle=":")
+        at = crossings(x, y, GEOPIPE[what])
+        ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
+        axes.plot(at, [GEOPIPE[what]] * len(at), markeredgecolor=INK, **ring)
+        for km in at:
+            look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": FAINT}
+            axes.annotate(f"{km:,.0f} km", (km, GEOPIPE[what]), (5, 6), **look)
+    axes.set_ylim(0, 100)

@@ -1,0 +1,326 @@
+"""A training iteration as a schedule: stages compute micro-batches, and send activations and gradients to each other.
+
+Every GPU is one stage of one replica of the model. A computation is a task on its stream, what goes from a stage to
+the next or back is a message whose content means nothing, and the gradients of a stage are summed over its replicas
+with an AllReduce, every byte of which is checked. Stages take their work in an order that the pipeline says; what
+comes late is waited for. The orders are those of Huang et al. (GPipe, NeurIPS 2019), Narayanan et al. (1F1B and
+interleaved 1F1B, SC 2021) and Qi et al. (zero bubble, ZB-H1, ICLR 2024); `overlapped` is 1F1B that begins with more
+forwards before a cut between sites, as GeoPipe does (arXiv 2510.12064).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from hosts.collectives.kinds import TRAINING, Sites, Workload
+from hosts.collectives.kinds import schedule as collective
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+
+PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
+GRADIENTS = ("ring", "hierarchical")
+ACROSS = ("pipeline", "data")
+MOST_TRANSFERS = 100_000
+_WORD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """An iteration, or `every` of them with one sum of the gradients at the end.
+
+    `forward_s` and `backward_s` are a stage's for a micro-batch; of `chunks` each has an equal part. A micro-batch has
+    `activation_bytes` to go to the next stage and as many to come back, and keeps `held_bytes` (None: as many) in a
+    stage's memory until its backward is over, for which there are `memory_bytes` (None: enough). A stage's gradients of
+    `gradient_bytes` are summed over the replicas in `buckets`, of which each is ready when so much of the last backward
+    is over. Consecutive GPUs are a stage's replicas where sites divide the `pipeline`, and a replica's stages where
+    they divide the `data` (`across`).
+    """
+
+    pipeline: str = PIPELINES[0]
+    micro_batches: int = 8
+    chunks: int = 1
+    replicas: int = 1
+    across: str = ACROSS[0]
+    forward_s: float = 10e-3
+    backward_s: float = 20e-3
+    activation_bytes: int = 8_000_000
+    held_bytes: int | None = None
+    memory_bytes: int | None = None
+    gradients: str = GRADIENTS[0]
+    gradient_bytes: int = 64_000_000
+    buckets: int = 1
+    every: int = 1
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that a micro-batch keeps in a stage's memory."""
+        return self.activation_bytes if self.held_bytes is None else self.held_bytes
+
+    def stages(self, gpus: int) -> int:
+        """How many stages so many GPUs are; raises ScheduleError where they are not whole."""
+        if gpus % self.replicas:
+            raise ScheduleError(f"{self.replicas} replicas on {gpus} GPUs: allowed are as many stages for each")
+        return gpus // self.replicas
+
+    def words(self, gpus: int) -> str:
+        """What it is in words: "4 stages x 8 micro-batches, 2 replicas"."""
+        replicas = f", {self.replicas} replicas" if self.replicas > 1 else ""
+        return f"{gpus // self.replicas} stages x {self.micro_batches} micro-batches{replicas}"
+
+    def place(self, stage: int, replica: int, stages: int) -> int:
+        """Where a stage of a replica is."""
+        return stage * self.replicas + replica if self.across == ACROSS[0] else replica * stages + stage
+
+
+class Work(NamedTuple):
+    """What a stage does in one go: "F", a forward, "B", a backward, or "W", the part of it that nobody waits for."""
+
+    what: str
+    chunk: int
+    micro_batch: int
+
+
+@lru_cache(maxsize=256)
+def order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[Work, ...]:
+    """What a stage does in an iteration, in order; with so many `more` forwards first than 1F1B has."""
+    count, chunks = training.micro_batches, training.chunks
+    total, ahead = count * chunks, stages - 1 - stage
+    if training.pipeline == "gpipe":
+        ahead = total
+    elif training.pipeline == "interleaved":
+        ahead = 2 * ahead + (chunks - 1) * stages
+    first = min(total, ahead + more)
+
+    def turn(what: str, number: int) -> Work:
+        """Its work of this number: chunk by chunk, of as many micro-batches as there are stages at a time."""
+        round_, rest = divmod(number, stages * chunks)
+        chunk, within = divmod(rest, stages) if chunks > 1 else (0, rest)
+        return Work(what, chunks - 1 - chunk if what == "B" else chunk, round_ * stages + within)
+
+    found = [turn("F", number) for number in range(first)]
+    weights = 0
+    for number in range(total):
+        if first + number < total:
+            found.append(turn("F", first + number))
+        found.append(turn("B", number))
+        # ZB-H1: a stage lags behind with as many as there are stages before it, for the end, where it else would wait.
+        if training.pipeline == "zero-bubble" and number >= stage:
+            found.append(turn("W", weights))
+            weights += 1
+    if training.pipeline == "zero-bubble":
+        found += [turn("W", number) for number in range(weights, total)]
+    return tuple(found)
+
+
+def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> float:
+    """The most micro-batches that a stage keeps activations of at once; a chunk's are a part of one."""
+    ends = "W" if training.pipeline == "zero-bubble" else "B"
+    now = most = 0
+    for work in order(training, stage, stages, more):
+        now += (work.what == "F") - (work.what == ends)
+        most = max(most, now)
+    return most / training.chunks
+
+
+def cuts(training: Training, sites: Sites) -> tuple[int, ...]:
+    """The stages behind which the pipeline goes on in another site."""
+    stages, site = training.stages(sum(sites)), _site_of(sites)
+    return tuple(
+        stage
+        for stage in range(stages - 1)
+        if any(
+            site[training.place(stage, replica, stages)] != site[training.place(stage + 1, replica, stages)]
+            for replica in range(training.replicas)
+        )
+    )
+
+
+def more_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...]:
+    """How many more forwards each stage begins with, if those before a cut have so many more than those behind it."""
+    stages, after = training.stages(sum(sites)), cuts(training, sites)
+    return tuple(more * sum(stage <= cut for cut in after) for stage in range(stages))
+
+
+def most_more(training: Training, sites: Sites) -> int:
+    """The most more forwards before a cut that memory and the micro-batches allow."""
+    found = 0
+    while found < training.micro_batches and cuts(training, sites) and _fits(training, sites, found + 1):
+        found += 1
+    return found
+
+
+def _fits(training: Training, sites: Sites, more: int) -> bool:
+    return all(need <= have for need, have in _memory(training, sites, more))
+
+
+def _memory(training: Training, sites: Sites, more: int) -> Iterator[tuple[float, float]]:
+    """The bytes that each stage needs at most, and that it has."""
+    stages = training.stages(sum(sites))
+    have = float("inf") if training.memory_bytes is None else training.memory_bytes
+    for stage, extra in enumerate(more_by_stage(training, sites, more)):
+        yield training.kept_bytes * in_flight(training, stage, stages, extra), have
+
+
+def _site_of(sites: Sites) -> list[int]:
+    return [site for site, gpus in enumerate(sites) for _ in range(gpus)]
+
+
+def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
+    """The iteration over the places of these sites, site by site, with so many more forwards before each cut.
+
+    Raises ScheduleError where stages are not whole, for chunks that the pipeline does not have or micro-batches that
+    do not fill them, for a single GPU, for more transfers than allowed, and where a stage's memory is too small.
+    """
+    stages = _checked(training, sites, more)
+    union = _Iteration(training, sites)
+    extra = more_by_stage(training, sites, more)
+    for number in range(training.every):
+        for replica in range(training.replicas):
+            orders = [order(training, stage, stages, extra[stage]) for stage in range(stages)]
+            union.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
+    for stage in range(stages if training.replicas > 1 else 0):
+        union.sums(stage)
+    return union.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
+
+
+def _checked(training: Training, sites: Sites, more: int) -> int:
+    """The number of stages of a training that can be; raises ScheduleError."""
+    gpus, count, chunks = sum(sites), training.micro_batches, training.chunks
+    stages = training.stages(gpus)
+    if gpus < 2:
+        raise ScheduleError(f"training on {gpus} GPUs: allowed are 2 or more")
+    if (chunks > 1) != (training.pipeline == "interleaved"):
+        allowed = "2 or more" if training.pipeline == "interleaved" else "1"
+        raise ScheduleError(f"{training.pipeline} with {chunks} chunks a stage: allowed is {allowed}")
+    if chunks > 1 and (count % stages or stages < 2):
+        raise ScheduleError(
+            f"interleaved with {count} micro-batches on {stages} stages: allowed are a multiple of 2 stages or more"
+        )
+    transfers = training.every * gpus * count * chunks * 5
+    if transfers > MOST_TRANSFERS:
+        raise ScheduleError(f"training of about {transfers:,} transfers: allowed are {MOST_TRANSFERS:,}")
+    for stage, (need, have) in enumerate(_memory(training, sites, more)):
+        if need > have:
+            raise ScheduleError(
+                f"{training.pipeline} keeps {need:,.0f} bytes of activations in stage {stage}: allowed is "
+                f"training.memory, {have:,.0f}"
+            )
+    return stages
+
+
+class _Iteration:
+    """The schedule while it is put together; amounts are bytes, or seconds on a stream."""
+
+    def __init__(self, training: Training, sites: Sites) -> None:
+        self._training, self._site = training, _site_of(sites)
+        self._stages = training.stages(len(self._site))
+        self._flows: dict[Flow | Stream, int] = {}
+        self._transfers: list[Transfer] = []
+        self._ready: dict[int, list[int]] = {}  # by place: the computations that a bucket each is ready after
+        self._slot_sizes: list[int] = []
+        self._works: dict[int, list[str]] = {}
+        self._slots_of: dict[int, int] = {}  # by place: how many of the slots it has something in
+
+    def pipeline(self, replica: int, orders: Sequence[Sequence[Work]], *, sums: bool) -> None:
+        """Add the computations and messages of a replica whose stages take their work in these orders.
+
+        With `sums` the last backward of each chunk is cut at its buckets.
+        """
+        left = [list(reversed(one)) for one in orders]
+        arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: what it comes with
+        last = {(stage, work.chunk): work for stage, one in enumerate(orders) for work in one}
+        stages, chunks, bytes_ = self._stages, self._training.chunks, _words(self._training.activation_bytes)
+        while any(left):
+            for stage, works in enumerate(left):
+                place = self._training.place(stage, replica, stages)
+                while works:
+                    work = works[-1]
+                    virtual = work.chunk * stages + stage
+                    needs = (work.what, virtual, work.micro_batch)
+                    begins = virtual == (0 if work.what == "F" else stages * chunks - 1) or work.what == "W"
+                    if not begins and needs not in arrived:
+                        break
+                    works.pop()
+                    is_last = sums and last[stage, work.chunk] == work
+                    after = () if begins else (arrived.pop(needs),)
+                    index = self._compute(place, work, after, self._training.buckets if is_last else 1, is_last)
+                    goes_to = virtual + (1 if work.what == "F" else -1)
+                    if work.what != "W" and 0 <= goes_to < stages * chunks:
+                        to = self._training.place(goes_to % stages, replica, stages)
+                        flow = self._flow(Flow(place, to))
+                        self._transfers.append(Transfer(flow=flow, size=bytes_, after=(index,)))
+                        arrived[work.what, goes_to, work.micro_batch] = len(self._transfers) - 1
+
+    def _compute(self, place: int, work: Work, after: tuple[int, ...], parts: int, is_last: bool) -> int:
+        """Add a computation in so many parts; returns the index of the last."""
+        training = self._training
+        seconds = training.forward_s if work.what == "F" else training.backward_s
+        if training.pipeline == "zero-bubble" and work.what != "F":
+            seconds /= 2
+        for part in range(parts):
+            size = seconds / training.chunks / parts
+            self._works.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
+            self._transfers.append(
+                Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
+            )
+            if is_last:
+                self._ready.setdefault(place, []).append(len(self._transfers) - 1)
+        return len(self._transfers) - 1
+
+    def sums(self, stage: int) -> None:
+        """Add the AllReduces of a stage's gradients, a bucket each, over its replicas."""
+        training = self._training
+        at = [training.place(stage, replica, self._stages) for replica in range(training.replicas)]
+        sites = tuple(len(list(row)) for _, row in groupby(self._site[place] for place in at))
+        one = collective("allreduce", training.gradients, sites=sites)
+        buckets = training.chunks * training.buckets
+        size = _words(-(-training.gradient_bytes // (one.slots * buckets)))
+        begins, ends = one.ends
+        for bucket in range(buckets):
+            first, slot, begun = len(self._transfers), bucket * one.slots, set[int]()
+            self._slot_sizes += [size] * (slot + one.slots - len(self._slot_sizes))
+            for transfer in one.transfers:
+                src, dst = at[begins[transfer.flow]], at[ends[transfer.flow]]
+                # What a GPU sends first on a connection waits for its own gradients; the rest is behind that.
+                gate = () if transfer.flow in begun else (self._ready[src][bucket],)
+                begun.add(transfer.flow)
+                self._transfers.append(
+                    Transfer(
+                        flow=self._flow(Flow(src, dst)),
+                        slots=tuple((slot + here, slot + there) for here, there in transfer.slots),
+                        adds=transfer.adds,
+                        after=(*gate, *(first + other for other in transfer.after)),
+                        size=float(size * len(transfer.slots)),
+                    )
+                )
+        self._slots_of |= dict.fromkeys(at, one.slots * buckets)
+
+    def _flow(self, flow: Flow | Stream) -> int:
+        return self._flows.setdefault(flow, len(self._flows))
+
+    def workload(self, name: str) -> Workload:
+        """The workload of what has been added."""
+        places, slots = len(self._site), len(self._slot_sizes)
+        alike: dict[tuple[int, int], list[int]] = {}  # replicas of a stage in a site have the same weights
+        for stage in range(self._stages):
+            for replica in range(self._training.replicas):
+                place = self._training.place(stage, replica, self._stages)
+                alike.setdefault((stage, self._site[place]), []).append(place)
+        return Workload(
+            kind=TRAINING,
+            algorithm=name,
+            schedule=Schedule(places=places, slots=slots, flows=tuple(self._flows), transfers=tuple(self._transfers)),
+            slot_bytes=1,
+            slot_sizes=tuple(self._slot_sizes),
+            contents=[
+                [1 << (place * slots + slot) if slot < self._slots_of.get(place, 0) else 0 for slot in range(slots)]
+                for place in range(places)
+            ],
+            groups=tuple(tuple(found) for found in alike.values() if len(found) > 1),
+            works=tuple(tuple(self._works[place]) for place in range(places)),
+        )
+
+
+def _words(size_bytes: int) -> int:
+    return -(-size_bytes // _WORD) * _WORD

@@ -1,0 +1,50 @@
+"""The figures of training: the bars of the pipeline diagram, and what overlapping saves by distance."""
+
+import csv
+from itertools import pairwise
+
+import pytest
+
+from analysis.figures.training import crossings
+from analysis.results.reader import load
+from scenarios.experiment import command
+
+WANTED = ["geopipe", "--engine", "model", "--collectives", "1", "--set", "training.micro_batches=16", "--out", "run"]
+
+
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    swept = "conditions.wan_delay=1 us,9.8 ms", "conditions.wan_rate=1.25 Gbit/s,3 Gbit/s"
+    assert command.run([*WANTED, *(part for one in swept for part in ("--sweep", one))]) == 0
+    assert "more before a cut than in 1F1B" in capsys.readouterr().out
+    found = table(tmp_path / "run" / "figures" / "geopipe-distance.csv")
+    times = load("run").groupby(["conditions.wan_rate", "wan_delay_s", "training.pipeline"]).completion_s.mean()
+    assert len(found) == len(times) == 2 * 2 * 2
+    for row in found:
+        of = {name: times[row["panel"], round(float(row["km"]) / 204e3, 9), name] for name in ("1f1b", "overlapped")}
+        bubble = {name: 1 - 16 * 30e-3 / seconds for name, seconds in of.items()}
+        assert float(row["iteration_s"]) == pytest.approx(of[row["pipeline"]], rel=1e-12)
+        assert float(row["bubble_ratio"]) == pytest.approx(bubble[row["pipeline"]], rel=1e-12)
+        if row["pipeline"] == "overlapped":
+            saved = 100 * (1 - of["overlapped"] / of["1f1b"]), 100 * (1 - bubble["overlapped"] / bubble["1f1b"])
+            written = row["iteration below 1f1b (%)"], row["bubble ratio below 1f1b (%)"]
+            assert list(map(float, written)) == pytest.approx(saved, rel=1e-9)
+    bars = table(tmp_path / "run" / "figures" / "geopipe-pipeline.csv")
+    assert len(bars) == 4 * 2 * 16
+    for gpu in ("g0", "g1", "g2", "g3"):
+        own = [(float(bar["start_s"]), float(bar["end_s"]), bar["work"]) for bar in bars if bar["gpu"] == gpu]
+        assert all(end <= start + 1e-12 for (_, end, _), (start, _, _) in pairwise(own))
+        assert all(end - start == pytest.approx({"F": 10e-3, "B": 20e-3}[work]) for start, end, work in own)
+    forwards = [(bar["gpu"], bar["micro_batch"]) for bar in bars if bar["work"] == "F"]
+    assert len(set(forwards)) == 4 * 16
+    assert "geopipe-pipeline" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_level_is_crossed_between_the_points_around_it():
+    assert crossings([0, 10, 20, 30], [1, 3, 5, 2], 4) == pytest.approx([15, 20 + 10 / 3])
+    assert crossings([0, 10], [1, 3], 4) == []

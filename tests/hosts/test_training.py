@@ -1,0 +1,264 @@
+"""Training iterations: closed forms without transfer times, an event simulation written apart with them, and memory."""
+
+import heapq
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.model.max_plus import completion_s
+from hosts.collectives.kinds import schedule
+from hosts.collectives.program import programs
+from hosts.collectives.schedule import ScheduleError, Stream, delivered
+from hosts.collectives.training import PIPELINES, Training, cuts, in_flight, more_by_stage, most_more, workload
+from scenarios.spec.training import TrainingPlan
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.fabric.fabric import FabricSpec
+
+FORWARD_S, BACKWARD_S = 10e-3, 20e-3
+SIZES = [(p, m) for p in (2, 4, 8) for m in (p, 2 * p, 4 * p)]
+
+
+def time_s(found, delay_s=None, byte_s=None):
+    """How long an iteration takes by the model with these delays and times for a byte from place to place, or none."""
+    streams = [isinstance(flow, Stream) for flow in found.schedule.flows]
+    n = found.schedule.places
+    delay_s, byte_s = (np.zeros((n, n)) if one is None else one for one in (delay_s, byte_s))
+    ends = tuple(map(list, found.schedule.ends))
+    alpha_s, beta_s = np.where(streams, 0, delay_s[ends]), np.where(streams, 1, byte_s[ends])
+    return completion_s(found.schedule.transfers, alpha_s[:, None], beta_s[:, None])[0]
+
+
+def bubble(training, stages, **options):
+    found = workload(training, (stages // 2, stages // 2), **options)
+    return 1 - training.micro_batches * (training.forward_s + training.backward_s) / time_s(found)
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_without_transfer_times_the_bubble_is_the_closed_form(p: int, m: int) -> None:
+    for pipeline, more in (("gpipe", 0), ("1f1b", 0), ("overlapped", 0), ("overlapped", 3)):
+        found = bubble(Training(pipeline=pipeline, micro_batches=m), p, more=more)
+        assert found == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
+    for v in (2, 4):
+        found = bubble(Training(pipeline="interleaved", micro_batches=m, chunks=v), p)
+        assert found == pytest.approx((p - 1) / (v * m + p - 1), abs=1e-12)
+    for backward_s in (10e-3, 15e-3, 20e-3):  # Qi et al., table 2: (p - 1) (F + B - W) of all
+        found = bubble(Training(pipeline="zero-bubble", micro_batches=m, backward_s=backward_s), p)
+        idle_s = (p - 1) * FORWARD_S
+        assert found == pytest.approx(idle_s / (m * (FORWARD_S + backward_s) + idle_s), abs=1e-12)
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_activations_in_flight_are_as_the_formulas_say(p: int, m: int) -> None:
+    for stage in range(p):
+        of = {name: in_flight(Training(pipeline=name, micro_batches=m), stage, p) for name in PIPELINES}
+        assert (of["gpipe"], of["1f1b"], of["overlapped"]) == (m, min(m, p - stage), min(m, p - stage))
+        assert of["zero-bubble"] == p  # of the first stage, as 1F1B; the others wait with weight gradients
+        assert in_flight(Training(micro_batches=m), stage, p, 2) == min(m, p - stage + 2)
+        for v in (2, 4):
+            ahead = 2 * (p - stage - 1) + (v - 1) * p + 1
+            found = in_flight(Training(pipeline="interleaved", micro_batches=m, chunks=v), stage, p)
+            assert found == min(m * v, ahead) / v
+
+
+def simulated_s(training, limits, delay_s, byte_s):
+    """The time of an iteration of one replica on places in order, by events; written without the module's orders.
+
+    A stage does a forward while fewer than `limits` of its chunks' micro-batches are in flight, and else a backward,
+    and waits for it; a connection sends one message at a time.
+    """
+    p, v, m = len(limits), training.chunks, training.micro_batches
+    parts = {"F": training.forward_s / v, "B": training.backward_s / v, "W": 0.0}
+    if training.pipeline == "zero-bubble":
+        parts |= {"B": training.backward_s / 2, "W": training.backward_s / 2}
+    turns = sorted(((c, i) for c in range(v) for i in range(m)), key=lambda one: (one[1] // p, one[0], one[1] % p))
+    if v == 1:
+        turns = [(0, i) for i in range(m)]
+    state = [{"F": 0, "B": 0, "W": 0, "busy": False} for _ in range(p)]
+    there = {("F", 0, i) for i in range(m)} | {("B", p * v - 1, i) for i in range(m)}
+    queues, sending = {}, set()
+    events, count, last_s = [], 0, 0.0
+
+    def later(at_s, *what):
+        nonlocal count
+        count += 1
+        heapq.heappush(events, (at_s, count, what))
+
+    def wanted(stage):
+        one = state[stage]
+        owed = one["B"] if one["B"] == m else max(0, one["B"] - stage)
+        if training.pipeline == "zero-bubble" and one["W"] < owed:
+            return "W"
+        if one["F"] < m * v and one["F"] - one["B"] < limits[stage]:
+            return "F"
+        return "B" if one["B"] < m * v else None
+
+    def begin(stage, now_s):
+        one, what = state[stage], wanted(stage)
+        if one["busy"] or what is None:
+            return
+        chunk, micro = turns[one[what]]
+        virtual = (v - 1 - chunk if what == "B" else chunk) * p + stage
+        if what != "W" and (what, virtual, micro) not in there:
+            return
+        one["busy"] = True
+        later(now_s + parts[what], "done", stage, what, virtual, micro)
+
+    def send(src, dst, now_s):
+        queue = queues[src, dst]
+        if (src, dst) in sending or not queue:
+            return
+        sending.add((src, dst))
+        left_s = now_s + byte_s[src][dst] * training.activation_bytes
+        later(left_s, "left", src, dst)
+        later(left_s + delay_s[src][dst], "arrived", dst, queue.popleft())
+
+    for stage in range(p):
+        begin(stage, 0.0)
+    while events:
+        now_s, _, (what, *rest) = heapq.heappop(events)
+        last_s = now_s if what == "done" else last_s
+        if what == "done":
+            stage, kind, virtual, micro = rest
+            state[stage][kind] += 1
+            state[stage]["busy"] = False
+            to = virtual + {"F": 1, "B": -1, "W": p * v}[kind]
+            if 0 <= to < p * v:
+                queues.setdefault((stage, to % p), deque()).append((kind, to, micro))
+                send(stage, to % p, now_s)
+            begin(stage, now_s)
+        elif what == "left":
+            sending.discard(tuple(rest))
+            send(*rest, now_s)
+        else:
+            there.add(rest[1])
+            begin(rest[0], now_s)
+    assert all(one["F"] == one["B"] == m * v for one in state)
+    return last_s
+
+
+@st.composite
+def trainings(draw):
+    """A training of one replica, the stages of its two sites, and delays and times for a byte from place to place."""
+    pipeline, p = draw(st.sampled_from(PIPELINES)), draw(st.integers(2, 7))
+    chunks = draw(st.integers(2, 4)) if pipeline == "interleaved" else 1
+    m = p * draw(st.integers(1, 3)) if chunks > 1 else draw(st.integers(1, 12))
+    seconds = st.floats(1e-4, 50e-3)
+    training = Training(
+        pipeline=pipeline,
+        micro_batches=m,
+        chunks=chunks,
+        forward_s=draw(seconds),
+        backward_s=draw(seconds),
+        activation_bytes=4 * draw(st.integers(1, 10**7)),
+    )
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scale = draw(st.sampled_from([0.0, 1e-3, 20e-3]))
+    delay_s, byte_s = scale * random.random((p, p)), random.uniform(1e-11, 1e-9, (p, p))
+    return training, (first := draw(st.integers(1, p - 1)), p - first), delay_s, byte_s
+
+
+@settings(max_examples=1000, deadline=None)
+@given(trainings(), st.integers(0, 6))
+def test_a_simulation_by_events_gives_the_same_times(case, more) -> None:
+    training, sites, delay_s, byte_s = case
+    p, m, v = sum(sites), training.micro_batches, training.chunks
+    more = more if training.pipeline == "overlapped" else 0
+    limits = {
+        "gpipe": [m] * p,
+        "interleaved": [2 * (p - 1 - stage) + (v - 1) * p + 1 for stage in range(p)],
+        "overlapped": [p - stage + more * (stage < sites[0]) for stage in range(p)],
+    }.get(training.pipeline, [p - stage for stage in range(p)])
+    found_s = time_s(workload(training, sites, more=more), delay_s, byte_s)
+    assert found_s == pytest.approx(simulated_s(training, limits, delay_s, byte_s), rel=1e-12)
+
+
+def test_sums_of_gradients_are_an_allreduce_behind_the_backward_and_in_buckets_the_last_of_them() -> None:
+    """One stage whose replicas all have the same to do: what is behind the backward is the AllReduce alone."""
+    n, byte_s, delay_s = 4, np.full((4, 4), 1e-9), np.full((4, 4), 1e-3)
+    training = Training(replicas=n, gradient_bytes=1_600_000)
+    computing_s = training.micro_batches * (FORWARD_S + BACKWARD_S)
+    for buckets in (1, 2):
+        alone_s = 2 * (n - 1) * (training.gradient_bytes / buckets / n * 1e-9 + 1e-3)
+        found = workload(replace(training, buckets=buckets), (2, 2))
+        assert time_s(found, delay_s, byte_s) == pytest.approx(computing_s + alone_s, rel=1e-12)
+        sums = [one for one in found.schedule.transfers if one.slots]
+        assert len(sums) == buckets * len(schedule("allreduce", "ring", sites=(2, 2)).transfers)
+    several = workload(replace(training, every=5), (2, 2))
+    assert time_s(several, delay_s, byte_s) == pytest.approx(5 * computing_s + 6 * (4e-4 + 1e-3), rel=1e-12)
+
+
+@pytest.mark.parametrize("across", ["pipeline", "data"])
+@pytest.mark.parametrize("gradients", ["ring", "hierarchical"])
+def test_every_replica_ends_with_the_sum_of_its_stages_gradients_and_no_other(across: str, gradients: str) -> None:
+    training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2)
+    found = workload(training, (4, 4))
+    slots = found.schedule.slots
+    ends = delivered(found.schedule, found.holds)
+    for stage in range(2):
+        places = [training.place(stage, replica, 2) for replica in range(4)]
+        assert {place // 4 for place in places} == ({stage} if across == "pipeline" else {0, 1})
+        for slot in range(slots):
+            wanted = sum(1 << (place * slots + slot) for place in places)
+            assert all(ends[place][slot] == wanted for place in places)
+    assert len(programs(found, range(8))) == 8
+    assert all(len({place // 4 for place in group}) == 1 for group in found.groups)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 8),
+    st.integers(1, 16),
+    st.floats(1e-3, 30e-3),
+    st.floats(1e-5, 30e-3),
+    st.integers(1, 100),
+    st.one_of(st.none(), st.integers(2, 12)),
+)
+def test_overlapped_is_never_slower_never_over_memory_and_the_best_of_all(each, m, forward_s, delay_s, rate, room):
+    """Against all numbers of forwards before the cut, timed by the simulation under what is planned for."""
+    sites = (each, each)
+    training = Training(
+        pipeline="overlapped",
+        micro_batches=m,
+        forward_s=forward_s,
+        backward_s=2 * forward_s,
+        memory_bytes=None if room is None else (room + 2 * each) * 8_000_000,
+    )
+    rates = {"wan_rate_bps": (rate * 10**9,) * 2, "intra_rate_bps": (200 * 10**9,) * 2}
+    plan = TrainingPlan(
+        training, FabricSpec(gpus_per_site=sites), ConditionsSpec(wan_delay_s=delay_s, intra_delay_s=1e-6, **rates), 1
+    )
+    more = plan.more(range(2 * each))
+    site = np.arange(2 * each) // each
+    crosses = site[:, None] != site
+    delays_s, bytes_s = np.where(crosses, delay_s + 2e-6, 1e-6), np.where(crosses, 8e-9 / min(rate, 200), 4e-11)
+
+    def timed_s(number: int) -> float:
+        limits = [2 * each - stage + number * (stage < each) for stage in range(2 * each)]
+        return simulated_s(training, limits, delays_s, bytes_s)
+
+    allowed = range(m + 1) if room is None else [n for n in range(m + 1) if min(m, 2 * each + n) <= room + 2 * each]
+    assert timed_s(more) <= min(map(timed_s, allowed)) * (1 + 1e-6)
+    held = [in_flight(training, stage, 2 * each, n) for stage, n in enumerate(more_by_stage(training, sites, more))]
+    assert training.memory_bytes is None or max(held) * training.activation_bytes <= training.memory_bytes
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for changes, sites, says in (
+        ({"replicas": 3}, (4, 4), "3 replicas on 8 GPUs"),
+        ({"chunks": 2}, (4, 4), "1f1b with 2 chunks"),
+        ({"pipeline": "interleaved"}, (4, 4), "interleaved with 1 chunks"),
+        ({"pipeline": "interleaved", "chunks": 2, "micro_batches": 9}, (4, 4), "9 micro-batches on 8 stages"),
+        ({"micro_batches": 4096}, (4, 4), "transfers"),
+        ({"pipeline": "gpipe", "memory_bytes": 63_999_999}, (4, 4), "64,000,000 bytes of activations in stage 0"),
+        ({"held_bytes": 10**9, "memory_bytes": 10**9}, (4, 4), "8,000,000,000 bytes of activations in stage 0"),
+    ):
+        with pytest.raises(ScheduleError, match=says):
+            workload(Training(**changes), sites)
+    assert cuts(Training(), (2, 3, 3)) == (1, 4)
+    assert more_by_stage(Training(), (2, 3, 3), 2) == (4, 4, 2, 2, 2, 0, 0, 0)
+    assert most_more(Training(micro_batches=8, memory_bytes=10 * 8_000_000), (2, 2)) == 8
+    assert most_more(Training(micro_batches=20, memory_bytes=10 * 8_000_000), (2, 2)) == 6

@@ -1,0 +1,129 @@
+"""Training as a scenario: what is measured and told, beside other jobs, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from scenarios.engines.model import Model
+from scenarios.engines.prediction import planned
+from scenarios.spec.load import ScenarioError, resolved, scenario_of
+from tests.fakes.commands import times
+from tests.fakes.runs import ended
+
+TRAINING = "collective.kind=training", "run.modes=['base']"
+
+
+def command(*values: str) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
+
+
+def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_boot(tmp_path: Path) -> None:
+    """Two replicas of four stages in different sites: activations, and gradients in two buckets, both checked."""
+    values = (
+        *(*TRAINING, "training.micro_batches=4", "training.replicas=2", "training.across=data", "training.buckets=2"),
+        *("training.gradients=hierarchical", "training.activations=1 MB", "training.gradient_size=4 MB"),
+    )
+    ends = []
+    for out in ("one", "two"):
+        arguments = ("--json", "--engine", "both", "--collectives", "2", "--out", out, *command(*values))
+        answer = json.loads(ended(*arguments, cwd=tmp_path)[0])
+        assert answer["fidelity"]["drops"] == 0
+        assert abs(answer["fidelity"]["median_ratio"] - 1) <= 0.002 and answer["fidelity"]["p99_abs_error"] <= 0.01
+        ends.append(pq.read_table(tmp_path / out / "transfers.parquet"))
+    assert ends[0].equals(ends[1])
+    model, emulation = answer["points"]
+    for point in (model, emulation):
+        told = point["training"]
+        assert told["bubble_ratio"] == pytest.approx(1 - 4 * 30e-3 / point["mean_s"], abs=1e-12)
+        assert told["in_flight"] == [4, 3, 2, 1]
+        assert min(told["exposed_data_s"], told["exposed_pipeline_s"]) > 0
+    exposed_s = sum(model["training"][f"exposed_{what}_s"] for what in ("pipeline", "data"))
+    first_s = pq.read_table(tmp_path / "one" / "collectives.parquet")["predicted_s"][0].as_py()
+    assert first_s == pytest.approx(7 * 30e-3 + exposed_s, rel=1e-9)
+
+
+def test_an_emulated_bubble_without_transfer_times_is_the_closed_form(tmp_path: Path) -> None:
+    values = (
+        *(*TRAINING, "training.pipeline=interleaved", "training.chunks=2", "training.micro_batches=8"),
+        *("training.forward=1 s", "training.backward=2 s", "training.activations=4 B", "conditions.wan_delay=1 us"),
+    )
+    answer = json.loads(
+        ended("--json", "--engine", "emulation", "--collectives", "1", *command(*values), cwd=tmp_path)[0]
+    )
+    (point,) = answer["points"]
+    assert point["training"]["bubble_ratio"] == pytest.approx(7 / (2 * 8 + 7), rel=1e-4)
+
+
+def scenario(text: str):
+    return scenario_of(text)
+
+
+def test_gradients_alone_are_the_allreduce_alone() -> None:
+    """Of one stage, whose replicas end at once: an iteration is what it computes and then an AllReduce."""
+    common = "[run]\nmodes = ['base']\n"
+    count = "count = 50\n"
+    trained = scenario(
+        f"{common}[collective]\n{count}[training]\nreplicas = 8\nacross = 'data'\ngradient_size = '8 MB'\n"
+    )
+    alone = scenario(f"{common}[collective]\nkind = 'allreduce'\nsize = '8 MB'\n{count}")
+    found_s = [times(one.settings(), Model())[0, "base"] for one in (trained, alone)]
+    assert found_s[0] == pytest.approx(8 * 30e-3 + found_s[1], rel=1e-12)
+
+
+def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
+    base = (
+        "[run]\nmodes = ['base']\n[collective]\ncount = 20\n[training]\nmicro_batches = 4\nactivations = '64 MB'\n"
+        "[fabric]\ngrain = 'physical'\n"
+    )
+    alone = times(scenario(base).settings(), Model())[0, "base"]
+    job = "[[job]]\nname = 'training'\nkind = 'training'\n"
+    other = "[[job]]\nname = 'other'\nkind = 'alltoall'\nsize = '512 MB'\ncount = 4\n"
+    one = times(scenario(base + job).settings(), Model())[0, "base"]
+    assert one == pytest.approx(alone, rel=1e-12)
+    both = times(scenario(base + job + other).settings(), Model())[0, "base"]
+    assert (both >= alone * (1 - 1e-12)).all() and both.mean() > alone.mean()
+    fault = "[[fault]]\nat = 'collective 3'\nwhat = 'link s0b0-s1b0 down'\nfor = '2 collectives'\n"
+    struck = times(scenario(base + fault).settings(), Model())[0, "base"]
+    assert (struck != alone).any() and np.isfinite(struck).all()
+
+
+@pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
+def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
+    text = f"[run]\nmodes = ['ccl']\n[collective]\ncount = 40\nreembed_every = 1\n{job}[training]\n"
+    placement = planned(scenario(f"{text}replicas = 4\n"), "ccl").placement
+    assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
+    placement = planned(scenario(f"{text}replicas = 1\n"), "ccl").placement
+    assert (placement == np.arange(8)).all()
+
+
+def test_a_scenario_is_read_again_as_it_was() -> None:
+    asked = scenario(
+        "[training]\npipeline = 'overlapped'\nmemory = '80 MB'\n[sweep]\n'training.micro_batches' = [8, 16]\n"
+    )
+    assert scenario_of(resolved(asked)) == asked
+    assert [one.collective.kind for one in asked.settings()] == ["training"] * 2
+    assert "training" not in resolved(scenario(""))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[training]\npipeline = 'pipedream'\n", "training.pipeline: 'pipedream' is not known: allowed is 1f1b, gpipe"),
+        ("[training]\nmicro_batches = 0\n", "training.micro_batches: 0 is too small"),
+        ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs: allowed"),
+        ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0: allowed is"),
+        (
+            "[collective]\nkind = 'allgather'\n[training]\nmicro_batches = 4\n",
+            "training.micro_batches: does nothing here",
+        ),
+        ("[collective]\nkind = 'training'\nalgorithm = 'ring'\n", "collective.algorithm: does nothing beside training"),
+        ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        scenario(text)
+    assert says.replace("'", '"') in str(refused.value).replace("'", '"')
