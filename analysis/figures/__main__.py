@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline
+from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline, wan_map
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -70,7 +70,8 @@ def jobs_of(
         jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture)]
+        maps = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
+        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *maps)]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs

@@ -207,7 +207,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
-        label = re.sub(r"\bus\b", "µs", str(stored["label"]))
+        label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about["classes"] = classes
         found.append(Configuration(index=index, label=label, **about))

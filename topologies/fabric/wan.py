@@ -161,7 +161,7 @@ def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
 def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[Mistake]:
     key, nodes = "fabric.sites", spec.titles or spec.routers
     if sites and len(sites) != count:
-        text = f"{len(sites)} nodes for the {count} sites of fabric.gpus: allowed is one for each, {count} altogether"
+        text = f"has {len(sites)} for the {count} sites of fabric.gpus: allowed is a node for each"
         yield Mistake(key, text)
     elif not sites and spec.name:
         yield Mistake(key, f"is missing: allowed is a node of {spec.name} for each site: {first_of(nodes, 8)}")
