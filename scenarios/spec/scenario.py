@@ -464,7 +464,12 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
         Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, a map, or routers and links."),
         Key("fabric.sites", "sites", _NODES, "The nodes of the map that the sites stand at."),
-        Key("fabric.paths", "paths", _whole(1, MAX_PATHS), "Shortest paths of two border routers; of a map 4, or all."),
+        Key(
+            "fabric.paths",
+            "paths",
+            _whole(1, MAX_PATHS),
+            "How many paths join two border routers, the shortest; all of a table, four or more of a map.",
+        ),
         Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key(
             "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."

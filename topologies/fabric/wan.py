@@ -215,18 +215,18 @@ def _connection_mistakes(graph: WanGraph) -> Iterator[Mistake]:
 def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
     """The loop-free paths from each site to each other, as the routers passed, both border routers included.
 
-    `most` are taken between every two border routers, the shortest: by length, or where links have none by hops (by
-    default MAP_PATHS where they have lengths, else all). Transit routers alone may lie between the two: a border router
-    is the edge of its site, and no path leads through one on the way to another. The order is by source border router,
-    destination border router, length, hops, then the order of declaration; the first is the fixed path: border router
-    0 to border router 0 and the shortest (where no path joins these two, the first that exists). Raises FabricError
-    beyond MAX_PATHS paths between two sites.
+    `most` are taken between every two border routers, the shortest: by length, or where links have none by hops. By
+    default they are all, or where links have lengths MAP_PATHS and, for each link that all of those pass, the shortest
+    without it: no failure of one link then parts what the WAN still joins. Transit routers alone may lie between the
+    two: a border router is the edge of its site, and no path leads through one on the way to another. The order is by
+    source border router, destination border router, length, hops, then the order of declaration; the first is the fixed
+    path: border router 0 to border router 0 and the shortest (where no path joins these two, the first that exists).
+    Raises FabricError beyond MAX_PATHS paths between two sites.
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
     km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _both(*ends)}
-    most = most or (MAP_PATHS if km else None)
-    shortest = None if most is None else _shortest(graph, most)
+    shortest = _shortest(graph, most or MAP_PATHS, spares=most is None) if most or km else None
 
     def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
         length = fsum(km[f"{a}>{b}"] for a, b in pairwise(path)) if km else 0.0
@@ -245,8 +245,9 @@ def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[i
     return found
 
 
-def _shortest(graph: WanGraph, most: int) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
-    """The shortest paths between every two border routers of two sites, both ways over the same routers.
+def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
+    """The shortest paths between every two border routers of two sites, both ways over the same routers; with `spares`
+    also the shortest without each link that all of them pass.
 
     The algorithm is networkx's, Yen's (Management Science 17, 1971).
     """
@@ -263,6 +264,11 @@ def _shortest(graph: WanGraph, most: int) -> Mapping[tuple[str, str], list[tuple
                 paths = [*islice(networkx.shortest_simple_paths(between, *ends, weight="km"), most)]
             except (networkx.NetworkXNoPath, networkx.NodeNotFound):
                 paths = []
+            for link in pairwise(paths[0]) if spares and paths else ():
+                if all(frozenset(link) in map(frozenset, pairwise(path)) for path in paths):
+                    left = networkx.restricted_view(between, [], [link])
+                    if networkx.has_path(left, *ends):
+                        paths.append(networkx.shortest_path(left, *ends, weight="km"))
             found[ends] = [tuple(path) for path in paths]
             found[ends[::-1]] = [tuple(path[::-1]) for path in paths]
     return found
