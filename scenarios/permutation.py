@@ -112,11 +112,11 @@ def network(asked: Experiment) -> "Fabric":
     )
     if asked.sites > 1:
         return build_fabric(spec)
-    gpus, switches, cables = wire(
-        gpus_per_site=(each,), leaves=(asked.leaves,), spines=(asked.spines,), wan=WanGraph(((),), (), ())
-    )
+    wan = WanGraph(((),), (), ())
+    gpus, switches, cables = wire(gpus_per_site=(each,), leaves=(asked.leaves,), spines=(asked.spines,), wan=wan)
     return Fabric(
         spec=spec,
+        wan=wan,
         gpus=gpus,
         switches=switches,
         cables=cables,

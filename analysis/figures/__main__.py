@@ -18,7 +18,19 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.figures import busbw, cdf, comparison, fabric, faults, fidelity, job_times, periods, timeline, training
+from analysis.figures import (
+    busbw,
+    cdf,
+    comparison,
+    fabric,
+    faults,
+    fidelity,
+    job_times,
+    periods,
+    timeline,
+    training,
+    wan_map,
+)
 from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
@@ -72,7 +84,8 @@ def jobs_of(
         jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture)]
+        maps = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
+        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *maps)]
         if configurations[setting].kind == "training":
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
             predicted = collectives_of(run, modelled, configurations[setting], number=collective)

@@ -22,7 +22,7 @@ from analysis.statistics.intervals import Numbers, Series, block_length
 from topologies.conditions import links
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
-from topologies.fabric.wan import WanSpec
+from topologies.fabric.maps import read_wan
 from topologies.units import format_delay, format_rate_range, format_size
 
 Floats = npt.NDArray[np.float64]
@@ -169,11 +169,14 @@ class Configuration:
     @cached_property
     def fabric(self) -> Fabric:
         """The fabric; raises FabricError where it cannot be built, other errors where values are of other types."""
-        wan, gpus = self.values["fabric.wan"], tuple(self.values["fabric.gpus"])
-        own = {"preset": wan} if isinstance(wan, str) else {"preset": None} | {k: _tuples(wan[k]) for k in wan}
+        wan, gpus = read_wan(self.values["fabric.wan"]), tuple(self.values["fabric.gpus"])
+        own: dict[str, Any] = {
+            "sites": tuple(self.values.get("fabric.sites", ())),
+            "paths": self.values.get("fabric.paths"),
+        }
         counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
         grain = str(self.values.get("fabric.grain", GRAINS[0]))
-        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=WanSpec(**own), grain=grain, **counts))
+        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=wan, grain=grain, **counts, **own))
 
     @property
     def conditions(self) -> ConditionsSpec:
@@ -210,7 +213,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         if lacking or stored["setting"] != index:
             what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
-        label = re.sub(r"\bus\b", "µs", str(stored["label"]))
+        label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about["classes"] = classes
         found.append(Configuration(index=index, label=label, **about))
@@ -362,7 +365,9 @@ class Group:
         """What was not varied, in words."""
         first = self.configurations[0]
         size = "collective.chunk" if first.values.get("collective.size") is None else "collective.size"
-        keys = ["fabric.gpus", *_COLLECTIVE, size, "conditions.wan_delay"]
+        wan = first.value("fabric.wan")
+        is_long = isinstance(wan, Mapping) and bool(wan.get("km"))
+        keys = ["fabric.gpus", *_COLLECTIVE, size, "fabric.wan" if is_long else "conditions.wan_delay"]
         keys += [key for key in first.swept if key not in keys]
         return ", ".join(text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key)))
 
@@ -441,7 +446,11 @@ def words(key: str, value: Any) -> str:
         value = [" ".join([name, *own.values()]).replace("us", "µs") for name, own in value.items()]
     if isinstance(value, list | Mapping):
         joint = ", " if key == "conditions.links" or any(isinstance(item, Mapping) for item in value) else "+"
-        return "own" if isinstance(value, Mapping) else joint.join(map(_item_words, value)) or "none"
+        return (
+            str(value.get("name", "own"))
+            if isinstance(value, Mapping)
+            else joint.join(map(_item_words, value)) or "none"
+        )
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _KINDS.get(text, text) if key == "collective.kind" else text
 

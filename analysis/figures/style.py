@@ -70,6 +70,9 @@ BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70",
 WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
 """Available bandwidth of a WAN link, in another hue and on a scale of its own: dark is slow."""
 
+UTILISATION: Colormap = LinearSegmentedColormap.from_list("utilisation", ["#8FBBD9", "#4C78A8", "#B5472F", "#5A0F1E"])
+"""How much of a link is used: light is little, dark is all of it."""
+
 _BLOCKS: Colormap = LinearSegmentedColormap.from_list("blocks", ["#1E2A4A", "#3E7C8C", "#9CC3A5", "#EFE9C8"])
 _NO_BLOCK = "#7FA3B5"
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
+from topologies.errors import FabricError
 from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, ROUTINGS, Fabric, FabricSpec
-from topologies.fabric.wan import WanSpec
+from topologies.fabric.maps import read_wan, write_wan
+from topologies.fabric.wan import MAX_PATHS, WAN_PRESETS, WanSpec
 
 MAX_WAIT_S = 3600.0
 MAX_TOKEN = 256
@@ -106,37 +108,40 @@ def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> R
 
 def write_spec(spec: FabricSpec) -> str:
     """A declared fabric as JSON; `read_spec` restores it."""
-    return json.dumps(asdict(spec), indent=1)
+    return json.dumps(asdict(spec) | {"wan": write_wan(spec.wan)}, indent=1)
 
 
 def read_spec(text: str | bytes) -> FabricSpec:
     """The fabric that `write_spec` wrote; raises ProtocolError. The range of counts is left to `build_fabric`."""
     message = read_object(text)
     _only(message, [field.name for field in fields(FabricSpec)])
-    wan, seed = message.pop("wan", {}), message.pop("hash_seed", FabricSpec.hash_seed)
+    wan, seed = message.pop("wan", "mesh"), message.pop("hash_seed", FabricSpec.hash_seed)
+    stand, paths = message.pop("sites", []), message.pop("paths", None)
     chosen: dict[str, Any] = {}
     for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
         chosen[name] = message.pop(name, names[0])
         _check(chosen[name] in names, name, chosen[name], " or ".join(map(show, names)))
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
-    _check(isinstance(wan, dict), "wan", wan, "an object")
+    _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
+    _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
         _check(all(_is_int(number) for number in numbers), name, value, "a whole number or a list of them")
     sites = message.get("gpus_per_site", [])
     _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
-    counts = {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    return FabricSpec(**counts, wan=_wan(wan), hash_seed=seed, grain=chosen["grain"], routing=chosen["routing"])
+    chosen |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
+    chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed}
+    return FabricSpec(**chosen)
 
 
-def _wan(wan: dict[str, Any]) -> WanSpec:
-    _only(wan, [field.name for field in fields(WanSpec)])
-    preset, routers, links = wan.get("preset", "mesh"), wan.get("routers", []), wan.get("links", [])
-    _check(preset is None or isinstance(preset, str), "preset", preset, "a name")
-    _check(_are_names(routers), "routers", routers, "a list of names")
-    pairs = isinstance(links, list) and all(_are_names(link) and len(link) == 2 for link in links)
-    _check(pairs, "links", links, "a list of pairs of names")
-    return WanSpec(preset=preset, routers=tuple(routers), links=tuple((a, b) for a, b in links))
+def _wan(wan: Any) -> WanSpec:
+    """The WAN of a preset's name or a table; the controller opens no map."""
+    if isinstance(wan, str):
+        _check(wan in WAN_PRESETS, "wan", wan, f"one of {', '.join(WAN_PRESETS)}, or an object")
+    try:
+        return read_wan(wan)
+    except FabricError as error:
+        raise ProtocolError(f'"wan": {error.mistakes[0].text}') from None
 
 
 def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
@@ -227,10 +232,6 @@ def _only(message: Mapping[str, Any], allowed: Sequence[str]) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _refuse_constant(constant: str) -> NoReturn:

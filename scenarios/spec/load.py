@@ -27,6 +27,8 @@ from scenarios.spec.scenario import (
 )
 from topologies.conditions.sampler import SAMPLERS
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
+from topologies.fabric.maps import GRAPHML
+from topologies.fabric.wan import WAN_PRESETS
 from topologies.shaping.rate_scale import ScaleError
 from topologies.units import UnitError
 
@@ -39,6 +41,7 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these is given in place of."""
+_WAN_DELAY = "conditions.wan_delay"
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,8 @@ def resolved(scenario: Scenario) -> str:
     for key in KEYS.values():
         if key.name not in axes and samplers & {*key.samplers}:
             value = scenario.value(key.name)
+            if key.name == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
+                continue
             if key.table == "program" and scenario.program.command is None:
                 continue
             if key.table == "training" and not trains:
@@ -231,6 +236,8 @@ def _given(
             # Parameters that the file has for its own sampler go with it.
             idle = {key for key in flat if key in KEYS and override.value not in KEYS[key].samplers}
             flat = {key: value for key, value in flat.items() if key not in idle}
+        if override.key == "fabric.wan" and isinstance(override.value, str) and override.value not in WAN_PRESETS:
+            flat = {key: value for key, value in flat.items() if key.removeprefix("sweep.") != _WAN_DELAY}  # of a map
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
@@ -277,11 +284,12 @@ def _located(key: str, value: object, folder: Path) -> object:
         ]
     if name == "policy" and isinstance(value, list):
         return [_with_function(one, folder) if isinstance(one, dict) else one for one in value]
-    if name not in ("conditions.trace", "collective.schedule"):
+    if name not in ("conditions.trace", "collective.schedule", "fabric.wan"):
         return value
     if isinstance(value, list):
-        return [_located("conditions.trace", item, folder) for item in value]
-    return str(Path(folder, value).absolute()) if isinstance(value, str) and value else value
+        return [_located(name, item, folder) for item in value]
+    is_path = isinstance(value, str) and value and (name != "fabric.wan" or value.endswith(GRAPHML))
+    return str(Path(folder, str(value)).absolute()) if is_path else value
 
 
 def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
@@ -343,6 +351,8 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given]) -> Iterator[Mistake]:
         if not {*chosen} & {*samplers}:
             text = f"does nothing with the sampler {' or '.join(chosen)}: allowed only with {', '.join(samplers)}"
             yield Mistake(key, text)
+        if swept == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
+            yield Mistake(key, "does nothing on a WAN whose links have lengths: allowed only with other ones")
 
 
 def _place(key: str, given: Mapping[str, _Given], label: str) -> str:

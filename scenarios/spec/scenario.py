@@ -47,7 +47,8 @@ from topologies.fabric.fabric import (
     build_fabric,
     even_split,
 )
-from topologies.fabric.wan import WAN_PRESETS, WanSpec
+from topologies.fabric.maps import ALLOWED, read_wan, write_wan
+from topologies.fabric.wan import MAX_PATHS
 from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
@@ -188,11 +189,13 @@ class Scenario:
         """
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
-        words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
+        wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
+        words = [f"{gpus} GPUs", *self._named, (wan.name or "own WAN") if wan.km else delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
-            if key not in (*_OUTERMOST, *_IN_LABEL):
+            is_named = key == "fabric.wan" and value.km
+            if not is_named and key not in (*_OUTERMOST, *_IN_LABEL):
                 if key in (
                     "job",
                     "class",
@@ -232,7 +235,9 @@ class Scenario:
         """The columns that results have for what was swept, beside those that all results have."""
         return {
             f"{key}_s" if KEYS[key].kind.unit == _DELAY.unit else key: (
-                value if isinstance(value, bool | int | float | str) else str(KEYS[key].kind.write(value))
+                value
+                if isinstance(value, bool | int | float | str)
+                else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
             if key not in (*_OUTERMOST, "run.seed")
@@ -369,29 +374,6 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     return found
 
 
-def _read_wan(value: str | dict[str, Any]) -> WanSpec:
-    if isinstance(value, str):
-        return WanSpec(preset=_PRESET.read(value))
-    routers, links = value.get("routers", []), value.get("links")
-    for name in value:
-        if name not in ("routers", "links"):
-            raise Wrong(f"unknown key {shown(name)} of the WAN's table: allowed is routers, links")
-    if not _are_names(routers):
-        raise Wrong(f"routers is {shown(routers)}: allowed is a list of names")
-    if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
-        lack = "is missing" if links is None else f"is {shown(links)}"
-        raise Wrong(f'links {lack}: allowed is a list of pairs of names, such as [["s0b0", "s1b0"]]')
-    return WanSpec(preset=None, routers=tuple(routers), links=tuple((a, b) for a, b in links))
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _write_wan(wan: WanSpec) -> object:
-    return wan.preset or {"routers": list(wan.routers), "links": [list(link) for link in wan.links]}
-
-
 def _every_s(given: str) -> float:
     if (found := units.parse_delay_s(given)) < LEAST_EVERY_S:
         raise Wrong(f"{shown(given)} is too small: allowed is {_EVERY.allowed}")
@@ -434,14 +416,18 @@ _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
 )
-_MODE, _PRESET = _text("the name of a mode", policy.NAME.fullmatch), _one_of(*WAN_PRESETS)
+_MODE = _text("the name of a mode", policy.NAME.fullmatch)
 _MODES = Kind(
     f"a list of {', '.join(MODES)} and the names of policies",
     (list,),
     lambda modes: unique(map(_MODE.read, modes), modes),
     list,
 )
-_WAN = Kind(f"{_PRESET.allowed}, or a table of routers and links", (str, dict), _read_wan, _write_wan, is_object=True)
+_WAN = Kind(ALLOWED, (str, dict), read_wan, write_wan, is_object=True)
+_NODE = _text("the name of a node of the map, in printable text", lambda text: text and text.isprintable())
+_NODES = Kind(
+    "a list of a node's name for each site", (list,), lambda nodes: tuple(map(_NODE.read, nodes)), list, is_object=True
+)
 _ALL, _EACH, _TIER = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(2, MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
 _GPUS = Kind(
     f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
@@ -495,7 +481,14 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.leaves", "leaves", _SWITCHES, "Leaf switches of a site, over which its GPUs are divided."),
         Key("fabric.spines", "spines", _SWITCHES, "Spine switches of a site."),
         Key("fabric.border_routers", "border_routers", _SWITCHES, "Routers of a site that have WAN links."),
-        Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, or routers and links of its own."),
+        Key("fabric.wan", "wan", _WAN, "The WAN between border routers: a preset, a map, or routers and links."),
+        Key("fabric.sites", "sites", _NODES, "The nodes of the map that the sites stand at."),
+        Key(
+            "fabric.paths",
+            "paths",
+            _whole(1, MAX_PATHS),
+            "How many paths join two border routers, the shortest; all of a table, four or more of a map.",
+        ),
         Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key(
             "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."

@@ -357,3 +357,22 @@ def test_no_node_of_a_fabric_stands_on_another_nor_on_a_link(spec):
         for name, place in placed.items():
             if name not in (link.src, link.dst):
                 assert np.hypot(*(along - place).T).min() > NODE, (link.name, name)
+
+
+def test_the_map_has_every_wan_link_with_what_was_sent_over_it(tmp_path):
+    """Around a ring each flow carries all blocks but one; the map is drawn of a fabric whose routers have places."""
+    overrides = {"fabric.wan": "topohub:sndlib/nobel-us", "fabric.sites": ["Houston", "Seattle"]}
+    write_run(tmp_path / "run", overrides={**overrides, "collective.chunk": "1 MB"}, modelled=5, emulated=2)
+    assert sum(path.name == "paper-map.svg" for path in draw(tmp_path / "run", collective=1)) == 1
+    drawn = data(tmp_path / "run", "paper-map")
+    stored = rows_of(tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert len(drawn) == 4 * 2 * (21 + 4)  # modes, directions, links of the map and of four border routers
+    for mode in MODES:
+        row = stored[(stored["mode"] == mode) & (stored.collective == 1) & (stored.engine == "emulation")].iloc[0]
+        crossed = [settings[0]["fabric"]["paths"][path]["links"] for path in row.paths if path >= 0]
+        for link in (one for one in drawn if one["mode"] == mode):
+            bits = 8 * 7e6 * sum(int(link["link"]) in links for links in crossed)
+            share = bits / (int(link["rate_bps"]) * row.completion_s)
+            assert float(link["utilisation"]) == pytest.approx(share, rel=1e-6)
+            assert bool(link["flows"]) is (bits > 0)

@@ -95,6 +95,20 @@ def test_flows_that_make_no_sense_are_refused(flows: Any, shown: str) -> None:
         FabricSpec(grain="physical", routing="spray", hash_seed=2**63 - 1),
         FabricSpec(gpus_per_site=(3, 5), leaves=(1, 2), wan=WanSpec(preset="five-router")),
         FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"), ("X", "s1b0")))),
+        FabricSpec(
+            sites=("A", "B"),
+            paths=3,
+            wan=WanSpec(
+                preset=None,
+                routers=("A", "B"),
+                links=(("A", "B"),),
+                name="two",
+                titles=("Ä", "B b"),
+                places=((-122.07, 37.25), (2, 3)),
+                km=(704.13,),
+                rates_bps=(10**9 + 1,),
+            ),
+        ),
     ],
 )
 def test_a_declared_fabric_is_read_back_as_it_was_written(spec: FabricSpec) -> None:
@@ -108,10 +122,13 @@ def test_a_declared_fabric_is_read_back_as_it_was_written(spec: FabricSpec) -> N
         ('{"gpus_per_site": 4}', '"gpus_per_site" is 4'),
         ('{"gpus_per_site": [4, "4"]}', "[4, '4']"),
         ('{"gpu": [4, 4]}', "'gpu'"),
-        ('{"wan": 3}', '"wan" is 3'),
-        ('{"wan": {"preset": 3}}', '"preset" is 3'),
-        ('{"wan": {"links": [["a"]]}}', "[['a']]"),
+        ('{"wan": 3}', '"wan": 3'),
+        ('{"wan": "topohub:sndlib/nobel-us"}', "\"wan\" is 'topohub:sndlib/nobel-us'"),
+        ('{"wan": {"preset": 3}}', '"preset"'),
+        ('{"wan": {"links": [["a"]]}}', '[["a"]]'),
         ('{"wan": {"routers": [1]}}', "[1]"),
+        ('{"sites": ["A", 1]}', "['A', 1]"),
+        ('{"paths": 0}', '"paths" is 0'),
     ],
 )
 def test_a_malformed_fabric_is_refused_with_its_value(text: str, shown: str) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,12 +93,33 @@ def test_what_a_run_stores_agrees_and_the_vm_is_described(four_modes):
     [
         (4, '--modes joint --set fabric.wan="five-router" --set fabric.gpus=[3,5] --wan-delay 1ms'),
         (1, "--modes wan --gpus 64 --chunk 1MB"),
+        (
+            1,
+            "--modes joint --set fabric.gpus=[2,2,2] --set fabric.wan=topohub:topozoo/Abilene "
+            '--set fabric.sites=["Sunnyvale","NewYork","Houston"]',
+        ),
     ],
-    ids=["unequal sites on a WAN with transit routers", "64 GPUs"],
+    ids=["unequal sites on a WAN with transit routers", "64 GPUs", "three sites on a map"],
 )
 def test_other_fabrics(tmp_path, collectives, arguments):
     wanted = ("--engine", "emulation", "--collectives", str(collectives), *arguments.split())
     measured(tmp_path / "run", *wanted, collectives=collectives, **NEAR)
+
+
+@pytest.mark.parametrize(
+    ("name", "sites", "round_trip_ms"),
+    [("sndlib/nobel-us", ("Palo Alto", "Princeton"), 40.3), ("topozoo/Abilene", ("Sunnyvale", "New York"), 44.4)],
+)
+def test_a_ping_over_a_map_takes_what_its_lengths_say(name, sites, round_trip_ms, tmp_path):
+    wan = [f"fabric.wan=topohub:{name}", f"fabric.sites={json.dumps(sites)}", "fabric.gpus=[2, 2]"]
+    command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--cli", *(f"--set={one}" for one in wan)]
+    line = "g0 ping -c 3 -i 0.2 g2\n"
+    done = subprocess.run(command, cwd=tmp_path, input=line, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    least, mean, most = map(
+        float, re.search(r"rtt min/avg/max/mdev = ([0-9.]+)/([0-9.]+)/([0-9.]+)/", done.stdout).groups()
+    )
+    assert all(abs(one / round_trip_ms - 1) < 0.001 for one in (least, mean, most))
 
 
 def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):

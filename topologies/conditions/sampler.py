@@ -119,9 +119,13 @@ def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
 
 
 def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
-    """The lowest and the highest rate of whatever has one, [2, links] bit/s; raises ConditionsError as `resolved`."""
-    links = shared_by(fabric).all
-    ranges = [spec.wan_rate_bps if link.kind == "wan" else spec.intra_rate_bps for link in links]
+    """The lowest and the highest rate of whatever has one, [2, links] bit/s; raises ConditionsError as `resolved`.
+
+    A WAN link with a capacity of its own has that alone.
+    """
+    links, capacity = shared_by(fabric).all, {name: (bps, bps) for name, bps in fabric.wan.capacity_bps.items()}
+    by_kind = {"wan": spec.wan_rate_bps}
+    ranges = [capacity.get(link.name, by_kind.get(link.kind, spec.intra_rate_bps)) for link in links]
     found = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
     for one, indices in resolved(fabric, spec.links):
         if one.rate_bps is not None:
@@ -132,13 +136,16 @@ def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
     """The propagation delay of whatever has a rate, [links], seconds: the WAN's on WAN links, and those of their own.
 
+    WAN links with a length have the delay of that in the place of the WAN's.
+
     Logical links within sites all have the sites' delay. So that a way has the same in both grains, of the ports those
     from GPUs to leaves and from border routers to spines have it, and the others have none. Raises ConditionsError as
     `resolved`.
     """
     by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
     by_kind["wan"] = spec.wan_delay_s
-    found = np.array([by_kind.get(link.kind, 0.0) for link in shared_by(fabric).all])
+    of_length = fabric.wan.delay_s
+    found = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
     for one, indices in resolved(fabric, spec.links):
         if one.delay_s is not None:
             found[indices] = one.delay_s

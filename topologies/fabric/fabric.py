@@ -40,7 +40,9 @@ class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
     `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`). `routing` is one of
-    ROUTINGS, and `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED.
+    ROUTINGS, and `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED. `sites` are the WAN's routers that the
+    sites stand at (`wan.resolve_wan`), and `paths` is how many candidate paths join two border routers
+    (`wan.candidate_paths`).
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -51,6 +53,8 @@ class FabricSpec:
     grain: str = "logical"
     routing: str = "single"
     hash_seed: int = 1
+    sites: tuple[str, ...] = ()
+    paths: int | None = None
 
     @classmethod
     def parse(
@@ -116,10 +120,11 @@ class Fabric:
 
     `border_routers` are names over all sites, `br_sites` the site of each. `paths_between[a, b]` are the candidate
     paths from site a to site b, the fixed one first; `paths` are all of them. `site_cycle` is the order in which the
-    fixed ring visits the sites: 0, 1, 2 ... wherever the WAN allows it.
+    fixed ring visits the sites: 0, 1, 2 ... wherever the WAN allows it. `wan` is the graph between the sites.
     """
 
     spec: FabricSpec
+    wan: WanGraph
     gpus: tuple[Gpu, ...]
     switches: tuple[Switch, ...]
     cables: tuple[Cable, ...]
@@ -207,14 +212,15 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     sites = len(spec.gpus_per_site)
     leaves, spines, brs = (_per_site(counts, sites) for counts in (spec.leaves, spec.spines, spec.border_routers))
     border_routers = tuple(tuple(f"s{site}b{index}" for index in range(brs[site])) for site in range(sites))
-    graph = resolve_wan(spec.wan, border_routers)
-    candidates = candidate_paths(graph)
+    graph = resolve_wan(spec.wan, border_routers, spec.sites)
+    candidates = candidate_paths(graph, spec.paths)
     site_cycle = _first_cycle(sites, candidates)
     gpus, switches, cables = wire(gpus_per_site=spec.gpus_per_site, leaves=leaves, spines=spines, wan=graph)
     links = _logical_links(gpus, graph)
     paths_between = _wan_paths(candidates, links, graph)
     return Fabric(
         spec=spec,
+        wan=graph,
         gpus=gpus,
         switches=switches,
         cables=cables,

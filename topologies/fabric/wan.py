@@ -1,20 +1,27 @@
 """The WAN between the sites: which routers and links join the border routers, and the paths a collective may take.
 
-Graphs of names alone, without ports, addresses and conditions. The VM imports this module at every start, so it does
-without networkx, which takes twice as long to import as all that it needs.
+Graphs of names, and of lengths and capacities where links have their own, without ports, addresses and conditions. The
+VM imports this module at every start, so networkx, which takes twice as long to import as all that it needs, is
+imported where the shortest paths alone are wanted.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice, permutations
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, islice, pairwise, permutations, product
+from math import fsum
 
-from topologies.errors import FabricError, Mistake
+from topologies.errors import FabricError, Mistake, did_you_mean, first_of, shown
 
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
 """Most candidate paths from one site to another: the controller compares all of them for every collective."""
 _MAX_PARTIAL_PATHS = 100_000  # bounds the search: a dense WAN has far more dead ends than paths
+MAP_PATHS = 4
+"""Candidate paths between two border routers of a WAN whose links have lengths, unless `most` is given."""
+KM_PER_MS = 204.2
+"""Kilometres that light travels in a fibre in a millisecond: c = 299,792.458 km/s by a group index of 1.468."""
 
 _ROUTER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 _RESERVED_NAME = re.compile(r"g\d+|s\d+[blp]\d+")
@@ -31,20 +38,53 @@ class WanSpec:
     transit routers R0..R4 between them, the border routers of site 0 on R0 and those of site 1 on R3; each of its
     links, those to the border routers included, is a WAN link with a bandwidth and a delay of its own.
     A link's end is a router's name or a border router's, as in "s0b1": border router 1 of site 0.
+
+    `km` are the lengths of the links, all or none, and `rates_bps` their capacities, 0 where one has none. Of a map
+    (`topologies.fabric.maps`) `name` is its name, `titles` are its names for the routers, and `places` the longitude
+    and latitude of each in degrees.
     """
 
     preset: str | None = "mesh"
     routers: tuple[str, ...] = ()
     links: Links = ()
+    name: str = ""
+    titles: tuple[str, ...] = ()
+    places: tuple[tuple[float, float], ...] = ()
+    km: tuple[float, ...] = ()
+    rates_bps: tuple[int, ...] = ()
+
+    def router(self, name: str) -> str | None:
+        """The router of that name or title, whatever its case and punctuation; None where there is none."""
+        for names in (self.routers, self.titles):
+            for router, one in zip(self.routers, names, strict=False):
+                if _folded(one) == _folded(name):
+                    return router
+        return None
+
+
+def _folded(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold())) or name
 
 
 @dataclass(frozen=True)
 class WanGraph:
-    """The WAN resolved: border routers by site, transit routers, and undirected links in the order declared."""
+    """The WAN resolved: border routers by site, transit routers, and undirected links in the order declared.
+
+    `km` are the lengths of the links, if they have any, and `capacity_bps` the capacities of those that have one, by
+    the directed link's name, "A>B".
+    """
 
     border_routers: tuple[tuple[str, ...], ...]
     routers: tuple[str, ...]
     links: Links
+    km: tuple[float, ...] = ()
+    capacity_bps: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def delay_s(self) -> Mapping[str, float]:
+        """The delays of links with a length by the directed link's name, whole nanoseconds in s."""
+        found = zip(self.links, self.km, strict=True) if self.km else ()
+        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in found for name in _both(*ends)}
 
     def neighbours(self) -> dict[str, tuple[str, ...]]:
         """Every node's neighbours, in the order in which the links were declared."""
@@ -56,17 +96,36 @@ class WanGraph:
         return {name: tuple(others) for name, others in found.items()}
 
 
-def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:
+def is_router_name(name: str) -> bool:
+    """Whether a transit router may have that name: nodes of the sites have names of other forms."""
+    return _ROUTER_NAME.fullmatch(name) is not None and _RESERVED_NAME.fullmatch(name) is None
+
+
+def _both(a: str, b: str) -> tuple[str, str]:
+    return f"{a}>{b}", f"{b}>{a}"
+
+
+def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], sites: tuple[str, ...] = ()) -> WanGraph:
     """The graph `spec` declares over these border routers (names by site).
 
-    Raises FabricError for an unknown preset, a preset with routers of its own, a router's name that is malformed,
-    reserved or given twice, a link that is given twice, ends nowhere or where it began, and a graph in pieces.
+    `sites` are routers by name or title, one for each site: its border routers stand there, each on a link of its own
+    of no length to the router, which carries transit. Raises FabricError for an unknown preset, a preset with routers
+    or sites of its own, a router's name that is malformed, reserved or given twice, a link that is given twice, ends
+    nowhere or where it began, sites on no router, and a graph in pieces.
     """
     if spec.preset is None:
-        graph = WanGraph(border_routers, spec.routers, spec.links)
-        mistakes = [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
+        mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
+        at = [spec.router(name) for name in sites] if not mistakes else []
+        access = tuple((br, router) for brs, router in zip(border_routers, at, strict=False) for br in brs if router)
+        km = (*spec.km, *[0.0] * len(access)) if spec.km else ()
+        rates = zip(spec.links, spec.rates_bps, strict=True) if spec.rates_bps else ()
+        capacity_bps = {name: bps for ends, bps in rates if bps for name in _both(*ends)}
+        graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, capacity_bps)
+        mistakes += [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
     else:
         mistakes = list(_preset_mistakes(spec, len(border_routers)))
+        if sites:
+            mistakes.append(Mistake("fabric.sites", f"the WAN {spec.preset!r} has no nodes for sites: leave them out"))
         graph = _preset(spec.preset, border_routers) if not mistakes else WanGraph((), (), ())
     if not mistakes:
         mistakes = list(_connection_mistakes(graph))
@@ -97,6 +156,19 @@ def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
         yield Mistake("fabric.wan", f"the WAN {spec.preset!r} has its own routers and links; give a preset or a table")
     elif spec.preset == "five-router" and sites != 2:
         yield Mistake("fabric.wan", f"the five-router WAN joins two sites, not {sites}; use mesh or a table")
+
+
+def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[Mistake]:
+    key, nodes = "fabric.sites", spec.titles or spec.routers
+    if sites and len(sites) != count:
+        text = f"has {len(sites)} for the {count} sites of fabric.gpus: allowed is a node for each"
+        yield Mistake(key, text)
+    elif not sites and spec.name:
+        yield Mistake(key, f"is missing: allowed is a node of {spec.name} for each site: {first_of(nodes, 8)}")
+    for name in sites:
+        if spec.router(name) is None:
+            text = f"{shown(name)} is no node of this WAN: allowed is {first_of(nodes, 8)}{did_you_mean(name, nodes)}"
+            yield Mistake(key, text)
 
 
 def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:
@@ -140,24 +212,65 @@ def _connection_mistakes(graph: WanGraph) -> Iterator[Mistake]:
         yield Mistake("fabric.wan.links", f"the WAN is in pieces: no link leads from {start} to {', '.join(cut_off)}")
 
 
-def candidate_paths(graph: WanGraph) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
-    """Every loop-free path from each site to each other, as the routers passed, both border routers included.
+def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
+    """The loop-free paths from each site to each other, as the routers passed, both border routers included.
 
-    Transit routers alone may lie between the two: a border router is the edge of its site, and no path leads through
-    one on the way to another. The order is by source border router, destination border router, hops, then the order
-    of declaration; the first is the fixed path: border router 0 to border router 0 with the fewest hops (where no
-    path joins these two, the first that exists). Raises FabricError beyond MAX_PATHS paths between two sites.
+    `most` are taken between every two border routers, the shortest: by length, or where links have none by hops. By
+    default they are all, or where links have lengths MAP_PATHS and, for each link that all of those pass, the shortest
+    without it: no failure of one link then parts what the WAN still joins. Transit routers alone may lie between the
+    two: a border router is the edge of its site, and no path leads through one on the way to another. The order is by
+    source border router, destination border router, length, hops, then the order of declaration; the first is the fixed
+    path: border router 0 to border router 0 and the shortest (where no path joins these two, the first that exists).
+    Raises FabricError beyond MAX_PATHS paths between two sites.
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
+    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _both(*ends)}
+    shortest = _shortest(graph, most or MAP_PATHS, spares=most is None) if most or km else None
+
+    def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
+        length = fsum(km[f"{a}>{b}"] for a, b in pairwise(path)) if km else 0.0
+        return position[path[0]], position[path[-1]], length, len(path), [position[name] for name in path]
+
     found: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
     for (a, near), (b, far) in permutations(enumerate(graph.border_routers), 2):
-        paths = list(islice(_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
+        if shortest is None:
+            paths = list(islice(_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
+        else:
+            paths = [path for ends in product(near, far) for path in shortest[ends]]
         if len(paths) > MAX_PATHS:
             text = f"more than {MAX_PATHS} loop-free paths lead from site {a} to site {b}; remove links"
-            raise FabricError([Mistake("fabric.wan", text)])
-        paths.sort(key=lambda path: (position[path[0]], position[path[-1]], len(path), [position[n] for n in path]))
-        found[a, b] = tuple(paths)
+            raise FabricError([Mistake("fabric.wan", text if shortest is None else f"{text}, or lower fabric.paths")])
+        found[a, b] = tuple(sorted(paths, key=order))
+    return found
+
+
+def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
+    """The shortest paths between every two border routers of two sites, both ways over the same routers; with `spares`
+    also the shortest without each link that all of them pass.
+
+    The algorithm is networkx's, Yen's (Management Science 17, 1971).
+    """
+    import networkx
+
+    whole = networkx.Graph()
+    for (a, b), km in zip(graph.links, graph.km or [1.0] * len(graph.links), strict=True):
+        whole.add_edge(a, b, km=km)
+    found: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    for near, far in combinations(graph.border_routers, 2):
+        for ends in product(near, far):
+            between = whole.subgraph([*graph.routers, *ends]) if {*ends} <= {*whole} else networkx.Graph()
+            try:
+                paths = [*islice(networkx.shortest_simple_paths(between, *ends, weight="km"), most)]
+            except (networkx.NetworkXNoPath, networkx.NodeNotFound):
+                paths = []
+            for link in pairwise(paths[0]) if spares and paths else ():
+                if all(frozenset(link) in map(frozenset, pairwise(path)) for path in paths):
+                    left = networkx.restricted_view(between, [], [link])
+                    if networkx.has_path(left, *ends):
+                        paths.append(networkx.shortest_path(left, *ends, weight="km"))
+            found[ends] = [tuple(path) for path in paths]
+            found[ends[::-1]] = [tuple(path[::-1]) for path in paths]
     return found
 
 

@@ -1,0 +1,155 @@
+"""The WAN on the map: how much of each link a collective used, by colour and width, and the paths that it took.
+
+Routers stand at their longitude and latitude. The two directions of a link are lines beside each other, each to the
+right of its way, as on a road. Drawn where a fabric's routers have places.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.patheffects import withStroke
+
+from analysis.figures.collective import Collective
+from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.style import FAINT, INK, MODE_STYLES, UTILISATION
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
+
+Floats = npt.NDArray[np.float64]
+
+_WIDTH = 6.2  # inches of a panel
+_APART = 0.006  # between a line and the middle of its link, of the picture's width
+_THIN, _THICK = 1.0, 5.0  # points of a line at no use and at full use
+
+
+def picture(name: str, collectives: Sequence[Collective]) -> Picture:
+    """The map in each mode of a collective, `name` being the run's; the fabric's routers must have places."""
+    first = collectives[0]
+    placed = positions(first.configuration.fabric)
+    across, upward = (max(one) - min(one) for one in zip(*placed.values(), strict=True))
+    across, upward = max(across, 0.3 * upward, 1e-6), max(upward, 0.3 * across, 1e-6)
+    columns = min(2, len(collectives))
+    height = min(1.2, upward / across) * _WIDTH + 0.6
+    scale = ScalarMappable(Normalize(0, 1), UTILISATION)
+    label = first.configuration.label
+    with canvas(_WIDTH * columns + 0.9, -(-len(collectives) // columns) * height + 0.8) as figure:
+        grid = panels(figure, len(collectives), columns=columns)
+        for axes, one in zip(grid, collectives, strict=True):
+            _draw(axes, one, placed, across)
+        bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
+        bar.set_label("utilisation of a WAN link, one direction", fontsize=8)
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)
+        figure.suptitle(f"{label}: the WAN under collective {first.number}", fontsize="medium")
+        explain(
+            figure,
+            "Colour and width: bits that the collective sent over the link, by what it has room for in that time.\n"
+            "Arrows: paths in use; a line is to the right of its way. Squares: nodes with sites. Dots: transit alone.",
+        )
+    caption = f"The WAN on the map under collective {first.number} of {label}: utilisation and the paths in use."
+    return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
+
+
+def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
+    """The place of every router, in degrees of latitude: longitude is shortened as at the middle latitude."""
+    places = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.places, strict=True))
+    middle = np.mean([latitude for _, latitude in places.values()])
+    shrink = math.cos(math.radians(float(middle)))
+    return {name: (longitude * shrink, latitude) for name, (longitude, latitude) in places.items()}
+
+
+def utilisation(one: Collective) -> Mapping[int, float]:
+    """What share of what a WAN link, by its index, carries in a collective's time it was sent; 0 where nothing was."""
+    bits: dict[int, float] = defaultdict(float)
+    for move in one.moves:
+        for link in one.flows[move.flow].links:
+            bits[link] += 8 * move.size
+    links = [link.index for link in shared_by(one.configuration.fabric).all if link.kind == "wan"]
+    return {link: bits[link] / (float(one.rates_bps[link]) * one.completion_s) for link in links}
+
+
+def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]], across: float) -> None:
+    fabric, used = one.configuration.fabric, utilisation(one)
+    lines, widths, colours = [], [], []
+    for link in shared_by(fabric).all:
+        if link.src not in placed or link.dst not in placed:
+            continue  # of the sites, or from a border router to its node, which have no length
+        (x, y), (to_x, to_y) = placed[link.src], placed[link.dst]
+        away = math.hypot(to_x - x, to_y - y) or 1.0
+        aside = np.array([to_y - y, x - to_x]) / away * _APART * across
+        share = min(used[link.index], 1.0)
+        line = np.array([(x, y), (to_x, to_y)]) + aside
+        lines.append(line)
+        widths.append(_THIN + (_THICK - _THIN) * share if share else 0.6)
+        colours.append(UTILISATION(share) if share else FAINT)
+        if share:
+            tail, tip = (tuple(line[0] + part * (line[1] - line[0])) for part in (0.45, 0.6))
+            axes.add_patch(
+                FancyArrowPatch(tail, tip, arrowstyle="-|>", mutation_scale=8 + widths[-1], color=colours[-1], zorder=3)
+            )
+    axes.add_collection(LineCollection(lines, linewidths=widths, colors=colours, zorder=2))
+    _nodes(axes, fabric, placed)
+    axes.set_aspect("equal")
+    axes.margins(0.09)
+    axes.autoscale_view()
+    axes.set_axis_off()
+    axes.grid(False)
+    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
+    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+
+
+def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]]) -> None:
+    titles = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.titles or fabric.spec.wan.routers, strict=True))
+    sites = sites_at(fabric)
+    for name, place in placed.items():
+        here, is_site = sites.get(name, []), name in sites
+        axes.scatter(*place, s=70 if is_site else 16, marker="s" if is_site else "o", color=INK, zorder=4)
+        which = f" (site {', '.join(map(str, here))})" if is_site else ""
+        words = axes.annotate(
+            titles[name] + which,
+            place,
+            xytext=(0, -6 if is_site else 4),
+            textcoords="offset points",
+            ha="center",
+            va="top" if is_site else "bottom",
+            fontsize=8 if is_site else 6.5,
+            color=INK,
+            zorder=5,
+        )
+        words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+
+def sites_at(fabric: Fabric) -> dict[str, list[int]]:
+    """The sites whose border routers have a link to each router, by the router's name."""
+    site = dict(zip(fabric.border_routers, fabric.br_sites, strict=True))
+    found: dict[str, list[int]] = {}
+    for a, b in fabric.wan.links:
+        for end, router in ((a, b), (b, a)):
+            if end in site and router not in site and site[end] not in found.setdefault(router, []):
+                found[router].append(site[end])
+    return found
+
+
+def _data(collectives: Sequence[Collective]) -> str:
+    """Every WAN link of every mode: its delay, rate, utilisation, and the flows over it, each by its nodes."""
+    rows = []
+    for one in collectives:
+        used, ways = utilisation(one), defaultdict(list)
+        for flow in one.flows:
+            for index in flow.links:
+                ways[index].append(one.via(flow))
+        for link in shared_by(one.configuration.fabric).all:
+            if link.kind == "wan":
+                about = {"link": link.index, "src": link.src, "dst": link.dst}
+                about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}
+                about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(ways[link.index]))}
+                rows.append(one.which | about)
+    return table(rows)

@@ -1,0 +1,294 @@
+"""WANs of maps: they are read as they are, what is wrong in one is said, and paths are the shortest, by delay."""
+
+import math
+import sys
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import topohub
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
+from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps
+from topologies.errors import FabricError
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.maps import MAX_FILE_BYTES, MAX_ROUTERS, great_circle_km, read_wan, write_wan
+from topologies.fabric.ports import shared_by
+from topologies.fabric.wan import KM_PER_MS, MAP_PATHS, WanGraph, WanSpec, candidate_paths, resolve_wan
+
+NOBEL = "topohub:sndlib/nobel-us"
+
+
+def over(wan: str, *sites: str, **more: Any) -> Fabric:
+    return build_fabric(FabricSpec(gpus_per_site=(2,) * len(sites), wan=read_wan(wan), sites=sites, **more))
+
+
+def mistake(value: object) -> str:
+    with pytest.raises(FabricError) as caught:
+        read_wan(value)
+    ((key, text),) = caught.value.mistakes
+    assert key == "fabric.wan" and "\n" not in text and len(text) < 1000
+    return text
+
+
+# --- maps of topohub --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "round_trip_ms"),
+    [("sndlib/nobel-us", ("Palo Alto", "Princeton"), 40.3), ("topozoo/Abilene", ("Sunnyvale", "new-york"), 44.4)],
+)
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_the_fixed_path_has_the_delay_of_the_shortest_way_over_the_map(
+    name: str, ends: tuple[str, str], round_trip_ms: float, grain: str
+) -> None:
+    fabric = over(f"topohub:{name}", *ends, grain=grain)
+    raw = topohub.get(name)
+    place = {node["id"]: index for index, node in enumerate(raw["nodes"])}
+    km = np.zeros((len(place), len(place)))
+    for edge in raw["edges"]:
+        km[place[edge["source"]], place[edge["target"]]] = edge["dist"]
+    titles = [node["name"].replace("-", " ").lower() for node in raw["nodes"]]
+    src, dst = (titles.index(end.replace("-", " ").lower()) for end in ends)
+    expected_s = dijkstra(csr_array(km), directed=False, indices=src)[dst] / KM_PER_MS / 1e3
+    by_name = dict(zip((one.name for one in shared_by(fabric).all), delays_s(fabric, ConditionsSpec()), strict=True))
+    for sites in ((0, 1), (1, 0)):
+        routers = fabric.paths_between[sites][0].name.split(">")
+        found_s = sum(by_name[f"{a}>{b}"] for a, b in pairwise(routers))
+        assert found_s == pytest.approx(expected_s, abs=1e-8)
+        assert 2e3 * found_s == pytest.approx(round_trip_ms, rel=2e-3)
+
+
+def test_every_map_of_sndlib_and_the_topology_zoo_that_is_not_too_large_can_be_a_wan() -> None:
+    folder = Path(topohub.__file__).parent / "data"
+    refused, read = [], 0
+    for group in ("sndlib", "topozoo"):
+        for file in sorted((folder / group).glob("*.json")):
+            try:
+                wan = read_wan(f"topohub:{group}/{file.stem}")
+            except FabricError as error:
+                refused.append(error.mistakes[0].text)
+                continue
+            sites = (wan.routers[0], wan.routers[-1])
+            graph = resolve_wan(wan, (("s0b0",), ("s1b0",)), sites)
+            assert len(graph.delay_s) == 2 * len(graph.links)
+            read += 1
+    assert read > 200
+    assert all(f"allowed are 1 to {MAX_ROUTERS}" in text for text in refused) and len(refused) <= 10
+
+
+def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [Override("fabric.wan", NOBEL, "set"), Override("fabric.sites", ["Houston", "Seattle"], "set")]
+    asked = load_scenario("paper", overrides)
+    assert "nobel-us" in asked.settings()[0].label and "10 us" not in asked.settings()[0].label
+    text = resolved(asked)
+    monkeypatch.setitem(sys.modules, "topohub", None)
+    assert scenario_of(text) == asked
+    with pytest.raises(ScenarioError, match="topohub is not installed"):
+        load_scenario("paper", overrides)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"fabric.sites": ["Palo Alto"]}, "fabric.sites: has 1 for the 2 sites"),
+        ({"fabric.sites": ["Palo Alto", "Princetown"]}, '"Princetown" is no node of this WAN.*did you mean Princeton'),
+        ({}, "fabric.sites: is missing: allowed is a node of nobel-us"),
+        ({"fabric.sites": ["Palo Alto", 3]}, "3 is an integer"),
+        ({"fabric.sites": ["Boulder", "Lincoln"], "conditions.wan_delay": "1 ms"}, "wan_delay: does nothing"),
+        (
+            {"fabric.sites": ["Boulder", "Lincoln"], "fabric.border_routers": 8, "fabric.paths": 20},
+            "more than 1024 loop-free.*fabric.paths",
+        ),
+        ({"fabric.wan": "mesh", "fabric.sites": ["A", "B"]}, "'mesh' has no nodes for sites"),
+        ({"fabric.wan": "topohub:sndlib/nobel-uk"}, '"sndlib/nobel-uk".*did you mean nobel-us'),
+        ({"fabric.wan": "topohub:../../etc/passwd"}, "is not a map of topohub"),
+        ({"fabric.wan": "topohub:backbone/africa"}, "403 nodes: allowed are 1 to 128"),
+        ({"fabric.wan": "mash"}, "did you mean mesh"),
+        ({"fabric.wan": "/nowhere/a.graphml"}, "not a file that is there"),
+    ],
+)
+def test_what_is_no_map_and_no_place_for_sites_is_said(given: dict[str, Any], named: str) -> None:
+    values = {"fabric.wan": NOBEL} | given
+    with pytest.raises(ScenarioError, match=named):
+        load_scenario("tenants", [Override(key, value, key) for key, value in values.items()])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+titles = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=20)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_table_is_read_back_as_it_was_written(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([f"R{i}" for i in range(9)]), min_size=2, max_size=9, unique=True))
+    links = tuple(pairwise(names))
+
+    def each(of: Any, count: int) -> st.SearchStrategy[Any]:
+        return st.just(()) | st.lists(of, min_size=count, max_size=count).map(tuple)
+
+    wan = WanSpec(
+        preset=None,
+        routers=tuple(names),
+        links=links,
+        name=data.draw(titles),
+        titles=data.draw(each(titles, len(names))),
+        places=data.draw(each(st.tuples(st.floats(-180, 180), st.floats(-90, 90)), len(names))),
+        km=data.draw(each(st.floats(0, 1e5), len(links))),
+        rates_bps=data.draw(each(st.integers(0, 10**15), len(links))),
+    )
+    assert read_wan(write_wan(wan)) == wan
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"km": [1.0, 2.0]}, "km has 2 entries: allowed is a list of one for each of the 1 links"),
+        ({"km": [-1.0]}, "km has -1.0"),
+        ({"km": [math.nan]}, "km has nan"),
+        ({"km": "far"}, 'km is "far"'),
+        ({"places": [[0, 91], [0, 0]]}, "places has [0, 91]"),
+        ({"titles": ["A", "\n"]}, 'titles has "\\n"'),
+        ({"rates": ["3 parsec"]}, 'rates has "3 parsec"'),
+        ({"name": 3}, "name is 3"),
+        ({"kind": 1}, 'unknown key "kind"'),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_with_the_value(changes: dict[str, Any], named: str) -> None:
+    assert named in mistake({"routers": ["A", "B"], "links": [["A", "B"]]} | changes)
+
+
+# --- GraphML ----------------------------------------------------------------------------------------------------------
+
+KEYS = "".join(
+    f'<key id="{name}" for="{of}" attr.name="{name}" attr.type="{kind}"/>'
+    for name, of, kind in (
+        ("label", "node", "string"), ("Longitude", "node", "double"), ("Latitude", "node", "double"),
+        ("LinkSpeedRaw", "edge", "double"), ("dist", "edge", "double"),
+    )
+)  # fmt: skip
+
+
+def graphml(nodes: str, edges: str, before: str = "") -> str:
+    space = 'xmlns="http://graphml.graphdrawing.org/xmlns"'
+    graph = f'<graph edgedefault="undirected">{nodes}{edges}</graph>'
+    return f'<?xml version="1.0" encoding="utf-8"?>{before}<graphml {space}>{KEYS}{graph}</graphml>'
+
+
+def node(key: str, **data: object) -> str:
+    return f'<node id="{key}">{"".join(f"""<data key="{k}">{v}</data>""" for k, v in data.items())}</node>'
+
+
+def edge(a: str, b: str, **data: object) -> str:
+    inside = "".join(f'<data key="{k}">{v}</data>' for k, v in data.items())
+    return f'<edge source="{a}" target="{b}">{inside}</edge>'
+
+
+THREE = (
+    node("0", label="Zürich", Longitude=8.54, Latitude=47.37)
+    + node("1", label="Genève", Longitude=6.14, Latitude=46.2)
+    + node("2", label="s0b0")
+)
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_a_graphml_file_gives_places_lengths_and_capacities(tmp_path: Path, grain: str) -> None:
+    """The distance of Zürich and Genève is 224 km; the file is found beside the scenario's."""
+    links = edge("0", "1", LinkSpeedRaw=1e10) + edge("1", "2", dist=204.2) + edge("2", "0", dist=100) + edge("0", "1")
+    (tmp_path / "swiss.graphml").write_text(graphml(THREE, links))
+    text = 'fabric.wan = "swiss.graphml"\nfabric.gpus = [2, 2]\nfabric.sites = ["zürich", "Genève"]\n'
+    asked = scenario_of(f'{text}fabric.grain = "{grain}"', path=tmp_path / "scenario.toml").settings()[0]
+    fabric = build_fabric(asked.fabric)
+    assert asked.fabric.wan.routers == ("Zurich", "Geneve", "Ns0b0") and asked.fabric.wan.places == ()
+    names = [one.name for one in shared_by(fabric).all]
+    delay = dict(zip(names, delays_s(fabric, asked.conditions), strict=True))
+    rates = dict(zip(names, ranges_bps(fabric, asked.conditions).T.tolist(), strict=True))
+    assert delay["Zurich>Geneve"] == pytest.approx(224 / KM_PER_MS / 1e3, rel=0.01)
+    assert delay["Geneve>Ns0b0"] == 1e-3 and delay["Zurich>s0b0"] == 0.0
+    assert rates["Geneve>Zurich"] == [1e10, 1e10] and rates["Geneve>Ns0b0"] == [1e10, 1e11]
+    paths = [path.name for path in fabric.paths_between[0, 1]]
+    assert paths[0] == "s0b0>Zurich>Geneve>s1b0" and "s0b0>Zurich>Ns0b0>Geneve>s1b0" in paths
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (graphml(THREE, edge("0", "1"), '<!DOCTYPE a [<!ENTITY b "c">]>'), "has a document type"),
+        (graphml(THREE, edge("0", "2")), '"Zürich" to "s0b0" of the map "wrong" has no length'),
+        (graphml(THREE, edge("0", "1", dist=-1)), "has dist -1"),
+        (graphml(THREE, edge("0", "1", dist="nan")), "has dist nan"),
+        (graphml(THREE, edge("0", "1", dist="far")), "is not GraphML"),
+        (graphml(THREE, edge("0", "1", LinkSpeedRaw=-3)), "has LinkSpeedRaw -3"),
+        (graphml(THREE, ""), "has 0 links"),
+        (graphml("".join(node(str(i)) for i in range(129)), edge("0", "1", dist=1)), "has 129 nodes"),
+        ("<a>" * 100 + "</a>" * 100, "elements 17 deep"),
+        ("<a/>", "is not GraphML"),
+        ("<a", "is not XML, line 1"),
+        ("", "is not XML"),
+        ("\ud800", "is not text in UTF-8"),
+        ("x" * (MAX_FILE_BYTES + 1), "is too large"),
+    ],
+)
+def test_a_file_that_is_no_map_is_refused_in_a_sentence(tmp_path: Path, text: str, named: str) -> None:
+    (tmp_path / "wrong.graphml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert named in mistake(str(tmp_path / "wrong.graphml"))
+
+
+def test_a_great_circle_is_as_long_as_on_a_sphere() -> None:
+    """Against the law of cosines, and the earth's circumference."""
+    assert great_circle_km((0, 0), (180, 0)) == pytest.approx(20_015.1, abs=0.1)
+    (x, y), (u, v) = (math.radians(2.35), math.radians(48.86)), (math.radians(139.69), math.radians(35.69))
+    angle = math.acos(math.sin(y) * math.sin(v) + math.cos(y) * math.cos(v) * math.cos(u - x))
+    assert great_circle_km((2.35, 48.86), (139.69, 35.69)) == pytest.approx(6371.0088 * angle, rel=1e-9)
+
+
+# --- shortest paths ---------------------------------------------------------------------------------------------------
+
+
+def loop_free(links: list[tuple[str, str]], way: tuple[str, ...], far: str) -> Iterator[tuple[str, ...]]:
+    for a, b in links:
+        for here, there in ((a, b), (b, a)):
+            if here == way[-1] and there not in way:
+                if there == far:
+                    yield (*way, there)
+                elif not there.startswith("s"):
+                    yield from loop_free(links, (*way, there), far)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 6), st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
+def test_paths_are_the_shortest_of_all_and_the_same_both_ways(count: int, chance: Any, most: int, far: bool) -> None:
+    routers = tuple(f"R{i}" for i in range(count))
+    links = [(a, b) for i, a in enumerate(routers) for b in routers[:i] if i == routers.index(b) + 1]
+    links += [(a, b) for i, a in enumerate(routers) for b in routers[: max(0, i - 1)] if chance.random() < 0.6]
+    links += [("s0b0", "R0"), ("s0b1", "R0"), ("s1b0", routers[-1]), ("s2b0", chance.choice(routers))]
+    km = {frozenset(ends): chance.choice([1.0, 2.5, 7.0]) if far else 1.0 for ends in links}
+    lengths = tuple(km[frozenset(ends)] for ends in links) if far else ()
+    graph = WanGraph((("s0b0", "s0b1"), ("s1b0",), ("s2b0",)), routers, tuple(links), lengths)
+    given = most if chance.random() < 0.5 or not far else None  # then so many of a map, and those that spare a link
+    found, most = candidate_paths(graph, given), given or MAP_PATHS
+
+    def length(path: tuple[str, ...]) -> float:
+        return sum(km[frozenset(hop)] for hop in pairwise(path))
+
+    for (a, b), paths in found.items():
+        assert {path[::-1] for path in paths} == set(found[b, a])
+        for near in graph.border_routers[a]:
+            for end in graph.border_routers[b]:
+                here = [path for path in paths if (path[0], path[-1]) == (near, end)]
+                everything = sorted(loop_free(links, (near,), end), key=length)
+                assert len(set(here)) == len(here) and set(here) <= set(everything)
+                assert [*map(length, here[:most])] == [*map(length, islice(everything, most))]
+                assert given is None or len(here) <= most
+                for link in map(frozenset, links) if given is None else ():
+                    is_left = any(link not in map(frozenset, pairwise(path)) for path in everything)
+                    assert is_left == any(link not in map(frozenset, pairwise(path)) for path in here)
