@@ -635,6 +635,9 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
             text = f"{name} beside a fault, around which paths are chosen anew: allowed are reroute never and every 1"
             yield Mistake("run.modes", f"{text}, reembed never and every K")
+        elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
+            text = f"{name} beside a fault goes by {known}, which is of links that keep working"
+            yield Mistake("run.modes", f"{text}: allowed is any other knowledge")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
