@@ -173,7 +173,10 @@ class Scenario:
         """
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
-        words = [f"{gpus} GPUs", *self._named, units.format_delay(self.conditions.wan_delay_s)]
+        delay = units.format_delay(self.conditions.wan_delay_s)
+        if any(one.delay_s is not None for one in self.conditions.links):
+            delay = f"delays by link, else {delay}"
+        words = [f"{gpus} GPUs", *self._named, delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
