@@ -14,21 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.sampler import Sampler
+from topologies.conditions.timed import Timed
+from topologies.units import UnitError, format_delay, parse_delay_s
 
 Floats = npt.NDArray[np.float64]
 
 MAX_STALE = 1_000_000
 LEAST_WEIGHT = 0.01
 MAX_ORDER = 16
-ENDS = "measured ends"
+ENDS, LATE = "measured ends", "stale by time"
 
 KNOWLEDGE = {
     "oracle": "",
-    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}",
+    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
     "mean": "",
     "ewma": f"the weight of the newest, a number from {LEAST_WEIGHT:g} to 1",
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
     ENDS: "",
+    LATE: "",
 }
 """The kinds of knowledge, and what the number behind each of them is; "" for none."""
 
@@ -41,7 +44,8 @@ _RIDGE = 1e-9  # so that links that never change have coefficients, too
 class Knowledge:
     """One kind of knowledge, with its number where it has one.
 
-    `oracle`: the true rates. `stale D`: those of D collectives before. `mean`: every rate's long-run expectation.
+    `oracle`: the true rates. `stale D`: those of D collectives before, and `stale by time` those of so many seconds
+    before, where conditions change by time. `mean`: every rate's long-run expectation.
     `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
     weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
     `measured ends`: what was last seen of each link by those who used it (`Measured`).
@@ -51,6 +55,8 @@ class Knowledge:
     number: float = 0
 
     def __str__(self) -> str:
+        if self.kind == LATE:
+            return f"stale {format_delay(self.number)}"
         return f"{self.kind} {self.number:g}" if KNOWLEDGE[self.kind] else self.kind
 
     @property
@@ -75,6 +81,11 @@ def parse(text: str) -> Knowledge:
     if text.strip() == ENDS:
         return Knowledge(ENDS)
     kind, _, number = text.strip().partition(" ")
+    if kind == "stale" and number.strip()[-1:] == "s":
+        try:
+            return Knowledge(LATE, parse_delay_s(number))
+        except UnitError as error:
+            raise ValueError(f"has no such time: {error}") from None
     if kind not in KNOWLEDGE or bool(number.strip()) != bool(KNOWLEDGE[kind]):
         raise ValueError(f"is not known: allowed is {WORDS}")
     if not number:
@@ -89,7 +100,10 @@ def parse(text: str) -> Knowledge:
     return Knowledge(kind, value)
 
 
-WORDS = "oracle, stale D (collectives old), mean, ewma A (weight of the newest), ar P (order), measured ends"
+WORDS = (
+    "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
+    "ar P (order), measured ends"
+)
 """What may be written, in words."""
 
 _Rates = Callable[[int, int], Floats]
@@ -251,8 +265,14 @@ def _fit_of(number: int) -> tuple[int, int]:
     return at, 2 * at
 
 
+def _late(true: Sampler, age_s: float) -> _Rates:
+    assert isinstance(true, Timed)
+    return lambda start, count: true.earlier_bps(start, count, round(age_s * 1e9))
+
+
 _MAKERS: dict[str, Callable[[Sampler, float], _Rates]] = {
     "stale": _stale,
+    LATE: _late,
     "mean": _mean,
     "ewma": _ewma,
     "ar": lambda true, order: _Autoregression(true, order).rates_bps,

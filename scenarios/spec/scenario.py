@@ -23,6 +23,7 @@ from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.decide import routes_greedily, shared_links
+from scenarios.policies.knowledge import LATE
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import classes, faults, jobs, program
 from scenarios.spec.classes import ClassSpec
@@ -666,6 +667,10 @@ def _of_program(setting: Scenario) -> Iterator[Mistake]:
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
     """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
     if setting.conditions.every_s is None:
+        for number, one in enumerate(setting.policies, 1):
+            if one.knowledge.kind == LATE:
+                text = f"{shown(str(one.knowledge))} is by time: allowed is that with conditions.every"
+                yield Mistake(f"policy[{number}].knowledge", text)
         return
     beside = {
         "the wall clock": setting.run.is_real,

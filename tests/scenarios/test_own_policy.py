@@ -84,10 +84,9 @@ def test_a_file_without_the_function_is_refused(tmp_path, program, said):
 def test_a_function_that_does_not_take_its_argument_is_named_and_no_line_of_others(tmp_path):
     with pytest.raises(SpecError) as raised:
         decisions_of(tmp_path, "def mine(): return True, True")
-    assert "mine.py:mine, before collective 0: TypeError: mine() takes 0 positional arguments but 1 was" in str(
-        raised.value
-    )
-    assert "line" not in str(raised.value)
+    said = str(raised.value)
+    assert "mine.py:mine, before collective 0: TypeError: mine() takes 0 positional arguments but 1 was given" in said
+    assert "line" not in said
 
 
 def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):
@@ -110,9 +109,7 @@ def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
     assert list(before.differences(scenario_of(before.text, path=tmp_path / "run" / "scenario.toml"), None)) == []
     text = (tmp_path / "run" / "scenario.toml").read_text().replace("policies/mine.py", "mine.py")
     (sentence,) = before.differences(scenario_of(text, path=tmp_path / "scenario.toml"), None)
-    assert (
-        sentence == f"--resume: {tmp_path / 'mine.py'} is not what it was when the run began: allowed is the same file"
-    )
+    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} is not what it was when the run began")
     kept = tmp_path / "run" / "policies" / "mine.py"
     kept.write_text("def mine(now):\n    return True, False")
     with pytest.raises(ResultsError, match=f"{kept} is not what it was when the run began"):
