@@ -163,6 +163,7 @@ def reconfiguring_s(
         exchanges=setting.mode(mode).reroutes,
         chooses=(number == 0) | decisions.reembedded | decisions.rerouted,
         parts=setting.transport.buffer_bytes is not None,
+        control_s=setting.control_delays_s,
     )
 
 

@@ -31,7 +31,7 @@ from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from scenarios.testbed import snapshot
+from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.vm import VMError, openvswitch
@@ -169,9 +169,18 @@ class Testbed:
             else:
                 stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.platform.folder))
+            delays_s = self.setting.control_delays_s
+            if delays_s:
+                stack.enter_context(control_delay.delayed(control_delay.delays_s(delays_s)))
+            self.controller_at = control_delay.addresses(self.fabric) if delays_s else {}
+            listen = "0.0.0.0" if delays_s else None  # noqa: S104  (in the VM there is loopback and nothing else)
+            self.controller = stack.enter_context(
+                ControllerProcess(self.setting.fabric, self.platform.folder, listen=listen)
+            )
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
-            self.network = stack.enter_context(Network(self.fabric, controller_port=PORT))
+            self.network = stack.enter_context(
+                Network(self.fabric, controller_port=PORT, controller_at=self.controller_at)
+            )
             self._tell("the shaping of the links")
             self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
             stack.callback(self._unshape)
