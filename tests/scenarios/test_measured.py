@@ -9,7 +9,7 @@ import pytest
 from hosts.collectives.program import moves
 from scenarios.engines.prediction import Expectations, decided, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.measured import at_ends, links_by_flow
+from scenarios.policies.measured import at_ends, links_by_flow, links_passed
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, scenario_of
 from tests.fakes.runs import ended, rows
@@ -99,11 +99,12 @@ def test_measured_knowledge_beside_a_fault_is_refused():
 
 
 def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_path):
-    (tmp_path / "measured.toml").write_text(POLICIES.format(count=12))
+    (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
     said, _ = ended("measured.toml", "--engine", "emulation", "--json", "--out", tmp_path / "run", cwd=tmp_path)
     fidelity = json.loads(said)["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (24, 0)
+    assert (fidelity["collectives"], fidelity["drops"]) == (20, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    conditions = conditions_of(setting)
     collectives, transfers = rows(tmp_path / "run"), pd.read_parquet(tmp_path / "run" / "transfers.parquet")
     for mode, here in collectives.groupby("mode"):
         expected, chosen = Expectations(setting, mode), set()
@@ -117,4 +118,10 @@ def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_pa
             sent_s, arrived_s = np.empty((2, len(task)))
             sent_s[task], arrived_s[task] = ends.start_s, ends.end_s
             expected.saw(row.collective, sent_s=sent_s, arrived_s=arrived_s)
+            (true_bps,) = conditions.shared_bps(row.collective, 1)
+            ranks, paths = np.array([row.ring]), np.array([row.paths])
+            (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
+            seen_bps = at_ends(setting.workload, links, conditions.shared_delays_s, sent_s=sent_s, arrived_s=arrived_s)
+            slowest_bps = [true_bps[passed[passed >= 0]].min() for passed in links]
+            assert seen_bps[links[:, 0]] == pytest.approx(np.array(slowest_bps), rel=1e-3)
         assert len(chosen) > 2
