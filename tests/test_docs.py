@@ -68,7 +68,7 @@ RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
     (r"bash scenarios/setup\.sh && .*scenarios/run\.py$", more("--collectives 2 --modes base,joint")),
     (r".* --(doctor|resume|cli|exec)", more("")),
     (r".*scenarios/run\.py authors", more("--collectives 100")),
-    (r".*scenarios/run\.py (sizing|referees)", more("")),
+    (r".*scenarios/run\.py sizing", more("")),
     (r".*scenarios/run\.py .*--engine model", more("--collectives 200")),
     (r".*scenarios/run\.py mine\.toml", more("--collectives 2 --modes base")),
     (r".*scenarios/collectives\.py", more("--from 1MB --factor 512 --collectives 2")),
@@ -176,7 +176,7 @@ def check_arguments(arguments: list[str]) -> None:
             assert ".py" not in word or list(PROJECT.glob(word)), f"there is no {word}"
     elif arguments == ["scenarios/run.py", "--doctor"]:
         return
-    elif arguments[0] == "scenarios/run.py" and arguments[1:2] not in (["authors"], ["referees"], ["sizing"]):
+    elif arguments[0] == "scenarios/run.py" and arguments[1:2] not in (["authors"], ["sizing"]):
         # Another test may have made the folder of --out.
         words = [re.sub(r"^results/fig4a$", "results/new", word) for word in arguments[1:] if word != "--cli"]
         assert experiment.run([*words, "--dry-run"]) == 0
