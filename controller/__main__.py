@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         if _is_listened_on(options.port):  # the framework would only log it, and wait for switches in vain
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
         given = {"fabric": fabric, "socket_path": path, "token": token}
-        threads = compat.start("controller.app", port=options.port, **given)
+        threads = compat.start("controller.app", port=options.port, host=options.listen, **given)
     except (SocketTakenError, ValueError) as error:
         return _fail(1, sentence(error))
     compat.hub.spawn(_watch, threads, stop)
@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--wan", metavar="NAME", help=f"of {', '.join(WAN_PRESETS)} (default {WAN_PRESETS[0]})")
     add("--fabric", type=Path, metavar="FILE", help="the declared fabric, as JSON, instead of all of these")
     add("--socket", type=Path, metavar="PATH", help="the Unix socket to answer on (default one for each user)")
-    add("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches, on loopback (default 6653)")
+    add("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches (default 6653)")
+    add("--listen", default=compat.LOOPBACK, metavar="ADDRESS", help="the address that it is at (default loopback)")
     add("--token", type=Path, metavar="FILE", help="a request must carry what this file holds")
     return parser
 

@@ -51,14 +51,14 @@ CONFIG, MAIN, DEAD = _handler.CONFIG_DISPATCHER, _handler.MAIN_DISPATCHER, _hand
 LOOPBACK = "127.0.0.1"
 
 
-def start(app: str, *, port: int, **arguments: object) -> list[object]:
-    """Load the module `app` and what it needs, give its app these arguments, and listen for switches on loopback.
+def start(app: str, *, port: int, host: str = LOOPBACK, **arguments: object) -> list[object]:
+    """Load the module `app` and what it needs, give its app these arguments, and listen for switches at this address.
 
     Returns the framework's threads: they run until the process ends, and one that ends earlier is a failure. The
     managers that the frameworks ship are not used: os-ken 4 has none, and its `run_apps` trips over an interrupt.
     """
     _cfg.CONF([], project=NAME, default_config_files=[])
-    _cfg.CONF.set_override("ofp_listen_host", LOOPBACK)
+    _cfg.CONF.set_override("ofp_listen_host", host)
     _cfg.CONF.set_override("ofp_tcp_listen_port", port)
     apps = AppManager.get_instance()
     apps.load_apps([app])

@@ -19,10 +19,12 @@ _TOKEN_BYTES = 32
 class ControllerProcess:
     """The controller of one fabric; a context manager that ends it.
 
-    `folder`, which becomes its owner's alone, holds its socket, the fabric that it reads and the run's token.
+    `folder`, which becomes its owner's alone, holds its socket, the fabric that it reads and the run's token. `listen`
+    is the address at which it waits for switches, loopback by default.
     """
 
-    def __init__(self, fabric: FabricSpec, folder: Path) -> None:
+    def __init__(self, fabric: FabricSpec, folder: Path, *, listen: str | None = None) -> None:
+        self._listen = [] if listen is None else [f"--listen={listen}"]
         self.socket, self._spec, self._token_file = (
             folder / name for name in ("controller.sock", "fabric.json", "token")
         )
@@ -49,7 +51,7 @@ class ControllerProcess:
     def start(self) -> None:
         """Start it; `client().wait_ready` returns once it is up."""
         arguments = [f"--fabric={self._spec}", f"--socket={self.socket}", f"--token={self._token_file}"]
-        command = [sys.executable, "-m", "controller", *arguments, f"--port={PORT}"]
+        command = [sys.executable, "-m", "controller", *arguments, f"--port={PORT}", *self._listen]
         # In a process group of its own, out of reach of Ctrl-C at a prompt.
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)
 

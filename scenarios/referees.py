@@ -1,7 +1,7 @@
 """How far from the best each mode is: beside its times the fastest ring, the best schedule of any kind, and the bound.
 
-Run it as `python scenarios/referees.py [SCENARIO] --collectives 3`. Fabric, conditions, collective and modes are those
-of the scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model.
+Run it as `run.py referees [SCENARIO] --collectives 3`. Fabric, conditions, collective and modes are those of the
+scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model.
 Below stand the times of all of them together, beside those of the best policy that knows all conditions beforehand.
 The best schedule takes OR-Tools, the extra [optimum]; without it that column is left out, and a line says so.
 """
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from scenarios.policies.conditions import Conditions
     from scenarios.spec.scenario import Scenario
 
-DONE, BAD_USAGE, CANNOT = 0, 2, 3
+DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
+_MOST_DRAWN = 20
 _MOST_COLLECTIVES, _MOST_GPUS = 1000, 16  # the best schedule of more GPUs is hopeless
 
 
@@ -51,10 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from analysis.model.optimum import NotInstalledError
         from scenarios.engines.offline import totals
+        from scenarios.experiment.place import FolderError, check_figure
     except ModuleNotFoundError as missing:
-        print(f"referees.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
+        print(f"run.py referees: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
         return CANNOT
     try:
+        check_figure(asked.figure)
         scenario = _scenario(asked)
         lines, together = [], []
         for setting in scenario.settings():
@@ -62,11 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 lines += _lines(setting, asked.collectives, asked.seconds)
             except NotInstalledError as error:
-                print(f"referees.py: {setting.label}: no best schedule: {error}", file=sys.stderr)
+                print(f"run.py referees: {setting.label}: no best schedule: {error}", file=sys.stderr)
                 lines += _lines(setting, asked.collectives, 0)
-    except ValueError as error:
-        print(f"referees.py: {error}", file=sys.stderr)
+        if asked.figure is not None:
+            _draw(asked.figure, lines, together, asked.collectives)
+    except (ValueError, FolderError) as error:
+        print(f"run.py referees: {error}", file=sys.stderr)
         return BAD_USAGE
+    except OSError as error:
+        print(f"run.py referees: {asked.figure} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return FAILED
     if asked.json:
         policies = [{"setting": setting.label} | asdict(found) for setting, found in together]
         print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
@@ -74,6 +82,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_table(lines, scenario.run.modes))
         print("\n".join(_together(setting, found, asked.collectives) for setting, found in together))
     return DONE
+
+
+def _draw(path: Path, lines: Sequence[Line], together: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:
+    """Write the figure's files; raises OSError."""
+    from analysis.figures.referees import picture
+
+    drawn = {}
+    for setting, totals in together:
+        mine = [line for line in lines if line.setting == setting.label]
+        referees_s = {"best known beforehand": totals.optimum_s / count}
+        for what, times_s in (
+            ("fastest ring", [line.ring_s for line in mine]),
+            ("best schedule", [line.schedule_s for line in mine]),
+        ):
+            found_s = [seconds for seconds in times_s if seconds is not None]
+            if len(found_s) == count:
+                referees_s[what] = sum(found_s) / count
+        modes_s = {mode: seconds / count for mode, seconds in totals.modes_s.items()}
+        drawn[setting.label] = modes_s, referees_s, sum(line.bound_s for line in mine) / count
+    picture(drawn, collectives=count, name=path.name).write(path.parent)
 
 
 def _together(setting: "Scenario", found: "Totals", count: int) -> str:
@@ -99,6 +127,8 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
         raise ValueError(
             f"{asked.scenario} has jobs, faults, messages or training, for which no best is known: allowed is none"
         )
+    if asked.figure is not None and len(found.settings()) > _MOST_DRAWN:
+        raise ValueError(f"--figure: {len(found.settings())} configurations: allowed are {_MOST_DRAWN} at most")
     return found
 
 
@@ -203,12 +233,14 @@ def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="referees.py", description="How far each mode is from the fastest ring, the best schedule and the bound."
+        prog="run.py referees",
+        description="How far each mode is from the fastest ring, the best schedule and the bound.",
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
     parser.add_argument("--collectives", type=int, default=3, help="of each configuration, from the first (default 3)")
     parser.add_argument("--seconds", type=float, default=60, help="of search for each best schedule; 0: none (60)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
+    parser.add_argument("--figure", type=Path, metavar="PATH", help="draw it: PATH.svg, PATH.png, PATH.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

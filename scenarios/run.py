@@ -36,6 +36,10 @@ def main() -> int:
             from scenarios.sizing import main as calculator
 
             return calculator(sys.argv[2:])
+        if sys.argv[1:2] == ["referees"]:
+            from scenarios.referees import main as referees
+
+            return referees(sys.argv[2:])
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import

@@ -7,7 +7,7 @@ each node: in User-Mode Linux starting a program takes 10 to 40 ms.
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,7 +38,8 @@ _CLONE_NEWNET = 0x40000000
 
 
 class Network(Mininet):
-    """Mininet's network of a fabric, up while it is open; its switches connect to `controller_port` of 127.0.0.1.
+    """Mininet's network of a fabric, up while it is open; its switches connect to `controller_port` of 127.0.0.1, or of
+    the addresses in `controller_at`, by switch.
 
     Open vSwitch must be up, and this process root in the network namespace that is to hold the switches. Entering
     raises NetworkError where a part of the network cannot be made; nothing is left behind then.
@@ -49,8 +50,8 @@ class Network(Mininet):
     controllers: list[Any]
     links: list[Any]
 
-    def __init__(self, fabric: Fabric, *, controller_port: int) -> None:
-        self.fabric = fabric
+    def __init__(self, fabric: Fabric, *, controller_port: int, controller_at: Mapping[str, str] | None = None) -> None:
+        self.fabric, self._controller_at = fabric, controller_at or {}
         Mininet.inited = True  # or it would start a program for each of its limits; `build` sets the one that matters
         super().__init__(
             topo=LonghaulTopo(fabric=fabric),
@@ -61,7 +62,8 @@ class Network(Mininet):
             controller=None,
             build=False,
         )
-        self.addController(ElsewhereController("c0", ip="127.0.0.1", port=controller_port))
+        for number, address in enumerate(dict.fromkeys(self._controller_at.values()) or ["127.0.0.1"]):
+            self.addController(ElsewhereController(f"c{number}", ip=address, port=controller_port))
 
     def __enter__(self) -> "Network":
         try:
@@ -110,6 +112,8 @@ class Network(Mininet):
                 netlink.set_segment_bytes(port.interface, _SEGMENT_BYTES)
         for node in self.values():
             node.ready()
+        for switch in self.switches:
+            switch.controller_at = self._controller_at.get(switch.name)
         self.built = True
 
     def start(self) -> None:

@@ -119,6 +119,13 @@ class GpuHost(LateShell, Host):
 class FabricSwitch(LateShell, OVSSwitch):
     """An Open vSwitch bridge; all of a network are made by one ovs-vsctl."""
 
+    controller_at: str | None = None
+    """The address of the one of the network's controllers that it connects to; None: to all."""
+
+    def start(self, controllers: Sequence[Any]) -> None:
+        """Connect to the controllers."""
+        super().start([one for one in controllers if self.controller_at in (None, one.IP())])
+
     @staticmethod
     def isOldOVS() -> bool:
         """False: versions with OpenFlow 1.3 are not those that Mininet calls old."""

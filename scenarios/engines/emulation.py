@@ -356,11 +356,12 @@ class Reader:
         if spans := self._task.setting.workload.jobs:
             arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
             completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
+        sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
+        self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s)
         if self._task.setting.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         in_fifo: dict[str, Any] = {}
         if "retransmitted_bytes" in row:
-            sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
             found = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
             in_fifo = {
                 "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),

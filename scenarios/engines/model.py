@@ -18,6 +18,7 @@ from scenarios.engines.prediction import decided, lower_bound, predicted_with_jo
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
+from topologies.errors import SpecError
 from topologies.shaping.rate_scale import EVERYTHING
 
 BATCH = 5000
@@ -67,12 +68,13 @@ class Model:
         with self.executors(jobs) as executors:
             for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
-                    if not isinstance(result, Lost):
-                        yield Slice(setting=batch.place, mode=mode, rows=result[mode])
+                    found = result if isinstance(result, Lost) else result[mode]
+                    if not isinstance(found, Lost):
+                        yield Slice(setting=batch.place, mode=mode, rows=found)
                     elif (batch.place, mode) not in failed:
                         failed.add((batch.place, mode))
                         where = f"model, {batch.setting.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
-                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {result.why}")
+                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {found.why}")
 
     def _step(self, setting: Scenario) -> int:
         # A batch that begins where rings are re-embedded needs no conditions from before it.
@@ -91,15 +93,20 @@ class Model:
                     yield Batch(place, setting, modes, start, stop)
 
 
-def rows_of(batch: Batch) -> dict[str, Rows]:
-    """The rows of one batch in every mode, all under the same conditions, which are drawn once."""
+def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
+    """The rows of one batch in every mode, all under the same conditions, which are drawn once; a policy of the user's
+    own that fails is Lost alone."""
     setting, count = batch.setting, batch.stop - batch.start
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
-    found = {}
+    found: dict[str, Rows | Lost] = {}
     for mode in batch.modes:
-        decisions = decided(setting, mode, conditions, start=batch.start, count=count)
+        try:
+            decisions = decided(setting, mode, conditions, start=batch.start, count=count)
+        except SpecError as error:
+            found[mode] = Lost(str(error))
+            continue
         completion_s, jobs_s = predicted_with_jobs(setting, mode, decisions, conditions, start=batch.start)
         waits_s = None
         if setting.control.counted:

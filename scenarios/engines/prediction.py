@@ -24,7 +24,8 @@ from hosts.collectives.kinds import MESSAGES, TRAINING, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
-from scenarios.policies.decide import Chooser, Decisions, channels, compiled, decide, ring_gaps
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
+from scenarios.policies.measured import Play, at_ends, links_by_flow
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -55,7 +56,11 @@ class Expectations:
         self._setting, self._mode = setting, mode
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
-        self._all = None if setting.faults else planned(setting, mode)
+        self._seen: dict[int, Floats] = {}
+        self._play = None
+        if setting.mode(mode).knowledge.is_measured:
+            self._play = Play(setting, mode, self._conditions, lambda number, _: self._seen[number])
+        self._all = None if setting.faults or self._play else planned(setting, mode)
         self._bound_s = lower_bound(setting, self._conditions)
 
     def bound_s(self, collective: int) -> Floats:
@@ -71,7 +76,10 @@ class Expectations:
         )
         waits_s = 0.0
         if self._setting.control.counted:
-            (found,) = reconfiguring_s(self._setting, self._mode, decisions, self._conditions, start=collective)
+            before = self._decisions(collective - 1) if collective else None
+            (found,) = reconfiguring_s(
+                self._setting, self._mode, decisions, self._conditions, start=collective, before=before
+            )
             waits_s = 0.0 if np.isnan(found) else float(found)
         return Expected(
             placement=decisions.placement[0],
@@ -80,6 +88,19 @@ class Expectations:
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
         )
+
+    def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> None:
+        """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
+        s, which is what the choices behind it go by where knowledge is measured."""
+        if self._play is not None:
+            self._seen[collective] = _seen(
+                self._setting,
+                self._decisions(collective),
+                self._conditions,
+                collective,
+                sent_s=sent_s,
+                arrived_s=arrived_s,
+            )
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
         """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
@@ -103,34 +124,46 @@ class Expectations:
 
     def _decisions(self, collective: int) -> Decisions:
         """The decisions for a collective, under the faults that were in force; one row."""
+        if self._play is not None:
+            return self._play.decisions(collective, 1)
         if self._all is not None:
             return self._all.row(collective)
         return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
 
 
 def reconfiguring_s(
-    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int
+    setting: Scenario,
+    mode: str,
+    decisions: Decisions,
+    conditions: Conditions,
+    *,
+    start: int,
+    before: Decisions | None = None,
 ) -> Floats:
-    """The times that collectives from `start` on are predicted to wait for ring and paths, [K] s; NaN for no change."""
+    """The times that collectives from `start` on are predicted to wait for ring and paths, [K] s; NaN for no change.
+
+    `before` are the decisions for the collective before them, those that are planned unless given.
+    """
     router, workload = Router(conditions.fabric, conditions.delays_s), setting.workload
     if start:
-        one = decided(setting, mode, conditions, start=start - 1, count=1)
-        before = one.placement, one.path
+        one = before or decided(setting, mode, conditions, start=start - 1, count=1)
+        last = one.placement, one.path
     else:
         placement = decisions.placement[:1]
         choices = Chooser(router, setting.mode(mode), workload, setting.collective.ring)
         fixed = choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
-        before = placement[:0], fixed
+        last = placement[:0], fixed
     number = np.arange(start, start + len(decisions.path))
     return cost.reconfiguring_s(
         router,
         workload,
         placement=decisions.placement,
         path=decisions.path,
-        before=before,
+        before=last,
         exchanges=setting.mode(mode).reroutes,
         chooses=(number == 0) | decisions.reembedded | decisions.rerouted,
         parts=setting.transport.buffer_bytes is not None,
+        control_s=setting.control_delays_s,
     )
 
 
@@ -261,20 +294,6 @@ def _classes(setting: Scenario, conditions: Conditions) -> fluid.Classes | None:
         **of_flows(setting.classes, setting.workload.dscp),
         serves=[link in wan for link in range(len(conditions.shared.all))],
     )
-
-
-def links_by_flow(
-    workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
-) -> npt.NDArray[np.int32]:
-    """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
-    begins, ends = (np.array(places) for places in workload.schedule.ends)
-    flows, placement = begins != ends, decisions.placement
-    channel = channels(workload)[flows] if decisions.spreads else None
-    ranks = placement[:, begins[flows]], placement[:, ends[flows]]
-    passed = conditions.passed(start, *ranks, decisions.path[:, flows], channel)
-    found = np.full((*decisions.path.shape, passed.shape[-1]), -1, dtype=np.int32)
-    found[:, flows] = passed
-    return found
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
@@ -422,6 +441,8 @@ def planned(setting: Scenario, mode: str) -> Decisions:
 def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:
     """The plan of collectives start .. start+count-1 of a point under these conditions."""
     chosen_by = setting.mode(mode)
+    if chosen_by.knowledge.is_measured:
+        return _played(setting, mode).decisions(start, count)
     return decide(
         conditions.fabric,
         conditions,
@@ -435,3 +456,24 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         believed=conditions.believed(chosen_by.knowledge),
         course=None if chosen_by.is_periodic else course_of(setting, mode),
     )
+
+
+@lru_cache(maxsize=8)
+def _played(setting: Scenario, mode: str) -> Play:
+    """What a mode chooses that goes by what is predicted to be seen: made once, and gone on with where it is asked."""
+    conditions = conditions_of(setting)
+
+    def seen(number: int, decisions: Decisions) -> Floats:
+        found = predicted_times(setting, mode, decisions, conditions, start=number)
+        ends = {"sent_s": found.begins_s[:, 0], "arrived_s": found.arrives_s[:, 0]}
+        return _seen(setting, decisions, conditions, number, **ends)
+
+    return Play(setting, mode, conditions, seen)
+
+
+def _seen(
+    setting: Scenario, decisions: Decisions, conditions: Conditions, number: int, *, sent_s: Floats, arrived_s: Floats
+) -> Floats:
+    """What a collective's messages tell of links, [links] bit/s (`at_ends`)."""
+    (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
+    return at_ends(setting.workload, links, conditions.shared_delays_s, sent_s=sent_s, arrived_s=arrived_s)

@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
-        "run.py sizing (a datacenter for training).",
+        "run.py referees (how far from the best each mode is), run.py sizing (a datacenter for training).",
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())

@@ -11,11 +11,12 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from scenarios.experiment.place import Place
 from scenarios.experiment.summary import SettingResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.own import where
+from scenarios.policies.policy import Mode
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, described, values_of
@@ -44,6 +46,10 @@ PROGRAM = "program"
 """In place of the engines of a run: a program of the user's."""
 
 
+POLICIES = "policies"
+"""The folder with copies of the files of policies of the user's own."""
+
+
 @dataclass(frozen=True)
 class Recorded:
     """What a run folder was begun with."""
@@ -56,6 +62,8 @@ class Recorded:
     def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
         """Every way in which what is asked for now is something else, in sentences; engines may be left open."""
         before, now = values_of(self.scenario), values_of(scenario)
+        functions = [_functions(one) for one in (self.scenario, scenario)]
+        before["policy"], now["policy"] = (_unplaced(one) for one in (self.scenario, scenario))
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
                 what = f"{_words(key, now)} is asked for, and the folder is of {_words(key, before)}"
@@ -63,9 +71,13 @@ class Recorded:
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
             yield f"--engine: {what}: allowed is the same"
-        for path, digest in sha256(scenario).items():
-            if self.sha256.get(path, digest) != digest:
-                yield f"--resume: {path} is not what it was when the run began: allowed is the same file"
+        then, these = (sha256(paths.values()) for paths in functions)
+        for name, path in functions[1].items():
+            if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
+                yield f"--resume: {_changed(path)}"
+        for file, digest in sha256(_files(scenario)).items():
+            if self.sha256.get(file, digest) != digest:
+                yield f"--resume: {_changed(file)}"
 
 
 def recorded(path: Path) -> Recorded:
@@ -83,24 +95,65 @@ def recorded(path: Path) -> Recorded:
         raise reader.ResultsError(f"{path} is of a program, which begins anew: allowed is a run of collectives")
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
         raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
-    return Recorded(text, scenario, engines, provenance.get("sha256", {}))
+    digests = provenance.get("sha256", {})
+    for file, digest in sha256(_functions(scenario).values()).items():
+        if digests.get(_name_in(file, path), digest) != digest:
+            raise reader.ResultsError(_changed(file))
+    return Recorded(text, scenario, engines, digests)
 
 
-def sha256(scenario: Scenario) -> dict[str, str]:
-    """The digests of all files that a scenario's configurations are read from, by path."""
-    settings = scenario.settings()
-    named = [
+def _changed(path: object) -> str:
+    return f"{path} is not what it was when the run began: allowed is the same file"
+
+
+def _name_in(file: str, folder: Path) -> str:
+    """A file's path as digests name it: relative to the run's folder if it is in there."""
+    path, folder = Path(file).absolute(), folder.absolute()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _functions(scenario: Scenario) -> dict[str, Path]:
+    """The files of the policies that are functions of the user's, by the policy's name."""
+    return {one.name: where(one.function)[0] for one in scenario.policies if one.function is not None}
+
+
+def _unplaced(scenario: Scenario) -> tuple[Mode, ...]:
+    """A scenario's policies with their functions' names alone: their files are compared by what is in them."""
+    return _placed(scenario, dict.fromkeys(_functions(scenario).values(), "-")).policies
+
+
+def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
+    """A scenario with the files of its policies in these places."""
+    policies = []
+    for one in scenario.policies:
+        path, name = (None, "") if one.function is None else where(one.function)
+        policies.append(one if path is None else replace(one, function=f"{places[path]}:{name}"))
+    return replace(scenario, policies=tuple(policies))
+
+
+def _kept(scenario: Scenario) -> dict[Path, str]:
+    """Where in the run's folder copies of the files of policies are, by their paths."""
+    found: dict[Path, str] = {}
+    for path in dict.fromkeys(_functions(scenario).values()):
+        names = (f"{POLICIES}/{path.stem}{f'-{n}' if n else ''}{path.suffix}" for n in count())
+        found[path] = next(name for name in names if name not in found.values())
+    return found
+
+
+def _files(scenario: Scenario) -> list[Path]:
+    """All files that a scenario's configurations are read from, but for those of policies."""
+    found = [
         path
-        for one in settings
-        for path in (
-            one.conditions.trace,
-            one.collective.schedule,
-            *(job.schedule for job in one.jobs),
-            *(where(policy.function)[0] for policy in one.policies if policy.function is not None),
-        )
+        for one in scenario.settings()
+        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
         if path is not None
     ]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in dict.fromkeys(named)}
+    return list(dict.fromkeys(found))
+
+
+def sha256(paths: Iterable[Path]) -> dict[str, str]:
+    """The digests of files, by path."""
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def _words(key: str, values: dict[str, Any]) -> str:
@@ -135,13 +188,19 @@ class RunDirectory:
             "failed": [],
             "vm": None,
             **circumstances(),
-            "sha256": sha256(scenario),
+            "sha256": sha256(_files(scenario)),
         }
+        kept = _kept(scenario)
         directory = cls(place, known, described(scenario))
         try:
             with replaced(place.path / reader.PROVENANCE) as temporary:  # which marks what follows as this run's
+                for path, name in kept.items():
+                    copy = place.path / name
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, copy)
+                    known["sha256"][name] = sha256([copy])[str(copy)]
                 temporary.write_text(directory._provenance(), encoding="utf-8")
-                write_text(place.path / reader.SCENARIO, resolved(scenario))
+                write_text(place.path / reader.SCENARIO, resolved(_placed(scenario, kept)))
                 write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
         except BaseException:
             directory.discard()
@@ -276,6 +335,7 @@ class RunDirectory:
             (self.path / reader.PROVENANCE).rename(marker)
         for name in (reader.SCENARIO, reader.SETTINGS, marker.name):
             (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / POLICIES, ignore_errors=True)
         self.place.abandon()
         return True
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
-from scenarios.policies.knowledge import ORACLE, Knowledge
+from scenarios.policies.knowledge import LATE, ORACLE, Knowledge, Seen
 from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
@@ -68,9 +68,13 @@ class Conditions:
                 found[row] = known(drawn[row], faults, self.fabric)
         return found
 
-    def believed(self, knowledge: Knowledge) -> "Conditions":
-        """The conditions as they are known when something is chosen; faults are known at once."""
-        return self if knowledge == ORACLE else replace(self, drawn=knowledge.of(self.drawn))
+    def believed(self, knowledge: Knowledge, seen: Seen | None = None) -> "Conditions":
+        """The conditions as they are known when something is chosen, of what is measured by what was `seen`; faults are
+        known at once."""
+        if knowledge == ORACLE:
+            return self
+        drawn = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn
+        return replace(self, drawn=knowledge.of(drawn, seen))
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """The faults that are in force for these collectives, by row where there are any."""

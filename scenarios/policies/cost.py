@@ -3,8 +3,11 @@
 New connections are made as the communicator makes them: rank by rank in turn, each of its connections by a handshake
 that takes a round trip; then every rank waits for the first message on each connection that it receives on, and
 answers, and every rank waits for the answers. Paths take an exchange with the controller and of it with its switches,
-messages and barriers, which lie on one machine. Delays are those of fixed paths, which the first packets take.
+messages and barriers, to the leaves whose routes change; these are on one machine, unless the controller is given a
+delay. Delays are those of fixed paths, which the first packets take.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +22,17 @@ Ranks = npt.NDArray[np.int16]
 # As measured in the VM, where processors cost no time and what is left is that of waking and of switches' slow path.
 EXCHANGE_S = 141e-6
 """A change of paths by the controller."""
+FAR_EXCHANGE_S = 30e-6
+"""The same beside the round trip, where there is a delay in which the switches wait for the controller to be done."""
 NEW_CROSSINGS_S = 75e-6
 """What is added where the pairs that cross are new."""
 NEW_CONNECTIONS_S = 10e-6
 """What new connections take beside their delays."""
+
+
+def exchange_s(control_s: Sequence[float]) -> float:
+    """The time of a change of paths without round trips, of a controller with these delays, if any, to the sites."""
+    return FAR_EXCHANGE_S if control_s else EXCHANGE_S
 
 
 def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats:
@@ -64,6 +74,18 @@ def _delay_s(router: Router, src: Ranks, dst: Ranks) -> Floats:
     return found
 
 
+def _routes(router: Router, workload: Workload, placement: Ranks, path: Ranks) -> set[tuple[int, int, int]]:
+    """The crossings that have rules of their own, as their paths are not the fixed ones: ranks and path; of a placement
+    of -1 none."""
+    fabric, found = router.fabric, set[tuple[int, int, int]]()
+    for begin, end, over in zip(*workload.schedule.ends, path.tolist(), strict=True):
+        src, dst = int(placement[begin]), int(placement[end])
+        if over >= 0 and src >= 0:
+            fixed, *_ = fabric.paths_between[fabric.gpus[src].site, fabric.gpus[dst].site]
+            found |= {(src, dst, over)} if over != fixed.index else set()
+    return found
+
+
 def reconfiguring_s(
     router: Router,
     workload: Workload,
@@ -74,18 +96,27 @@ def reconfiguring_s(
     chooses: npt.NDArray[np.bool_],
     exchanges: bool,
     parts: bool = False,
+    control_s: Sequence[float] = (),
 ) -> Floats:
     """The time that each of K collectives in a row waits for its placement [K, n] and paths [K, F], [K] s.
 
     `before` are placement and paths of the collective before them, [1, n] and [1, F]; an empty placement, [0, n],
     where there is none, and then the paths are the fixed ones. `chooses`, [K]: whether anything was chosen, else it
     is NaN. `exchanges`: whether paths are ever chosen, and not the fixed ones of default rules. `parts`: connections
-    are new for every collective.
+    are new for every collective. `control_s` are the one-way delays from the controller to each site, if any.
     """
     last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
     embeds = (placement != last).any(axis=1)
     reroutes = (path != np.concatenate([before[1], path[:-1]])).any(axis=1)
-    found = np.where(reroutes & exchanges, EXCHANGE_S + np.where(embeds, NEW_CROSSINGS_S, 0.0), 0.0)
+    found = np.where(reroutes & exchanges, exchange_s(control_s) + np.where(embeds, NEW_CROSSINGS_S, 0.0), 0.0)
+    if control_s and exchanges:
+        before_it = np.concatenate([before[1], path[:-1]])
+        for row in np.flatnonzero(reroutes | embeds):
+            old, new = (
+                _routes(router, workload, *one) for one in ((last[row], before_it[row]), (placement[row], path[row]))
+            )
+            sites = {int(router.fabric.gpu_sites[src]) for src, _, _ in old ^ new}
+            found[row] += 2 * max((control_s[site] for site in sites), default=0.0)
     connects = np.flatnonzero(embeds | parts)
     if connects.size:
         different, which = np.unique(placement[connects], axis=0, return_inverse=True)

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from controller.routing.path_choice import Router
 from scenarios.policies import cost
-from scenarios.policies.conditions import conditions_of
+from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Chooser
 from scenarios.policies.timing import Course, Moments, periodic
 from scenarios.spec.scenario import Scenario
@@ -13,28 +13,36 @@ from scenarios.spec.scenario import Scenario
 @lru_cache(maxsize=8)
 def course_of(setting: Scenario, mode: str) -> Course:
     """The course of a mode in a configuration without faults: made once, and gone on with where it is asked for."""
-    conditions, chosen_by = conditions_of(setting), setting.mode(mode)
-    router = Router(conditions.fabric, conditions.delays_s)
+    conditions = conditions_of(setting)
+    return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
+
+
+def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
+    """The course of a mode in a configuration under what is believed of its conditions."""
+    chosen_by = setting.mode(mode)
+    router = Router(believed.fabric, believed.delays_s)
     choices = Chooser(router, chosen_by, setting.workload, setting.collective.ring)
+    exchange_s = cost.exchange_s(setting.control_delays_s) + 2 * max(setting.control_delays_s, default=0.0)
     connecting_s = float(cost.connecting_s(router, setting.workload, choices.in_order[None])[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
         if not setting.control.counted:
             return 0.0
-        return embeds * connecting_s + routes * (cost.EXCHANGE_S + embeds * cost.NEW_CROSSINGS_S)
+        return embeds * connecting_s + routes * (exchange_s + embeds * cost.NEW_CROSSINGS_S)
 
     return Course(
         chosen_by,
         choices,
-        conditions.believed(chosen_by.knowledge),
+        believed,
         reembed_every=setting.collective.reembed_every,
         cost_s=cost_s,
     )
 
 
-def moments_of(setting: Scenario, mode: str, start: int, count: int) -> Moments:
-    """The moments of collectives start .. start+count-1 of a mode in a configuration."""
+def moments_of(setting: Scenario, mode: str, start: int, count: int, *, course: Course | None = None) -> Moments:
+    """The moments of collectives start .. start+count-1 of a mode in a configuration, by its `course_of` unless by
+    another."""
     chosen_by = setting.mode(mode)
     if chosen_by.is_periodic:
         return periodic(chosen_by, setting.collective.reembed_every, start, count)
-    return course_of(setting, mode).moments(start, count)
+    return (course or course_of(setting, mode)).moments(start, count)

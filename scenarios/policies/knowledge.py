@@ -14,19 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.sampler import Sampler
+from topologies.conditions.timed import Timed
+from topologies.units import UnitError, format_delay, parse_delay_s
 
 Floats = npt.NDArray[np.float64]
 
 MAX_STALE = 1_000_000
 LEAST_WEIGHT = 0.01
 MAX_ORDER = 16
+ENDS, LATE = "measured ends", "stale by time"
 
 KNOWLEDGE = {
     "oracle": "",
-    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}",
+    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
     "mean": "",
     "ewma": f"the weight of the newest, a number from {LEAST_WEIGHT:g} to 1",
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
+    ENDS: "",
+    LATE: "",
 }
 """The kinds of knowledge, and what the number behind each of them is; "" for none."""
 
@@ -39,19 +44,31 @@ _RIDGE = 1e-9  # so that links that never change have coefficients, too
 class Knowledge:
     """One kind of knowledge, with its number where it has one.
 
-    `oracle`: the true rates. `stale D`: those of D collectives before. `mean`: every rate's long-run expectation.
+    `oracle`: the true rates. `stale D`: those of D collectives before, and `stale by time` those of so many seconds
+    before, where conditions change by time. `mean`: every rate's long-run expectation.
     `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
     weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
+    `measured ends`: what was last seen of each link by those who used it (`Measured`).
     """
 
     kind: str = "oracle"
     number: float = 0
 
     def __str__(self) -> str:
+        if self.kind == LATE:
+            return f"stale {format_delay(self.number)}"
         return f"{self.kind} {self.number:g}" if KNOWLEDGE[self.kind] else self.kind
 
-    def of(self, true: Sampler) -> Sampler:
-        """The rates that are believed where these are true."""
+    @property
+    def is_measured(self) -> bool:
+        """Whether it depends on what was used, so on what was chosen before."""
+        return self.kind == ENDS
+
+    def of(self, true: Sampler, seen: "Seen | None" = None) -> Sampler:
+        """The rates that are believed where these are true; of what is measured `seen` are the observations."""
+        if self.is_measured:
+            assert seen is not None
+            return Measured(true, seen)
         return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
 
 
@@ -61,7 +78,14 @@ ORACLE = Knowledge()
 
 def parse(text: str) -> Knowledge:
     """The knowledge of these words; raises ValueError with a sentence."""
+    if text.strip() == ENDS:
+        return Knowledge(ENDS)
     kind, _, number = text.strip().partition(" ")
+    if kind == "stale" and number.strip()[-1:] == "s":
+        try:
+            return Knowledge(LATE, parse_delay_s(number))
+        except UnitError as error:
+            raise ValueError(f"has no such time: {error}") from None
     if kind not in KNOWLEDGE or bool(number.strip()) != bool(KNOWLEDGE[kind]):
         raise ValueError(f"is not known: allowed is {WORDS}")
     if not number:
@@ -76,10 +100,16 @@ def parse(text: str) -> Knowledge:
     return Knowledge(kind, value)
 
 
-WORDS = "oracle, stale D (collectives old), mean, ewma A (weight of the newest), ar P (order)"
+WORDS = (
+    "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
+    "ar P (order), measured ends"
+)
 """What may be written, in words."""
 
 _Rates = Callable[[int, int], Floats]
+
+Seen = Callable[[int], Floats]
+"""What was seen of each link in a collective that is over, [links] bit/s; NaN where it was not used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +128,37 @@ class _Believed:
     def mean_bps(self) -> Floats:
         """Every link's true rate in the long run, [links] bit/s."""
         return self.true.mean_bps
+
+
+class Measured:
+    """A sampler of what was last seen of each link; until it was first used its rate in the long run.
+
+    Collectives are asked for one at a time, none before the one asked for last, and each before which something is
+    chosen: between those the same links are used, so that the last collective has the newest of all.
+    """
+
+    def __init__(self, true: Sampler, seen: Seen) -> None:
+        self._true, self._seen = true, seen
+        self._number, self._rates_bps = 0, np.array(true.mean_bps)
+
+    @property
+    def limit(self) -> int | None:
+        """How many collectives the true sampler has conditions for."""
+        return self._true.limit
+
+    @property
+    def mean_bps(self) -> Floats:
+        """Every link's true rate in the long run, [links] bit/s."""
+        return self._true.mean_bps
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """What is believed before collective `start`, [1, links] bit/s."""
+        assert count == 1 and start >= self._number
+        if start > self._number:
+            newest_bps = self._seen(start - 1)
+            self._rates_bps = np.where(np.isnan(newest_bps), self._rates_bps, newest_bps)
+            self._number = start
+        return self._rates_bps[None]
 
 
 def _stale(true: Sampler, age: float) -> _Rates:
@@ -204,8 +265,14 @@ def _fit_of(number: int) -> tuple[int, int]:
     return at, 2 * at
 
 
+def _late(true: Sampler, age_s: float) -> _Rates:
+    assert isinstance(true, Timed)
+    return lambda start, count: true.earlier_bps(start, count, round(age_s * 1e9))
+
+
 _MAKERS: dict[str, Callable[[Sampler, float], _Rates]] = {
     "stale": _stale,
+    LATE: _late,
     "mean": _mean,
     "ewma": _ewma,
     "ar": lambda true, order: _Autoregression(true, order).rates_bps,

@@ -85,7 +85,8 @@ def answer(text: str, situation: Situation) -> tuple[bool, bool]:
         with redirect_stdout(sys.stderr):
             found = function(text)(situation)
     except (Exception, SystemExit) as error:
-        line = next((f", line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[::-1]), "")
+        mine = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where(text)[0])]
+        line = f", line {mine[-1]}" if mine else ""  # none where it is the call that it does not take
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
     if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, bool | np.bool_) for one in found)):
         allowed = "a pair of booleans, whether paths are chosen and whether the placement is"

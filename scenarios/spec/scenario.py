@@ -24,6 +24,7 @@ from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.decide import routes_greedily, shared_links
+from scenarios.policies.knowledge import LATE
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import classes, faults, jobs, program
 from scenarios.spec.classes import ClassSpec
@@ -53,6 +54,7 @@ from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
 MAX_COLLECTIVES = 10_000_000
+MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
 MAX_SETTINGS = 1000
@@ -76,9 +78,11 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSpec:
-    """The control plane: whether the time that it takes to change ring and paths is part of a collective's."""
+    """The control plane: whether the time that it takes to change ring and paths is part of a collective's, and the
+    delay from the controller to the switches, one way, the same everywhere or of each site; None on one machine."""
 
     counted: bool = False
+    delay_s: float | tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,12 @@ class Scenario:
         """The workload that the emulation of a configuration carries, at its rate scale."""
         return carried(self.workload, self.run.scale)
 
+    @property
+    def control_delays_s(self) -> tuple[float, ...]:
+        """The delay from the controller to the switches of each site, one way; empty where there is none."""
+        delay_s = self.control.delay_s
+        return (delay_s,) * len(self.fabric.gpus_per_site) if isinstance(delay_s, float) else delay_s or ()
+
     def mode(self, name: str) -> Mode:
         """The mode of this name, a built-in one or a policy of the scenario's own."""
         return self.modes[name]
@@ -190,6 +200,8 @@ class Scenario:
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
         wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
+        if any(one.delay_s is not None for one in self.conditions.links):
+            delay = f"delays by link, else {delay}"
         words = [f"{gpus} GPUs", *self._named, (wan.name or "own WAN") if wan.km else delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
@@ -204,7 +216,7 @@ class Scenario:
                     words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
                     continue
                 written = KEYS[key].kind.write(value)
-                name = key.partition(".")[2].replace("_", " ")
+                name = "controller delay" if key == "control.delay" else key.partition(".")[2].replace("_", " ")
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
@@ -234,9 +246,9 @@ class Scenario:
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for what was swept, beside those that all results have."""
         return {
-            f"{key}_s" if KEYS[key].kind.unit == _DELAY.unit else key: (
+            f"{key}_s" if KEYS[key].kind.unit == _DELAY.unit and key != "control.delay" else key: (
                 value
-                if isinstance(value, bool | int | float | str)
+                if isinstance(value, bool | int | float | str) and key != "control.delay"  # or sites have their own
                 else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
@@ -380,6 +392,12 @@ def _every_s(given: str) -> float:
     return found
 
 
+def _control_delay_s(given: object) -> float:
+    if (found := float(_DELAY.read(given))) > MAX_CONTROL_DELAY_S:
+        raise Wrong(f"{shown(given)} is too large: allowed is {_CONTROL_DELAY.allowed}")
+    return found
+
+
 def _frames(size_bytes: int, given: str) -> int:
     if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
         why = "too small" if size_bytes < FRAME_BYTES else "too large"
@@ -411,6 +429,13 @@ _STAY = _number((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
 _RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
 _DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
+_CONTROL_DELAY = Kind(
+    f'text with a unit, 1 ns to {units.format_delay(MAX_CONTROL_DELAY_S)}, such as "5 ms", or a list of one for a site',
+    (str, list),
+    lambda given: tuple(map(_control_delay_s, given)) if isinstance(given, list) else _control_delay_s(given),
+    lambda found: list(map(units.format_delay, found)) if isinstance(found, tuple) else units.format_delay(found),
+    unit=_DELAY.unit,
+)
 _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
@@ -566,6 +591,12 @@ KEYS: Mapping[str, Key] = {
         Key("training.buckets", "buckets", _whole(1, 256), "Parts in which they are summed during the last backward."),
         Key("training.every", "every", _whole(1, 1000), "Iterations from a sum to the next, which are a collective."),
         Key("control.counted", "counted", _TRUTH, "Whether collectives last from when their conditions are known."),
+        Key(
+            "control.delay",
+            "delay_s",
+            _CONTROL_DELAY,
+            "Delay from the controller to switches, one way, or of each site.",
+        ),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),
@@ -634,6 +665,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                 *_of_queue(one),
                 *_of_classes(one),
                 *_of_time(one),
+                *_of_control(one),
             ]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
@@ -662,6 +694,9 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
             text = f"{name} beside a fault, around which paths are chosen anew: allowed are reroute never and every 1"
             yield Mistake("run.modes", f"{text}, reembed never and every K")
+        elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
+            text = f"{name} beside a fault goes by {known}, which is of links that keep working"
+            yield Mistake("run.modes", f"{text}: allowed is any other knowledge")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
@@ -687,6 +722,10 @@ def _of_program(setting: Scenario) -> Iterator[Mistake]:
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
     """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
     if setting.conditions.every_s is None:
+        for number, one in enumerate(setting.policies, 1):
+            if one.knowledge.kind == LATE:
+                text = f"{shown(str(one.knowledge))} is by time: allowed is that with conditions.every"
+                yield Mistake(f"policy[{number}].knowledge", text)
         return
     beside = {
         "the wall clock": setting.run.is_real,
@@ -696,6 +735,15 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
     }
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("conditions.every", f"is given beside {what}: allowed is one of the two")
+
+
+def _of_control(setting: Scenario) -> Iterator[Mistake]:
+    """The controller's delays are those of sites, and of the VM's own loopback in virtual time."""
+    delays_s, sites = setting.control.delay_s, len(setting.fabric.gpus_per_site)
+    if isinstance(delays_s, tuple) and len(delays_s) != sites:
+        yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites: allowed is one for each")
+    if delays_s is not None and setting.run.is_real:
+        yield Mistake("control.delay", "is beside the wall clock: allowed is virtual")
 
 
 def _of_classes(setting: Scenario) -> Iterator[Mistake]:

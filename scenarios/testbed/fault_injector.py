@@ -121,7 +121,8 @@ class FaultInjector:
             same = (other for other in self._active() if other.kind == "link loss")
             self._lose(fault, max((other.amount for other in same if {*other.ends} == {*fault.ends}), default=0.0))
         if fault.kind == "switch down" and fault.target not in self.down():
-            set_controller = f"set-controller {fault.target} tcp:127.0.0.1:{PORT}"
+            address = self._testbed.controller_at.get(fault.target, "127.0.0.1")
+            set_controller = f"set-controller {fault.target} tcp:{address}:{PORT}"
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
         kept_down = {cable for other in self.in_force() for cable in self._cables[other]}

@@ -21,15 +21,17 @@ from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
-from scenarios.policies.conditions import conditions_of
-from scenarios.policies.course import moments_of
+from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over
+from scenarios.policies.measured import at_ends, links_passed
 from scenarios.policies.policy import NEVER, Mode
+from scenarios.policies.timing import Course, Moments
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
-from scenarios.testbed import snapshot
+from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.vm import VMError, openvswitch
@@ -151,6 +153,8 @@ class Testbed:
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
         self._rerouted = False  # since the last collective
+        self._seen: dict[int, Floats] = {}  # where knowledge is measured: what was seen in the last collective
+        self._measured: tuple[Conditions, Course | None] | None = None
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._sent_again = 0  # bytes, over those connections before the next collective
@@ -165,9 +169,18 @@ class Testbed:
             else:
                 stack.enter_context(put_back())
             # The controller is busy importing while the switches are made; they look for it until it is there.
-            self.controller = stack.enter_context(ControllerProcess(self.setting.fabric, self.platform.folder))
+            delays_s = self.setting.control_delays_s
+            if delays_s:
+                stack.enter_context(control_delay.delayed(control_delay.delays_s(delays_s)))
+            self.controller_at = control_delay.addresses(self.fabric) if delays_s else {}
+            listen = "0.0.0.0" if delays_s else None  # noqa: S104  (in the VM there is loopback and nothing else)
+            self.controller = stack.enter_context(
+                ControllerProcess(self.setting.fabric, self.platform.folder, listen=listen)
+            )
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
-            self.network = stack.enter_context(Network(self.fabric, controller_port=PORT))
+            self.network = stack.enter_context(
+                Network(self.fabric, controller_port=PORT, controller_at=self.controller_at)
+            )
             self._tell("the shaping of the links")
             self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
             stack.callback(self._unshape)
@@ -286,8 +299,10 @@ class Testbed:
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        believed = self._conditions.believed(mode.knowledge)
-        change = self._reconfigure(mode, number, believed.known_bps(number, self._faults(in_force)), reroute)
+        believed, course = self._believed(mode)
+        rates_bps = believed.known_bps(number, self._faults(in_force))
+        moments = moments_of(self.setting, mode.name, number, 1, course=course)
+        change = self._reconfigure(mode, number, rates_bps, moments, reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         with self._changing(number) as begin:
 
@@ -295,9 +310,35 @@ class Testbed:
                 begin(start_ns)
                 on_start(start_ns)
 
-            return self.measure(
+            record = self.measure(
                 number, change=change, attempt=attempt, faults=in_force, on_start=begun, undisturbed=undisturbed
             )
+        if mode.knowledge.is_measured:
+            self._seen = {number: self._seen_in(mode, record)}
+        return record
+
+    def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
+        """What a mode believes of conditions, and its course where that is this testbed's own, as it is measured."""
+        if not mode.knowledge.is_measured:
+            return self._conditions.believed(mode.knowledge), None
+        if self._measured is None:
+            believed = self._conditions.believed(mode.knowledge, lambda number: self._seen[number])
+            course = None if mode.is_periodic else new_course(self.setting, mode.name, believed)
+            self._measured = believed, course
+        return self._measured
+
+    def _seen_in(self, mode: Mode, record: CollectiveRecord) -> Floats:
+        """What a collective's messages tell of links, [links or ports] bit/s; NaN where there were none."""
+        (links,) = links_passed(
+            self.setting.workload,
+            np.array([record.placement], dtype=np.int16),
+            np.array([record.path], dtype=np.int16),
+            self._conditions,
+            start=record.collective,
+            spreads=spreads_over(self.fabric, mode) is not None,
+        )
+        sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
+        return at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
     @contextmanager
     def _changing(self, number: int) -> Iterator[Callable[[int], object]]:
@@ -313,9 +354,10 @@ class Testbed:
         finally:
             changes.end()
 
-    def _reconfigure(self, mode: Mode, number: int, rates_bps: Floats, reroute: bool) -> Reconfiguration:
+    def _reconfigure(
+        self, mode: Mode, number: int, rates_bps: Floats, moments: Moments, reroute: bool
+    ) -> Reconfiguration:
         """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
-        moments = moments_of(self.setting, mode.name, number, 1)
         reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         self._tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns()

@@ -1,5 +1,6 @@
 """What it takes to change ring and paths: predicted, measured, and counted where that is asked for."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,9 @@ from scenarios.engines.model import Model
 from scenarios.engines.prediction import decided, reconfiguring_s
 from scenarios.policies import cost
 from scenarios.policies.conditions import conditions_of
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
-from tests.fakes.runs import answer, rows
+from tests.fakes.runs import answer, ended, rows
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -110,3 +112,35 @@ def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
     means = found.groupby(["mode", "engine"]).reconfigure_s.mean().unstack()
     assert (means["model"] / means["emulation"]).to_list() == pytest.approx([1, 1], abs=0.05)
     assert (found.completion_s > found.reconfigure_s.fillna(0)).all()
+
+
+def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_that_it_changes(tmp_path):
+    """By the closed form of two sites, and as it is measured."""
+    far = WORDS.replace("counted = true", 'counted = true\ndelay = ["2 ms", "5 ms"]')
+    (tmp_path / "far.toml").write_text(far)
+    wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--out", tmp_path / "run")
+    ended("far.toml", *wanted, cwd=tmp_path)
+    here = {name: of.reset_index(drop=True) for name, of in rows(tmp_path / "run").groupby("engine")}
+    model, emulation = here["model"], here["emulation"]
+    assert model.reconfigure_s.to_numpy() == pytest.approx(emulation.reconfigure_s.to_numpy(), rel=0.05)
+    (setting,) = scenario_of(far).settings()
+    fabric = conditions_of(setting).fabric
+    for k in range(1, 8):
+        both = zip(model.paths[k - 1], model.paths[k], strict=True)
+        moved = {fabric.paths[old].src_site for old, new in both if old != new}
+        trip_s = 2 * max(({0: 2e-3, 1: 5e-3}[site] for site in moved), default=0.0)
+        assert model.reconfigure_s[k] == pytest.approx(trip_s + (cost.FAR_EXCHANGE_S if moved else 0), abs=1e-9)
+    assert len({round(one, 6) for one in model.reconfigure_s[1:]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("control", "says"),
+    [
+        ('delay = ["1 ms"]', "control.delay: 1 delays for 2 sites: allowed is one for each"),
+        ('delay = "2 s"', '"2 s" is too large: allowed is text with a unit, 1 ns to 1 s'),
+        ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: is beside the wall clock"),
+    ],
+)
+def test_delays_of_a_controller_that_cannot_be_are_refused(control, says):
+    with pytest.raises(ScenarioError, match=re.escape(says)):
+        scenario_of(f"[control]\n{control}")

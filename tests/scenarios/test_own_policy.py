@@ -4,12 +4,14 @@ import re
 
 import pytest
 
+from analysis.results.reader import ResultsError
 from scenarios.engines.prediction import decided
+from scenarios.experiment.run_directory import recorded
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT
-from tests.fakes.runs import measured, rows
+from tests.fakes.runs import ended, measured, rows
 from topologies.errors import SpecError
 
 
@@ -75,3 +77,38 @@ def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, s
 def test_a_file_without_the_function_is_refused(tmp_path, program, said):
     with pytest.raises(ScenarioError, match=re.escape(said)):
         decisions_of(tmp_path, program)
+
+
+def test_a_function_that_does_not_take_its_argument_is_named_and_no_line_of_others(tmp_path):
+    with pytest.raises(SpecError) as raised:
+        decisions_of(tmp_path, "def mine(): return True, True")
+    said = str(raised.value)
+    assert "mine.py:mine, before collective 0: TypeError: mine() takes 0 positional arguments but 1 was given" in said
+    assert "line" not in said
+
+
+def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return True, now.number < 7 or 1 / 0")
+    wanted = ("--modes", "base,mine", "--collectives", "20", "--engine", "model", "--out", tmp_path / "run")
+    _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
+    assert "mine.py:mine, before collective 7: ZeroDivisionError: division by zero, line 2" in said
+    found = rows(tmp_path / "run")
+    assert found["mode"].to_list() == ["base"] * 20
+
+
+def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number % 2 == 0, False")
+    wanted = ("--modes", "mine", "--collectives", "20", "--engine", "model")
+    ended("--policy", "mine.py:mine", *wanted, "--out", tmp_path / "run", cwd=tmp_path)
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return True, True")
+    ended(tmp_path / "run" / "scenario.toml", "--engine", "model", "--out", tmp_path / "again", cwd=tmp_path)
+    assert rows(tmp_path / "again").completion_s.to_list() == rows(tmp_path / "run").completion_s.to_list()
+    before = recorded(tmp_path / "run")
+    assert list(before.differences(scenario_of(before.text, path=tmp_path / "run" / "scenario.toml"), None)) == []
+    text = (tmp_path / "run" / "scenario.toml").read_text().replace("policies/mine.py", "mine.py")
+    (sentence,) = before.differences(scenario_of(text, path=tmp_path / "scenario.toml"), None)
+    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} is not what it was when the run began")
+    kept = tmp_path / "run" / "policies" / "mine.py"
+    kept.write_text("def mine(now):\n    return True, False")
+    with pytest.raises(ResultsError, match=f"{kept} is not what it was when the run began"):
+        recorded(tmp_path / "run")

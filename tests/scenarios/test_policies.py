@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from scenarios.policies import knowledge, policy
+from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, Decisions, decide
 from scenarios.policies.knowledge import Knowledge
 from scenarios.policies.policy import MODES, Mode, When, when
@@ -258,6 +259,7 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
         ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
         ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is not text"),
+        ('name = "a"\nknowledge = "stale 5 ms"', 'policy[1].knowledge: "stale 5 ms" is by time'),
         ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known: allowed is oracle"),
         ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
@@ -289,3 +291,25 @@ def test_a_scenario_with_policies_runs_them_beside_the_built_in_modes() -> None:
     scenario = scenario_of('[[policy]]\nname = "eager"\nreroute = "every 1"\nknowledge = "stale 1"')
     assert scenario.run.modes == ("base", "ccl", "wan", "joint", "eager")
     assert scenario_of(resolved(scenario)) == scenario
+
+
+@pytest.mark.parametrize(("age", "collectives"), [("1 ns", 1), ("10 ms", 1), ("20 ms", 2), ("25 ms", 3)])
+def test_knowledge_by_time_is_of_the_rows_that_held_then(age: str, collectives: int) -> None:
+    text = f"""[conditions]
+every = "10 ms"
+[[policy]]
+name = "by-time"
+reroute = "every 1"
+knowledge = "stale {age}"
+[[policy]]
+name = "by-number"
+reroute = "every 1"
+knowledge = "stale {collectives}"
+"""
+    scenario = scenario_of(text)
+    assert scenario_of(resolved(scenario)) == scenario
+    (setting,) = scenario.settings()
+    conditions = conditions_of(setting)
+    by_time, by_number = (conditions.believed(setting.mode(name).knowledge) for name in ("by-time", "by-number"))
+    assert (by_time.rates_bps(0, 30) == by_number.rates_bps(0, 30)).all()
+    assert (by_time.rates_bps(17, 3) == by_number.rates_bps(17, 3)).all()

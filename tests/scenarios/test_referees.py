@@ -1,7 +1,9 @@
 """The referees: every mode's time beside the fastest ring, the best schedule and the bound, in order."""
 
+import csv
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,3 +119,21 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
 )
 def test_what_makes_no_sense_is_a_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(main, capsys, arguments, says)
+
+
+def test_the_figure_has_the_means_of_the_table_beside_the_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = lines(capsys, "--collectives", "4", "--seconds", "0", *FOUR, "--figure", str(tmp_path / "best"))
+    with (tmp_path / "best.csv").open() as file:
+        drawn = {row["what"]: row for row in csv.DictReader(file)}
+    means = {mode: np.mean([line["modes_s"][mode] for line in found]) for mode in found[0]["modes_s"]}
+    means["fastest ring"] = np.mean([line["ring_s"] for line in found])
+    bound_s = np.mean([line["bound_s"] for line in found])
+    for what, seconds in means.items():
+        assert float(drawn[what]["mean_s"]) == pytest.approx(seconds)
+        assert float(drawn[what]["over_bound"]) == pytest.approx(seconds / bound_s)
+    assert 1 <= float(drawn["best known beforehand"]["over_bound"]) <= float(drawn["joint"]["over_bound"])
+    assert "best known beforehand" in (tmp_path / "best.svg").read_text()
+    assert main(["--figure", str(tmp_path / "none" / "best")]) == 2
+    assert "there is no folder" in capsys.readouterr().err

@@ -53,7 +53,13 @@ class Timed:
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
-        rows = self.row(np.arange(start, start + count))
+        return self.earlier_bps(start, count, 0)
+
+    def earlier_bps(self, start: int, count: int, age_ns: int) -> Floats:
+        """Every link's rate this long before each of these collectives begins, before the first row that of the first:
+        [count, links]."""
+        begins_ns = np.arange(start, start + count) * self.interval_ns
+        rows: Rows = np.maximum(begins_ns - age_ns, 0) // self.every_ns
         if not count or rows[-1] - rows[0] < 2 * count + _SPARE:
             first = int(rows[0]) if count else 0
             return self.source.rates_bps(first, int(rows[-1]) - first + 1 if count else 0)[rows - first]

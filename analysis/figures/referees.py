@@ -1,0 +1,42 @@
+"""How far from the best: each mode's mean time beside those of what it is measured by, above the bound of all."""
+
+from collections.abc import Mapping, Sequence
+
+from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
+
+Times = Mapping[str, float]
+"""Mean seconds of a collective, by what needs them."""
+
+
+def picture(settings: Mapping[str, tuple[Times, Times, float]], *, collectives: int, name: str) -> Picture:
+    """The figure of some configurations by their labels, a panel each: the times of modes, those of referees, and the
+    bound of all, which are means of as many collectives.
+    """
+    name_modes([mode for modes_s, _, _ in settings.values() for mode in modes_s])
+    bars = max(len(modes_s) + len(referees_s) for modes_s, referees_s, _ in settings.values())
+    columns = min(2, len(settings))
+    with canvas(4.6 * columns, (0.8 + 0.27 * bars) * -(-len(settings) // columns) + 0.4) as figure:
+        for axes, (label, (modes_s, referees_s, bound_s)) in zip(
+            panels(figure, len(settings), columns=columns), settings.items(), strict=True
+        ):
+            unit_s, unit = time_unit(max([*modes_s.values(), *referees_s.values()]))
+            colours = [MODE_STYLES[mode].colour for mode in modes_s] + [FAINT] * len(referees_s)
+            names: Sequence[str] = [*modes_s, *referees_s]
+            times = [seconds / unit_s for seconds in (*modes_s.values(), *referees_s.values())]
+            axes.barh(range(len(names)), times, color=colours, edgecolor=INK, linewidth=0.5, height=0.7)
+            axes.axvline(bound_s / unit_s, color=INK, linestyle="--", linewidth=1)
+            axes.set_yticks(range(len(names)), names)
+            axes.invert_yaxis()
+            axes.grid(False, axis="y")
+            axes.grid(True, axis="x")
+            axes.set_xlabel(f"mean time of a collective ({unit})")
+            axes.set_title(label)
+        explain(figure, f"{collectives} collectives by the timing model; dashed: no schedule of any kind is faster")
+    rows = [
+        {"setting": label, "what": what, "mean_s": seconds, "over_bound": seconds / bound_s}
+        for label, (modes_s, referees_s, bound_s) in settings.items()
+        for what, seconds in {**modes_s, **referees_s, "bound of all": bound_s}.items()
+    ]
+    caption = f"How far from the best each mode is, {collectives} collectives by the timing model."
+    return Picture(name=name, caption=caption, figure=figure, data=table(rows))

@@ -1,0 +1,58 @@
+"""The controller at a distance from its switches: netem on loopback, by the address at which a site's switches look for
+it. Switches and controller are in one namespace, so loopback carries their connections and nothing of the GPUs."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from socket import if_nametoindex
+
+from topologies.fabric.fabric import Fabric
+from topologies.mininet_nodes import run_program
+from topologies.shaping.classes import QUEUE_PACKETS
+from topologies.shaping.netlink import Netem, RtNetlink
+from topologies.shaping.tc import TcError
+
+_NET = "127.0.1."  # of loopback, the sites in order
+_FIRST_BAND = 2  # whatever is not of the controller is in the first
+_MOST_BANDS = 16
+
+
+def addresses(fabric: Fabric) -> dict[str, str]:
+    """The address at which each switch looks for the controller; transit routers are behind all sites."""
+    sites = len(fabric.gpus_per_site)
+    return {one.name: f"{_NET}{1 + (sites if one.site is None else one.site)}" for one in fabric.switches}
+
+
+def delays_s(of_sites: tuple[float, ...]) -> dict[str, float]:
+    """The one-way delay to each of these addresses: of sites, and to transit routers the longest of them."""
+    return {f"{_NET}{number}": delay for number, delay in enumerate((*of_sites, max(of_sites)), 1)}
+
+
+@contextmanager
+def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
+    """Delay what goes to and comes from these addresses of loopback by these seconds, each way.
+
+    Raises NetworkError and TcError where the kernel refuses, or holds another delay afterwards.
+    """
+    bands = {address: band for band, address in enumerate(by_address, _FIRST_BAND)}
+    lines = [f"qdisc add dev lo root handle 1: prio bands {1 + len(bands)} priomap {' '.join('0' * _MOST_BANDS)}"]
+    for address, band in bands.items():
+        lines.append(f"qdisc add dev lo parent 1:{band} handle {band + 1:x}: netem limit {QUEUE_PACKETS}")
+        for end in ("src", "dst"):
+            lines.append(
+                f"filter add dev lo parent 1: protocol ip prio 1 u32 match ip {end} {address}/32 flowid 1:{band}"
+            )
+    run_program(["tc", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+    try:
+        loopback = if_nametoindex("lo")
+        wanted = {band: round(by_address[address] * 1e9) for address, band in bands.items()}
+        with closing(RtNetlink()) as kernel:
+            netems = {(loopback, band): Netem(delay_ns) for band, delay_ns in wanted.items()}
+            kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
+            held = {one.parent: one.delay_ns for one in kernel.qdiscs() if one.interface == loopback and one.parent}
+        if held != wanted:
+            raise TcError(f"loopback should delay by {wanted} ns and delays by {held} ns")
+        yield
+    except OSError as error:
+        raise TcError(f"loopback does not delay: {error.strerror}") from None
+    finally:
+        run_program(["tc", "qdisc", "del", "dev", "lo", "root"], check=False)
