@@ -91,6 +91,12 @@ _KINDS = {
     "jobs": "round",
     "training": "iteration",
 }
+_SIZES = (
+    *("collective.chunk", "collective.size"),
+    *(f"training.{name}" for name in ("activations", "held", "memory", "gradient_size")),
+)
+_TIMES = ("_delay", "trace_step", "conditions.every", "conditions.interval", "training.forward", "training.backward")
+"""How the keys end whose values are times."""
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
     **dict.fromkeys(("intra_rate", "wan_rate"), "_bps"),
@@ -436,9 +442,9 @@ def words(key: str, value: Any) -> str:
     """A value in words: "8", "3+5", "64 MB", "10 µs", and "none" for no tables."""
     if key == "fabric.gpus" and value == value[:1] * 2:
         return str(sum(value))
-    if key in ("collective.chunk", "collective.size"):
+    if key in _SIZES and value is not None:
         return format_size(value)
-    if value is not None and key.endswith(("_delay", "trace_step", "conditions.every", "conditions.interval")):
+    if value is not None and key.endswith(_TIMES):
         return format_delay(value).replace("us", "µs")
     if key.endswith("_rate") and isinstance(value, list):
         return format_rate_range((value[0], value[1]))

@@ -658,15 +658,16 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             mistakes += _of_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            mistakes += [
-                *program.check(one.program, one.gpus),
-                *_of_program(one),
-                *_of_workload(one),
-                *_of_queue(one),
-                *_of_classes(one),
-                *_of_time(one),
-                *_of_control(one),
-            ]
+            with _collected(mistakes):  # training is planned for the conditions, and a trace may not be there
+                mistakes += [
+                    *program.check(one.program, one.gpus),
+                    *_of_program(one),
+                    *_of_workload(one),
+                    *_of_queue(one),
+                    *_of_classes(one),
+                    *_of_time(one),
+                    *_of_control(one),
+                ]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
