@@ -1,6 +1,8 @@
-"""The processes of this machine, and one that a failing test does not wait for."""
+"""The processes of this machine, one that a failing test does not wait for, and waiting that has an end."""
 
 import subprocess
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -12,6 +14,14 @@ class Process(subprocess.Popen):
         if kind is not None:
             self.kill()
         super().__exit__(kind, value, trace)
+
+
+def await_that(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until a condition holds; fails where that takes so many seconds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s"
+        time.sleep(0.01)
 
 
 def living() -> dict[int, int]:

@@ -18,7 +18,7 @@ from analysis.results.reader import open_run
 from scenarios.engines.dask import Cluster
 from tests.conftest import PROJECT
 from tests.fakes.commands import run
-from tests.fakes.processes import descendants
+from tests.fakes.processes import await_that, descendants
 from tests.fakes.runs import rows, started
 
 RECORDED = Path(__file__).with_name("nanoseconds.json")
@@ -71,11 +71,8 @@ def wait_for_workers(address):
 
 
 def wait_until(there, process):
-    until = time.monotonic() + 120
-    while not there():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    await_that(lambda: there() or process.poll() is not None, 120)
+    assert there(), process.communicate()
 
 
 def has_vm(worker):
@@ -115,10 +112,8 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=10)
         assert process.returncode == 130
-        until = time.monotonic() + 60
-        while any(map(has_vm, workers)) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert not any(map(has_vm, workers)) and not (tmp_path / "interrupted").exists()
+        await_that(lambda: not any(map(has_vm, workers)))
+        assert not (tmp_path / "interrupted").exists()
         with started(*wanted, "--dask", address, "--out", "there", cwd=tmp_path) as process:
             wait_until(lambda: has_vm(workers[0]), process)
             workers[0].kill()

@@ -16,7 +16,7 @@ import pytest
 from analysis.results.reader import PROVENANCE, load
 from tests.conftest import PROJECT
 from tests.fakes import runs
-from tests.fakes.processes import Process, descendants, living
+from tests.fakes.processes import Process, await_that, descendants, living
 
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
 _LONGEST_S = 12.0  # the run takes longer, or hardly less: instants are drawn from all of it
@@ -174,10 +174,7 @@ def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         for number, wanted in ((signal.SIGTSTP, "TT"), (signal.SIGCONT, "SS")):
             process.send_signal(number)
-            until = time.monotonic() + 10
-            while states() != wanted:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            await_that(lambda wanted=wanted: states() == wanted, 10)  # type: ignore[misc]
         assert process.wait(15) == 0 and process.stdout.read() == "done\n"
 
 

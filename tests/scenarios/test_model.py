@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +20,7 @@ from scenarios.engines.pool import Lost, processes, results
 from scenarios.policies.policy import MODES
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
-from tests.fakes.processes import descendants, living
+from tests.fakes.processes import await_that, descendants, living
 
 
 @settings(max_examples=25, deadline=None)
@@ -165,10 +164,7 @@ def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
     paths = [tmp_path / str(number) for number in range(6)]
     with processes(2) as executors:
         next(results(Path.touch, paths, executors))
-        until = time.monotonic() + 60
-        while not paths[2].exists() and time.monotonic() < until:
-            time.sleep(0.01)  # no result is taken meanwhile
-        assert paths[2].exists()
+        await_that(paths[2].exists)  # no result is taken meanwhile
 
 
 def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_is_killed():
@@ -184,10 +180,8 @@ def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_i
         parent.stdout.readline()
         below = descendants(parent.pid)
         parent.kill()
-    until = time.monotonic() + 10
-    while set(below) & living().keys() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert len(below) == 2 and not set(below) & living().keys()
+    assert len(below) == 2
+    await_that(lambda: not set(below) & living().keys(), 10)
 
 
 def test_a_worker_that_is_killed_in_a_run_changes_no_number_in_it():

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from analysis.results.reader import ResultsError, load, open_run, read_provenanc
 from scenarios.experiment import command
 from scenarios.experiment.place import Place
 from tests.conftest import AS_NOBODY
+from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
@@ -45,9 +45,7 @@ def killed(*arguments, folder, cwd, after_s, there=is_run):
     Returns whether it was killed before it ended, and its error output.
     """
     with started(*arguments, cwd=cwd) as process:
-        until = time.monotonic() + 120
-        while not there(folder) and time.monotonic() < until and process.poll() is None:
-            time.sleep(0.005)
+        await_that(lambda: there(folder) or process.poll() is not None, 120)
         try:
             _, said = process.communicate(timeout=after_s)
         except subprocess.TimeoutExpired:
@@ -155,9 +153,7 @@ def interrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("interrupted")
     arguments = ["fig4a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "run"]
     with started(*arguments, cwd=path) as process:
-        until = time.monotonic() + 60
-        while not any(path.glob("run/parts/[!.]*")) and time.monotonic() < until:
-            time.sleep(0.02)
+        await_that(lambda: any(path.glob("run/parts/[!.]*")))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "go on with --resume run\n" in said

@@ -6,19 +6,16 @@ import select
 import shutil
 import signal
 import subprocess
-import time
 
 from analysis.results.reader import load
-from tests.fakes.processes import Process, descendants, living
+from tests.fakes.processes import Process, await_that, descendants, living
 from tests.fakes.runs import RUN, ended, started
 
 
 def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path):
     options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "2"]
     with started(*options, cwd=tmp_path) as process:
-        until = time.monotonic() + 60
-        while not list(tmp_path.glob("results/*/parts/[!.]*")) and time.monotonic() < until:
-            time.sleep(0.05)
+        await_that(lambda: any(tmp_path.glob("results/*/parts/[!.]*")))
         below = descendants(process.pid)
         assert len(below) >= 2
         process.terminate()

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import PROJECT, VM, WHO
+from tests.fakes.processes import await_that
 
 
 def processes(image: Path) -> list[int]:
@@ -31,10 +32,7 @@ def names(vm: VM) -> set[Path]:
 
 
 def assert_gone(vm: VM, image: Path, before: set[Path]) -> None:
-    until = time.monotonic() + 20
-    while (processes(image) or names(vm) - before) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert processes(image) == [] and names(vm) - before == set()
+    await_that(lambda: not processes(image) and not names(vm) - before, 20)
 
 
 @pytest.mark.parametrize(
