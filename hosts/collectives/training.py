@@ -8,6 +8,7 @@ interleaved 1F1B, SC 2021) and Qi et al. (zero bubble, ZB-H1, ICLR 2024); `overl
 forwards before a cut between sites, as GeoPipe does (arXiv 2510.12064).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -144,10 +145,10 @@ def more_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...
 
 def most_more(training: Training, sites: Sites) -> int:
     """The most more forwards before a cut that memory and the micro-batches allow."""
-    found = 0
-    while found < training.micro_batches and cuts(training, sites) and _fits(training, sites, found + 1):
-        found += 1
-    return found
+    if not cuts(training, sites):
+        return 0
+    counts = range(1, training.micro_batches + 1)
+    return bisect_left(counts, True, key=lambda more: not _fits(training, sites, more))
 
 
 def _fits(training: Training, sites: Sites, more: int) -> bool:
