@@ -20,10 +20,10 @@ from mininet.log import lg
 
 from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.capture import Capture
 from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec.load import resolved
+from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
 from topologies.fabric.failures import NONE, cable
@@ -318,7 +318,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """Carry out a line; whatever fails is a sentence, and the prompt goes on."""
         try:
             return super().onecmd(line)
-        except (PromptError, *Failure) as error:
+        except (PromptError, CaptureError, *Failure) as error:
             print(error)
         except OSError as error:
             print(f"{shown(line.strip())} failed: {error.strerror or error}")

@@ -518,13 +518,15 @@ class Testbed:
         return self._route([] if flows else self._crossings(), rates_bps, best=best, flows=flows)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
-        """As `route`, of every two GPUs in two sites; returns once switches follow the new rules alone."""
+        """As `route`, of every two GPUs in two sites."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
-        messages = self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+        return self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+
+    def settle(self) -> None:
+        """Return once switches follow new rules alone."""
         time.sleep(_IN_FORCE_S)
-        return messages
 
     def _route(
         self,

@@ -18,9 +18,9 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.capture import merge
 from scenarios.prompt.state import State, edges, pairs
 from scenarios.spec.load import assignment, load_scenario
+from scenarios.testbed.capture import merge
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
 from topologies.fabric.wan import WanSpec
