@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hosts.agent import transport
 from hosts.agent.transport import limits
@@ -60,12 +61,13 @@ def main(arguments: list[str]) -> int:
     setting = spans(from_json(request["setting"]))
     platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # or the program's memory would be the VM's end
-    fair = None if setting.run.is_real or setting.transport.queue == "fifo" else all_links(setting)
     try:
-        with Testbed(setting, platform=platform, tell=tell, fair_links=fair, has_agents=False) as testbed:
+        with Testbed(
+            setting, platform=platform, tell=tell, fair_links=fair_links(setting), has_agents=False
+        ) as testbed:
             tell("the controller's paths")
             course = Course(testbed, setting)
-            set_transport(testbed, setting)
+            set_transport(testbed, course.rates_bps)
             with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
                 _say(over=run.end())
@@ -388,15 +390,17 @@ class Run:
         return int(values[names.index("RetransSegs")])
 
 
-def all_links(setting: Scenario) -> tuple[str, ...]:
-    """All links or ports, by name: a program's connections may share any."""
+def fair_links(setting: Scenario) -> tuple[str, ...] | None:
+    """The links or ports that a program's connections share fairly, by name: any, or None where queues are fifo."""
+    if setting.run.is_real or setting.transport.queue == "fifo":
+        return None
     return tuple(one.name for one in shared_by(conditions_of(setting).fabric).all)
 
 
-def set_transport(testbed: Testbed, setting: Scenario) -> None:
-    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way."""
-    fabric, wanted = testbed.fabric, setting.transport
-    fastest_bps = float(conditions_of(setting).shaped_bps(0, ()).max())
+def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
+    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way at these rates."""
+    fabric, wanted = testbed.fabric, testbed.setting.transport
+    fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
     window_bytes = max(_LEAST_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
     limit = limits(wanted, flow_bytes=min(window_bytes, transport.MAX_WINDOW_BYTES))

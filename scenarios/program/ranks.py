@@ -206,6 +206,15 @@ def started(command: str, *, user: User, environment: Mapping[str, str], prepare
     return process
 
 
+def how(status: int | None) -> str:
+    """How a rank ended, in words."""
+    if status is None:
+        return "did not end"
+    if status < 0:
+        return f"ended by signal {-status}"
+    return f"ended with status {status}"
+
+
 def _mount(source: str | Path, target: Path, kind: str | None = None, *, flags: int = 0, data: str = "") -> None:
     encoded = None if kind is None else kind.encode()
     status = _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), data.encode())

@@ -27,6 +27,7 @@ from analysis.results.writer import write_text
 from scenarios import vm
 from scenarios.engines.emulation import Words, network_bytes
 from scenarios.experiment.place import Place
+from scenarios.program.ranks import how
 from scenarios.program.stillness import Stillness
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
@@ -130,7 +131,7 @@ class Account:
         """Each rank: its number and GPU, what it does, the bytes that it has printed, and the last line of them."""
         for rank, gpu in enumerate(self.gpus):
             status, at_ns = self.ended.get(rank, (None, 0))
-            doing = "runs" if status is None else f"{_how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
+            doing = "runs" if status is None else f"{how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
             line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
             said = "".join(filter(str.isprintable, line.rpartition("\r")[2]))
             yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", said
@@ -299,9 +300,9 @@ def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[
     bad = [one for one in found["ranks"] if one["status"] != 0]
     by_how: dict[str, list[str]] = {}
     for one in bad:
-        by_how.setdefault(_how(one["status"]), []).append(str(one["rank"]))
-    for how, which in by_how.items():
-        sentences.append(f"rank{'s' * (len(which) > 1)} {', '.join(which)} {how}: {folder / OUTPUT} has the output")
+        by_how.setdefault(how(one["status"]), []).append(str(one["rank"]))
+    for words, which in by_how.items():
+        sentences.append(f"rank{'s' * (len(which) > 1)} {', '.join(which)} {words}: {folder / OUTPUT} has the output")
     return sentences
 
 
@@ -326,14 +327,6 @@ def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
         yield "real time: computing took the time that this machine needs"
     else:
         yield COMPUTING
-
-
-def _how(status: int | None) -> str:
-    if status is None:
-        return "did not end"
-    if status < 0:
-        return f"ended by signal {-status}"
-    return f"ended with status {status}"
 
 
 def leave(account: Account, found: Mapping[str, Any]) -> None:

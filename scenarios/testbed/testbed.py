@@ -179,7 +179,7 @@ class Testbed:
                 self._communicator = self._communicate()
                 stack.callback(self._hang_up)
             else:
-                self._set_queues()
+                self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
             self._watch = stack.enter_context(TimerLatency()) if self.platform.is_real else None
@@ -213,7 +213,7 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        self._set_queues()
+        self.set_queues()
         deadline_s = _DEADLINE_S
         if self.setting.transport.buffer_bytes is not None:
             # Long enough for a message every frame of which is lost and sent again after a timeout.
@@ -228,7 +228,7 @@ class Testbed:
             epoch=epoch,
         )
 
-    def _set_queues(self) -> None:
+    def set_queues(self) -> None:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
             self._set_windows(self.fair_links)
