@@ -79,6 +79,8 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     """The engine of this name and the configurations that it is to run, checked; arguments and errors as for `run`."""
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
+    if scenario.program.command is not None:
+        raise ValueError("the scenario has a [program], which run.py runs, and no engine: allowed is one without it")
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     configurations = [emulated(one) for one in scenario.settings()]

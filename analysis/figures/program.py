@@ -13,15 +13,14 @@ _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _WRONG = "#C2185B"
 
 
-def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int]]]) -> Picture:
+def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
     """The figure of a run, as program.json has it; `samples` are the ns since its start and the bytes that each WAN
-    link has carried since then, at least one."""
-    at_s = np.array([at_ns for at_ns, _ in samples]) / 1e9
-    sent = np.array([row for _, row in samples], dtype=np.float64)  # [samples, links]
+    link has carried since then, and could have, at least one."""
+    at_s = np.array([at_ns for at_ns, _, _ in samples]) / 1e9
+    sent, room = (np.array([one[place] for one in samples], dtype=np.float64) for place in (1, 2))  # [samples, links]
     keep = np.concatenate([[True], np.diff(at_s) > 0])
     at_s, sent = at_s[keep], sent[keep]
-    rates_bps = np.array([link["rate_bps"] for link in found["links"]])
-    used = 8 * np.diff(sent, axis=0) / np.diff(at_s)[:, None] / rates_bps
+    used = np.diff(sent, axis=0) / np.diff(room[keep], axis=0)
     last_s = max(float(found["run_s"]), 1e-9)
     scale, unit = time_unit(last_s)
     ranks = found["ranks"]

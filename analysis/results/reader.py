@@ -29,6 +29,9 @@ COLLECTIVES, TRANSFERS, JOBS, CONDITIONS, FAULTS = (
 )
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
+PROGRAM = "program"
+"""In place of the engines of a run: a program of the user's, which has no collectives."""
+
 _PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.collectives\.parquet")
 _OLD_PARTS = "points"  # journals of rows, of which runs of earlier versions that were cut short consist
 
@@ -198,6 +201,11 @@ def point_columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any
 def _collectives(
     path: Path, settings: list[dict[str, Any]], provenance: dict[str, Any], columns: Sequence[str] | None
 ) -> pa.Table:
+    if provenance.get("engines") == [PROGRAM]:
+        raise ResultsError(
+            f"{path} is the run folder of a program, which has no collectives: program.json, ranks.csv, links.csv and "
+            "figures in it are what there is to read (docs/program.md)"
+        )
     try:
         wanted = collectives_schema(settings)
     except (ValueError, KeyError, TypeError, AttributeError):

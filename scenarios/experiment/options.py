@@ -109,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario")
     add("--exec", metavar="COMMAND", help="run a program of your own on every GPU's host instead of collectives")
+    add("--capture", metavar="LINK", action="append", help="keep the packets of a link, beside --exec; repeatable")
     add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (a prompt: 1000)")
     add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
     return found
@@ -154,9 +155,9 @@ def asked(arguments: Sequence[str]) -> Asked:
             mistakes += error.mistakes
     scenario, engines = None, ENGINES[options.engine or "both"]
     try:
-        if options.resume is not None:
+        if options.resume is not None and options.exec is None:
             scenario, engines = _resumed(options, overrides)
-        else:
+        elif options.resume is None:
             if options.out is not None:
                 check(Path(options.out))
             scenario = load_scenario(options.scenario or DEFAULT, overrides)
@@ -169,6 +170,8 @@ def asked(arguments: Sequence[str]) -> Asked:
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
+    if options.capture and scenario is not None and scenario.program.command is None:
+        mistakes.append("--capture: there is no program: allowed is beside --exec, or a scenario with [program]")
     if scenario is not None and scenario.program.command is not None:
         mistakes += _beside_program(options, scenario)
     if mistakes or scenario is None:
@@ -200,6 +203,8 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         mistakes.append("--jobs: is beside --dask, whose workers say how many they do: allowed is one of the two")
     if options.out is not None and options.resume is not None:
         mistakes.append("--out: is beside --resume: allowed is one of the two")
+    if options.exec is not None and options.resume is not None:
+        mistakes.append("--exec: is beside --resume, and a program begins anew: allowed is one of the two")
     if options.export is not None:
         if options.export[0] not in EXPORTS:
             mistakes.append(f"--export: {shown(options.export[0])} is not a format: allowed is {' or '.join(EXPORTS)}")
@@ -268,6 +273,8 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
             overrides.append(Override(f"sweep.{keys[0]}", values, where))
         else:
             overrides += [Override(key, values if option == "modes" else values[0], where) for key in keys]
+    if options.capture:
+        overrides.append(Override("program.capture", options.capture, "--capture"))
     of_policies = [
         Override("policy", {"name": text.rpartition(":")[2], "function": text}, f"--policy {text}")
         for text in options.policy

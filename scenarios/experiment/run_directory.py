@@ -42,10 +42,6 @@ _PACKAGES = ("longhaul", "numpy", "pyarrow", "pandas", "matplotlib", "os-ken", "
 _PATIENCE_S = 20
 
 
-PROGRAM = "program"
-"""In place of the engines of a run: a program of the user's."""
-
-
 POLICIES = "policies"
 """The folder with copies of the files of policies of the user's own."""
 
@@ -91,7 +87,7 @@ def recorded(path: Path) -> Recorded:
     except (OSError, UnicodeDecodeError) as error:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
     engines = tuple(provenance.get("engines", ()))
-    if engines == (PROGRAM,):
+    if engines == (reader.PROGRAM,):
         raise reader.ResultsError(f"{path} is of a program, which begins anew: allowed is a run of collectives")
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
         raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")

@@ -78,8 +78,10 @@ def run_in(directory: RunDirectory, run: Run) -> int:
     except MemoryError:
         print("run.py: out of memory", file=sys.stderr)
     finally:
-        if not directory.complete and not directory.discard():
-            print(f"run.py: what was found is kept; go on with --resume {directory.path}", file=sys.stderr)
+        if not directory.complete:
+            none = directory.discard()
+            kept = f"what was found is kept; go on with --resume {directory.path}"
+            print(f"run.py: {f'nothing was found: {directory.path} is gone' if none else kept}", file=sys.stderr)
         directory.place.close()
     return status
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.results.reader import ResultsError
+from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.place import Place
-from scenarios.experiment.run_directory import PROGRAM, RunDirectory
+from scenarios.experiment.run_directory import RunDirectory
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
@@ -66,8 +66,12 @@ def _table(found: Mapping[str, Any]) -> str:
         lines.append(f"{one['rank']:>4} {one['gpu']:>5} {status:>6} {ended:>14} {'' if again is None else again:>10}")
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
     for link in found["links"]:
-        share = link["bytes"] * 8 / link["rate_bps"] / found["run_s"] if found["run_s"] else 0.0
+        share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else 0.0
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {share:>11.1%}")
+    for one in found["captures"] or ():
+        lines.append(f"{one['link']}: {one['packets']:,} packets in {one['file']}")
+    if found["changes"]:
+        lines.append(f"conditions changed {found['changes']:,} times, and WAN paths {found['rerouted']:,} times")
     drops = "" if found["drops"] is None else f", {found['drops']} packets dropped"
     lines.append(f"{found['run_s']:.6f} s of the run's time in {found['wall_s']:.1f} s{drops}")
     return "\n".join(lines)

@@ -3,34 +3,46 @@
 REQUEST is JSON: the configuration (`to_json`), the run's folder, the working directory, the environment and the user
 of the program. Brings the network up, starts the ranks, and prints lines of JSON as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
-"at_ns"} for each rank; {"at_ns", "bytes"} for each look at the WAN's ports; at the end {"over": ...}. Times are in ns
-since the ranks were started.
+"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each look at the WAN's ports; at the end {"over": ...}.
+Times are in ns since the ranks were started.
 """
 
 import base64
+import ctypes
 import json
 import os
 import selectors
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.course import moments_of
+from scenarios.policies.policy import NEVER, Mode
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.signals import guarded
+from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import tell
+from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
+
+CAPTURES = "captures"
+"""The folder in the run's for captures."""
 
 PORT = 29500
 """The port at which the first rank may listen: torch's own default."""
@@ -40,26 +52,26 @@ _MOST_SAMPLES = 4096  # at one interval; then it doubles
 _CHUNK = 65536
 _TURNS = 3  # for the pumps that carry the output
 _LEAST_WINDOW_BYTES = 16 << 20
+_PR_SET_TIMERSLACK = 29
 
 
 def main(arguments: list[str]) -> int:
     """Run a program and print its lines; returns an exit status, 0 whatever the program's is."""
     request = json.loads(arguments[0])
-    setting = from_json(request["setting"])
+    setting = spans(from_json(request["setting"]))
     platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # or the program's memory would be the VM's end
-    fair = None if setting.run.is_real or setting.transport.queue == "fifo" else _all_links(setting)
     try:
-        with Testbed(setting, platform=platform, tell=tell, fair_links=fair, has_agents=False) as testbed:
+        with Testbed(
+            setting, platform=platform, tell=tell, fair_links=fair_links(setting), has_agents=False
+        ) as testbed:
             tell("the controller's paths")
-            conditions = conditions_of(setting)
-            mode = setting.mode(setting.run.modes[0])
-            messages = testbed.route_all(mode, conditions.known_bps(0, ()))
-            _set_transport(testbed, setting)
-            with Run(testbed, request, openflow_messages=messages) as run:
+            course = Course(testbed, setting)
+            set_transport(testbed, course.rates_bps)
+            with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
                 _say(over=run.end())
-    except Failure as error:
+    except (CaptureError, *Failure) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
@@ -68,23 +80,83 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class Run:
-    """The ranks of a program from their start to their end; a context manager that leaves no process of theirs."""
+def spans(setting: Scenario) -> Scenario:
+    """A configuration whose collective k would begin with row k of its conditions, where those change by time.
 
-    def __init__(self, testbed: Testbed, request: Mapping[str, Any], *, openflow_messages: int) -> None:
-        setting = testbed.setting
-        self._testbed, self._spec, self._folder = testbed, setting.program, Path(request["folder"])
+    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows. Its
+    ranks stay where they are.
+    """
+    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
+    every_s = setting.conditions.every_s
+    if every_s is None:
+        return replace(setting, policies=policies)
+    conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
+    return replace(setting, policies=policies, conditions=conditions)
+
+
+class Course:
+    """The conditions and the WAN paths of a program's run from its beginning on, of a configuration as of `spans`.
+
+    Brings the first paths into force. `count` is how often rates have changed since, `rerouted` how often paths were
+    chosen then, and `messages` what all of that took of OpenFlow. Raises the errors of `Failure`.
+    """
+
+    def __init__(self, testbed: Testbed, setting: Scenario) -> None:
+        self._testbed, self._setting = testbed, setting
+        self._mode: Mode = setting.mode(setting.run.modes[0])
+        self._conditions = conditions_of(setting)
+        self._believed = self._conditions.believed(self._mode.knowledge)
+        self._every_ns = None if setting.conditions.every_s is None else round(setting.conditions.every_s * 1e9)
+        self._row = self.count = self.rerouted = 0
+        self.rates_bps = self._conditions.shaped_bps(0, ())
+        self.messages = testbed.route_all(self._mode, self._believed.known_bps(0, ()))
+        testbed.settle()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When conditions change next, from the ranks' start; None for never."""
+        last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
+        return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
+
+    def go_on(self, now_ns: int) -> None:
+        """Bring what is due at an instant into force: rates, and paths where the mode chooses any under them."""
+        assert self._every_ns is not None
+        before, self._row = self._row, now_ns // self._every_ns
+        if self._conditions.limit is not None:
+            self._row = min(self._row, self._conditions.limit - 1)
+        self.rates_bps = self._conditions.shaped_bps(self._row, ())
+        self._testbed.change(self.rates_bps)
+        self.count += 1
+        if moments_of(self._setting, self._mode.name, self._row, 1).routed[0] > before:
+            self.messages += self._testbed.route_all(self._mode, self._believed.known_bps(self._row, ()))
+            self.rerouted += 1
+
+
+class Run:
+    """The ranks of a program from their start to their end; a context manager that leaves no process of theirs.
+
+    `say` is called with the fields of each line. Without a course the network stays as it is.
+    """
+
+    def __init__(
+        self,
+        testbed: Testbed,
+        program: ProgramSpec,
+        request: Mapping[str, Any],
+        *,
+        course: Course | None,
+        say: Callable[..., object] | None = None,
+    ) -> None:
+        self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
+        self._course, self._say = course, say or _say
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
-        self._gpus = self._spec.ranks_of(setting.gpus)
-        shared = shared_by(testbed.fabric).all
-        ports = {one.link: one.interface for one in classes_of(testbed.fabric) if shared[one.link].kind == "wan"}
-        rates_bps = testbed.platform.scale.rates_bps(conditions_of(setting).shaped_bps(0, ()))
-        self._messages = openflow_messages
-        self._links = [
-            {"name": shared[link].name, "interface": interface, "rate_bps": float(rates_bps[link])}
-            for link, interface in ports.items()
-        ]
+        self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
+        self._shared = shared_by(testbed.fabric).all
+        self._shaped = classes_of(testbed.fabric)
+        ports = {one.link: one.interface for one in self._shaped if self._shared[one.link].kind == "wan"}
+        self._wan = list(ports)
+        self._links = [{"name": self._shared[link].name, "interface": interface} for link, interface in ports.items()]
         self._counters = [Path("/sys/class/net", port, "statistics/tx_bytes") for port in ports.values()]
         self._rooms = Rooms(
             testbed.platform.folder / "program",
@@ -99,16 +171,22 @@ class Run:
         self._streams = 0
         self._kept: dict[tuple[int, str], int] = {}
         self._discarded: dict[tuple[int, str], int] = {}
+        self._captures: list[Capture] = []
         self._before = [self._retransmitted(gpu) for gpu in self._gpus]
         self._sent_before = self._sent()
-        self._beginning_ns = 0
+        self._beginning_ns = self._since_ns = 0
+        self._rates_bps = self._carried_bps()
+        self._capacity_bytes = np.zeros(len(self._wan))
         self._full = False
 
     def __enter__(self) -> "Run":
         testbed, count = self._testbed, len(self._gpus)
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # or what is due would come 50 us late
+        for name in self._spec.capture:
+            self._capture(name)
         testbed.drops()
         self._beginning_ns = time.monotonic_ns()
-        _say(began=True, openflow_messages=self._messages, links=self._links)
+        self._say(began=True, links=self._links)
         self._sample()
         for rank, gpu in enumerate(self._gpus):
             host = testbed.fabric.gpus[gpu]
@@ -133,6 +211,23 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self._user.kill_all()
+        self._stop_captures()
+        self._rooms.close()
+
+    def _capture(self, name: str) -> None:
+        """Write a link's packets to a file from now on; raises CaptureError, and OSError."""
+        (self._folder / CAPTURES).mkdir(exist_ok=True)
+        shaped = [one for one in self._shaped if self._shared[one.link].name == name]
+        self._captures.append(Capture(name, shaped, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
+
+    def _stop_captures(self) -> list[dict[str, Any]]:
+        captures, self._captures = self._captures, []
+        for one in captures:
+            one.stop()
+        return [
+            {"link": one.link, "file": f"{CAPTURES}/{one.file.name}", "packets": one.packets, "lost": one.lost}
+            for one in captures
+        ]
 
     def _variables(self, rank: int) -> dict[str, str]:
         """The environment of a rank: torch's names, and the interface for those who look for one by themselves."""
@@ -167,18 +262,43 @@ class Run:
             if now_ns >= deadline_ns and signals:
                 self._end_all(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
+            change_ns = self._change(now_ns)
             if now_ns >= next_ns:
                 self._sample()
                 samples += 1
                 if samples % _MOST_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = min(next_ns, deadline_ns) if signals else next_ns
+            until_ns = min(next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else []))
             self._look(max(0, until_ns - self._now_ns()) / 1e9)
+
+    def _change(self, now_ns: int) -> int | None:
+        """Bring the conditions of this instant into force; returns when they change next, if ever."""
+        if self._course is None:
+            return None
+        if self._course.next_ns is not None and now_ns >= self._course.next_ns:
+            self._add_capacity()
+            self._course.go_on(now_ns)
+            self._rates_bps = self._carried_bps()
+        return self._course.next_ns
+
+    def _carried_bps(self) -> Any:
+        """The rates of the WAN links as they are shaped, [WAN links] bit/s."""
+        if self._course is None:
+            return np.zeros(len(self._wan))
+        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan]
+
+    def _add_capacity(self) -> int:
+        """Count what the WAN links could have carried until now; returns the instant."""
+        now_ns = self._now_ns()
+        self._capacity_bytes += self._rates_bps * (now_ns - self._since_ns) / 8e9
+        self._since_ns = now_ns
+        return now_ns
 
     def end(self) -> dict[str, Any]:
         """End what the ranks have left running, and return what is to be known at the end."""
         self._sample()
+        captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
         while self._streams:
             self._look(None)
@@ -188,8 +308,18 @@ class Run:
             unkept = ""
         except OSError as error:
             kept, lost, unkept = 0, 0, error.strerror or str(error)
-        return {
+        of_course = (
+            {
+                "openflow_messages": self._course.messages,
+                "changes": self._course.count,
+                "rerouted": self._course.rerouted,
+            }
+            if self._course
+            else {}
+        )
+        return of_course | {
             "at_ns": at_ns,
+            "captures": captures,
             "left_running": left,
             "drops": self._testbed.drops(),
             "retransmitted": [
@@ -206,7 +336,7 @@ class Run:
         return time.monotonic_ns() - self._beginning_ns
 
     def _end_all(self, number: signal.Signals, now_ns: int) -> None:
-        _say(deadline_ns=now_ns, signal=number.name)
+        self._say(deadline_ns=now_ns, signal=number.name)
         if number == signal.SIGKILL:
             self._user.kill_all()
             return
@@ -223,7 +353,7 @@ class Run:
                 self._waiting.unregister(key.fileobj)
                 os.close(key.fd)
                 status = self._running.pop(rank).wait()
-                _say(rank=rank, ended=status, at_ns=self._now_ns())
+                self._say(rank=rank, ended=status, at_ns=self._now_ns())
                 self._full = self._full or self._rooms.is_full
                 continue
             try:
@@ -244,11 +374,11 @@ class Run:
         if len(part) < len(data):
             self._discarded[rank, name] = self._discarded.get((rank, name), 0) + len(data) - len(part)
         if part:
-            _say(rank=rank, stream=name, text=base64.b64encode(part).decode())
+            self._say(rank=rank, stream=name, text=base64.b64encode(part).decode())
 
     def _sample(self) -> None:
         sent = [now - before for now, before in zip(self._sent(), self._sent_before, strict=True)]
-        _say(at_ns=self._now_ns(), bytes=sent)
+        self._say(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
 
     def _sent(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
@@ -260,15 +390,17 @@ class Run:
         return int(values[names.index("RetransSegs")])
 
 
-def _all_links(setting: Scenario) -> tuple[str, ...]:
-    """All links or ports, by name: a program's connections may share any."""
+def fair_links(setting: Scenario) -> tuple[str, ...] | None:
+    """The links or ports that a program's connections share fairly, by name: any, or None where queues are fifo."""
+    if setting.run.is_real or setting.transport.queue == "fifo":
+        return None
     return tuple(one.name for one in shared_by(conditions_of(setting).fabric).all)
 
 
-def _set_transport(testbed: Testbed, setting: Scenario) -> None:
-    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way."""
-    fabric, wanted = testbed.fabric, setting.transport
-    fastest_bps = float(conditions_of(setting).shaped_bps(0, ()).max())
+def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
+    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way at these rates."""
+    fabric, wanted = testbed.fabric, testbed.setting.transport
+    fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
     window_bytes = max(_LEAST_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
     limit = limits(wanted, flow_bytes=min(window_bytes, transport.MAX_WINDOW_BYTES))

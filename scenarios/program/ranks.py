@@ -102,6 +102,11 @@ class Rooms:
         # There are no name servers, and waiting for an answer of one takes seconds.
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
+    def close(self) -> None:
+        """Take it all away once no process is in it."""
+        _libc.umount2(os.fsencode(self._folder), _MNT_DETACH)
+        self._folder.rmdir()
+
     @property
     def is_full(self) -> bool:
         """Whether nothing more can be written."""
@@ -199,6 +204,15 @@ def started(command: str, *, user: User, environment: Mapping[str, str], prepare
     for stream in (process.stdout, process.stderr):
         os.set_blocking(stream.fileno(), False)
     return process
+
+
+def how(status: int | None) -> str:
+    """How a rank ended, in words."""
+    if status is None:
+        return "did not end"
+    if status < 0:
+        return f"ended by signal {-status}"
+    return f"ended with status {status}"
 
 
 def _mount(source: str | Path, target: Path, kind: str | None = None, *, flags: int = 0, data: str = "") -> None:

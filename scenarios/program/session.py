@@ -12,16 +12,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from scenarios import vm
 from scenarios.engines.emulation import Words, network_bytes
 from scenarios.experiment.place import Place
+from scenarios.program.ranks import how
 from scenarios.program.stillness import Stillness
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
@@ -31,8 +37,16 @@ from scenarios.vm.resources import working_directory
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
 """Where the run's folder has each rank's output, the bytes on WAN links over time, the ranks, and all of it as JSON."""
 
+COMPUTING = (
+    "computing took no time in the run's clock: longhaul.compute(SECONDS) in Python, or longhaul-compute SECONDS "
+    "elsewhere, has a rank take so long"
+)
+"""What is said at the end of every run in virtual time."""
+
+_RANK = Path(__file__).with_name("rank")
 _NOBODY = 65534
 _LOOK_S = 0.5
+_LAST_BYTES = 500
 _TELL_S = 10.0  # where stderr is no terminal
 _TURN_OFF = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """A thread that waits by spinning would stop the clock."""
@@ -42,17 +56,19 @@ _TURN_OFF = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 class Account:
     """What is known of a run, filled in as the VM's lines of JSON come (`inside` lists them).
 
-    Output goes to files in `folder` at once. `virtual_ns` is how long the ranks have run by their own clock, and
-    `lines` counts what has come.
+    Output goes to files in `folder` at once; `printed` is how many bytes of it there are by rank, and `last` the end of
+    it. `samples` are looks at the WAN links: the ns since the start, and of each link the bytes that it has carried
+    and could have. `virtual_ns` is how long the ranks have run by their own clock, and `lines` counts what has come.
     """
 
     folder: Path
-    count: int
+    gpus: tuple[int, ...]
     doing: str = "the VM's start"
     links: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[tuple[int, list[int]]] = field(default_factory=list)
+    samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
-    messages: int = 0
+    printed: dict[int, int] = field(default_factory=dict)
+    last: dict[int, bytes] = field(default_factory=dict)
     began: bool = False
     deadline: bool = False
     over: dict[str, Any] | None = None
@@ -81,18 +97,21 @@ class Account:
         if "doing" in line:
             self.doing = line["doing"]
         elif "began" in line:
-            self.began, self.links, self.messages = True, line["links"], line["openflow_messages"]
+            self.began, self.links = True, line["links"]
         elif "stream" in line:
             file = self._files.get((line["rank"], line["stream"]))
             if file is None:
                 path = self.folder / OUTPUT / f"{line['rank']}.{line['stream']}"
                 path.parent.mkdir(exist_ok=True)
                 file = self._files[line["rank"], line["stream"]] = path.open("wb", buffering=0)
-            file.write(base64.b64decode(line["text"]))
+            text, rank = base64.b64decode(line["text"]), line["rank"]
+            file.write(text)
+            self.printed[rank] = self.printed.get(rank, 0) + len(text)
+            self.last[rank] = (self.last.get(rank, b"") + text)[-_LAST_BYTES:]
         elif "ended" in line:
             self.ended[line["rank"]] = line["ended"], line["at_ns"]
         elif "bytes" in line:
-            self.samples.append((line["at_ns"], line["bytes"]))
+            self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
         elif "deadline_ns" in line:
             self.deadline = True
         elif "over" in line:
@@ -102,11 +121,20 @@ class Account:
         """How the run stands, in a line."""
         if not self.began:
             return f"{self.doing}, {wall_s:.0f} s of wall time"
-        failed = sorted(rank for rank, (status, _) in self.ended.items() if status)
-        states = [f"{self.count - len(self.ended)} of {self.count} ranks run"]
+        failed, count = sorted(rank for rank, (status, _) in self.ended.items() if status), len(self.gpus)
+        states = [f"{count - len(self.ended)} of {count} ranks run"]
         states += [f"{len(self.ended) - len(failed)} done"] * (len(self.ended) > len(failed))
         states += [f"{len(failed)} failed"] * bool(failed)
         return f"{self.virtual_ns / 1e9:.3f} s of the run's time, {wall_s:.0f} s of wall time: {', '.join(states)}"
+
+    def ranks(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """Each rank: its number and GPU, what it does, the bytes that it has printed, and the last line of them."""
+        for rank, gpu in enumerate(self.gpus):
+            status, at_ns = self.ended.get(rank, (None, 0))
+            doing = "runs" if status is None else f"{how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
+            line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
+            said = "".join(filter(str.isprintable, line.rpartition("\r")[2]))
+            yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", said
 
 
 def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
@@ -118,15 +146,8 @@ def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: start it in a folder of yours")
-    account = Account(place.path, len(spec.ranks_of(setting.gpus)))
-    uid = os.getuid()
-    request = {
-        "setting": to_json(setting),
-        "folder": str(place.path.resolve()),
-        "directory": directory,
-        "environment": _environment(),
-        "user": {"uid": uid or _NOBODY, "gid": os.getgid() if uid else _NOBODY, "reads_all": not uid},
-    }
+    account = Account(place.path, spec.ranks_of(setting.gpus))
+    request = {"setting": to_json(setting), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
     began_s = time.monotonic()
     stillness = Stillness(spec.patience_s)
     try:
@@ -160,20 +181,20 @@ def _attended(account: Account, stillness: Stillness, began_s: float) -> Iterato
     over, threads = threading.Event(), list[threading.Thread]()
 
     def attend(stop: Any) -> None:
-        in_place, told_s = sys.stderr.isatty(), time.monotonic()
-        while not over.wait(_LOOK_S):
-            now_s = time.monotonic()
-            if in_place or now_s >= told_s + _TELL_S:
-                line = account.state(now_s - began_s)
-                print(
-                    f"\r\x1b[K{line}" if in_place else line, end="" if in_place else "\n", file=sys.stderr, flush=True
-                )
-                told_s = now_s
-            if stillness.look(account.virtual_ns, account.lines, began=account.began):
-                stop()
-                break
-        if in_place:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        console, told_s = Console(stderr=True), time.monotonic()
+        with (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live
+        ):
+            while not over.wait(_LOOK_S):
+                now_s = time.monotonic()
+                if live is not None:
+                    live.update(shown(account, now_s - began_s), refresh=True)
+                elif now_s >= told_s + _TELL_S:
+                    print(account.state(now_s - began_s), file=sys.stderr, flush=True)
+                    told_s = now_s
+                if stillness.look(account.virtual_ns, account.lines, began=account.began):
+                    stop()
+                    break
 
     def started(stop: Any) -> None:
         threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))
@@ -187,12 +208,37 @@ def _attended(account: Account, stillness: Stillness, began_s: float) -> Iterato
             thread.join()
 
 
+def shown(account: Account, wall_s: float) -> Group:
+    """How a run stands: the time, virtual and wall, and a line for each rank."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("rank", "GPU", "state", "printed, B"):
+        table.add_column(name, justify="right" if name in ("rank", "printed, B") else "left", no_wrap=True)
+    table.add_column("last line", no_wrap=True, overflow="ellipsis")
+    for row in account.ranks():
+        table.add_row(*map(Text, row))
+    return Group(Text(account.state(wall_s), no_wrap=True, overflow="ellipsis"), table)
+
+
+def of_caller() -> dict[str, Any]:
+    """The environment and the user of the ranks of a program that this process's user runs."""
+    uid = os.getuid()
+    user = {"uid": uid or _NOBODY, "gid": os.getgid() if uid else _NOBODY, "reads_all": not uid}
+    return {"environment": _environment(), "user": user}
+
+
 def _environment() -> dict[str, str]:
     """The user's environment as far as it means something in the VM, with `python` found wherever that is."""
     found = guest_environment(os.environ)
     home = found.get("HOME", "")
-    folders = [*found["PATH"].split(":"), str(Path(sys.executable).parent)]
-    own = {"PATH": ":".join(dict.fromkeys(folders)), "HOME": "/tmp", "USER": "nobody", "LOGNAME": "nobody"}  # noqa: S108
+    folders = [str(_RANK), *found["PATH"].split(":"), str(Path(sys.executable).parent)]
+    modules = [str(_RANK), *filter(None, [found.get("PYTHONPATH")])]
+    own = {
+        "PATH": ":".join(dict.fromkeys(folders)),
+        "PYTHONPATH": ":".join(modules),
+        "HOME": "/tmp",  # noqa: S108
+        "USER": "nobody",
+        "LOGNAME": "nobody",
+    }
     return {"PYTHONUSERBASE": f"{home}/.local", **_TURN_OFF, **found, **own}
 
 
@@ -223,12 +269,19 @@ def told(setting: Scenario, account: Account, why: str | None, wall_s: float) ->
             for rank, gpu in enumerate(gpus)
         ],
         "links": [
-            {"link": link["name"], "rate_bps": link["rate_bps"], "bytes": account.samples[-1][1][number]}
+            {
+                "link": link["name"],
+                "bytes": account.samples[-1][1][number],
+                "capacity_bytes": account.samples[-1][2][number],
+            }
             for number, link in enumerate(account.links)
             if account.samples
         ],
         "drops": over.get("drops"),
-        "openflow_messages": account.messages,
+        "openflow_messages": over.get("openflow_messages"),
+        "changes": over.get("changes"),
+        "rerouted": over.get("rerouted"),
+        "captures": over.get("captures"),
         "left_running": over.get("left_running"),
         "files": over.get("files"),
         "files_left_out": over.get("files_left_out"),
@@ -247,9 +300,9 @@ def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[
     bad = [one for one in found["ranks"] if one["status"] != 0]
     by_how: dict[str, list[str]] = {}
     for one in bad:
-        by_how.setdefault(_how(one["status"]), []).append(str(one["rank"]))
-    for how, which in by_how.items():
-        sentences.append(f"rank{'s' * (len(which) > 1)} {', '.join(which)} {how}: {folder / OUTPUT} has the output")
+        by_how.setdefault(how(one["status"]), []).append(str(one["rank"]))
+    for words, which in by_how.items():
+        sentences.append(f"rank{'s' * (len(which) > 1)} {', '.join(which)} {words}: {folder / OUTPUT} has the output")
     return sentences
 
 
@@ -259,6 +312,9 @@ def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
     discarded = {one["rank"]: one["discarded_bytes"] for one in found["ranks"] if one["discarded_bytes"]}
     for rank, count in discarded.items():
         yield f"{count:,} bytes of rank {rank}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+    for one in found["captures"] or ():
+        if one["lost"]:
+            yield f"{one['lost']} packets of {one['link']} are not in {one['file']}: tcpdump lost them"
     if found["files_full"]:
         yield f"the files of the program filled the {spec.files_bytes:,} bytes of program.files"
     if found["files_left_out"]:
@@ -270,15 +326,7 @@ def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
     if setting.run.is_real:
         yield "real time: computing took the time that this machine needs"
     else:
-        yield "computing took no time in the run's clock: a rank that sleeps is busy for so long"
-
-
-def _how(status: int | None) -> str:
-    if status is None:
-        return "did not end"
-    if status < 0:
-        return f"ended by signal {-status}"
-    return f"ended with status {status}"
+        yield COMPUTING
 
 
 def leave(account: Account, found: Mapping[str, Any]) -> None:
@@ -295,13 +343,14 @@ def leave(account: Account, found: Mapping[str, Any]) -> None:
 
 
 def links_csv(account: Account) -> str:
-    """The bytes on each WAN link from the start until each look at them, a row each, as CSV."""
+    """The bytes on each WAN link from the start until each look at them, and those there was room for, a row each, as
+    CSV."""
     rows = [
-        (at_ns / 1e9, link["name"], sent[number])
-        for at_ns, sent in account.samples
+        (at_ns / 1e9, link["name"], sent[number], capacity[number])
+        for at_ns, sent, capacity in account.samples
         for number, link in enumerate(account.links)
     ]
-    return _csv(("time_s", "link", "bytes"), rows)
+    return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
 def ranks_csv(found: Mapping[str, Any]) -> str:

@@ -44,10 +44,22 @@ def seed(line: str) -> int | None:
     return whole(given[0], "a seed", 0, MAX_SEED) if given else None
 
 
-def mode(line: str) -> str | None:
+def mode(line: str, modes: Collection[str] = MODES) -> str | None:
     """The name of a mode, or None."""
     given = words(line, "mode [MODE]", 0, 1)
-    return choice(given[0], "mode", MODES) if given else None
+    return choice(given[0], "mode", modes) if given else None
+
+
+def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
+    """The ranks that a program is run on, all unless some are named, and its command."""
+    named = re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line)
+    names, command = ([gpu.name for gpu in fabric.gpus], line) if named is None else (named[1].split(","), named[2])
+    if not (command or "").strip():
+        raise PromptError("got no command: allowed is run [GPU,...:] COMMAND, such as run g0,g4: hostname")
+    found = tuple(rank(fabric, name) for name in names)
+    if len(set(found)) < len(found):
+        raise PromptError(f"{shown(','.join(names))} has a GPU twice: allowed is each once")
+    return found, command.strip()
 
 
 def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
@@ -221,6 +233,7 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
         "delay": [links],
         "capture": [[*links, "stop"]],
         "mode": [list(MODES)],
+        "policy": [list(MODES)],
         "flows": [_switches(fabric)],
         "iperf": [gpus, gpus],
         "link": [nodes(fabric), neighbours(fabric, given[0]) if given else [], []],

@@ -2,11 +2,13 @@
 
 In virtual time the network is in the VM, and the lines are typed on the host (`scenarios.prompt.dialogue`). On the wall
 clock it is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal.
-``python -m scenarios.prompt.session SCENARIO FOLDER WHERE`` runs in the VM, as root. SCENARIO is the text of a TOML
-file, FOLDER the session's folder of results, and WHERE the banner's text on where the network is.
+``python -m scenarios.prompt.session SCENARIO FOLDER WHERE CALLER`` runs in the VM, as root. SCENARIO is a configuration
+(`to_json`), FOLDER the session's folder of results, WHERE the banner's text on where the network is, and CALLER, in
+JSON, whose programs are run.
 """
 
 import contextlib
+import json
 import os
 import readline
 import shutil
@@ -18,9 +20,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scenarios import vm
+from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.scenario import Scenario, from_json, to_json
@@ -37,10 +40,10 @@ _HISTORY, _HISTORY_LINES = ".history", 1000
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt's collectives are one at a time, without the scenario's jobs, under conditions that stay, in one of the
-    built-in modes; their times are without what changes of ring and paths cost. Its files are in a folder of results,
-    which is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError where
-    there is no VM.
+    The prompt's collectives are one at a time, without the scenario's jobs, under conditions that stay, in a mode that
+    goes by their numbers; their times are without what changes of ring and paths cost. Its files are in a folder of
+    results, which is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError
+    where there is no VM.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
@@ -56,9 +59,14 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
+    kept = tuple(one for one in setting.policies if one.is_periodic and one.knowledge == ORACLE)
     for what, is_there, changes in (
         ("jobs", setting.jobs, {"jobs": (), "classes": ()}),
-        ("policies", setting.policies, {"policies": (), "run": replace(setting.run, modes=tuple(MODES))}),
+        (
+            "policies that go by conditions",
+            kept != setting.policies,
+            {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
+        ),
         ("changes by time", setting.conditions.every_s, {"conditions": fixed}),
         ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
     ):
@@ -71,14 +79,15 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         if not virtual:
             lack = lacks[0].what.partition(",")[0]
             where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
+        caller = _caller()
         # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
-        at_terminal = terminal.is_terminal()
+        at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
         asked = Outside(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
         with asked.editing() if virtual else nullcontext():
             return vm.run(
-                [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), str(place.path.resolve()), where],
+                [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
                 memory_bytes=memory_bytes,
                 results=place.path,
@@ -93,11 +102,25 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         place.close()
 
 
-def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> int:
+def _caller() -> dict[str, Any] | None:
+    """Whose programs the verb `run` runs, and where; None in a directory that the VM does not have."""
+    from scenarios.program.session import of_caller
+    from scenarios.vm.resources import working_directory
+
+    try:
+        directory = working_directory(None, results=None)
+    except vm.VMUsageError:
+        return None
+    return None if directory == "/" else {**of_caller(), "directory": directory}
+
+
+def serve(
+    setting: Scenario, *, own_kernel: bool, folder: Path, where: str, caller: Mapping[str, Any] | None = None
+) -> int:
     """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
-    `own_kernel`: on the machine's own kernel, else this is a VM. Captures go to `folder`. Handles SIGINT, SIGTERM and
-    SIGHUP itself from now on.
+    `own_kernel`: on the machine's own kernel, else this is a VM. Captures go to `folder`, and `caller` is as for
+    Prompt. Handles SIGINT, SIGTERM and SIGHUP itself from now on.
     """
     # Mininet is there only where the network is, and takes its time to load.
     from scenarios.prompt import text
@@ -130,7 +153,7 @@ def serve(setting: Scenario, *, own_kernel: bool, folder: Path, where: str) -> i
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
                     with nullcontext() if virtual else _history(folder):
-                        Prompt(interactive, folder=folder, asks=virtual)
+                        Prompt(interactive, folder=folder, asks=virtual, caller=caller)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
                     _tell("taking everything down again")
@@ -215,8 +238,8 @@ def _keep_history(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Serve one session in the VM."""
-    setting, folder, where = arguments
-    return serve(from_json(setting), own_kernel=False, folder=Path(folder), where=where)
+    setting, folder, where, caller = arguments
+    return serve(from_json(setting), own_kernel=False, folder=Path(folder), where=where, caller=json.loads(caller))
 
 
 if __name__ == "__main__":

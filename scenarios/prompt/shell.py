@@ -4,13 +4,14 @@ again.
 The docstring of a `do_` method is its line in `help`: verb and arguments, a colon, and what it does.
 """
 
+import base64
 import os
 import select
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from typing import Any
 from mininet.cli import CLI
 from mininet.log import lg
 
+from scenarios.program.ranks import how
 from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.capture import Capture
 from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec.load import resolved
+from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
 from topologies.fabric.failures import NONE, cable
@@ -54,10 +56,19 @@ class Prompt(CLI):  # type: ignore[misc]
     """A prompt on a testbed; runs until exit or Ctrl-D, in its constructor, as Mininet's does.
 
     Where lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`.
-    In virtual time lines come from the host (`asks`).
+    In virtual time lines come from the host (`asks`). `caller` is whose programs are run (`program.session.of_caller`),
+    and in which directory; None for none.
     """
 
-    def __init__(self, testbed: InteractiveTestbed, *, folder: Path, asks: bool = False) -> None:
+    def __init__(
+        self,
+        testbed: InteractiveTestbed,
+        *,
+        folder: Path,
+        asks: bool = False,
+        caller: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._caller = caller
         self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
         self._captures: list[Capture] = []
         lg.ch.stream = sys.stdout  # Mininet's output is the answer
@@ -113,10 +124,25 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_mode(self, line: str) -> None:
         """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""
-        name = arguments.mode(line)
+        name = arguments.mode(line, self._testbed.testbed.setting.modes)
         if name is not None:
             self._testbed.set_mode(name)
         print(text.mode(self._testbed.mode, self._testbed.reembed_every, self._testbed.fabric.spec.routing))
+
+    def do_policy(self, line: str) -> None:
+        """policy [NAME]: the same; also of the scenario's own policies, those that go by the collectives' numbers"""
+        self.do_mode(line)
+
+    def do_run(self, line: str) -> None:
+        """run [GPU,...:] COMMAND: run a program on all GPUs or these, as --exec does: run g0,g4: python mine.py"""
+        if self._caller is None:
+            raise PromptError("run is for a network in the VM, begun in a folder of yours: allowed is NODE CMD")
+        ranks, command = arguments.program(self._fabric, line)
+        names = [self._fabric.gpus[rank].name for rank in ranks]
+        try:
+            self._testbed.run_program(command, ranks, {**self._caller, "folder": str(self._folder)}, Heard(names))
+        except KeyboardInterrupt:
+            print("\naborted: its processes were ended")
 
     def do_allgather(self, line: str) -> None:
         """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""
@@ -318,7 +344,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """Carry out a line; whatever fails is a sentence, and the prompt goes on."""
         try:
             return super().onecmd(line)
-        except (PromptError, *Failure) as error:
+        except (PromptError, CaptureError, *Failure) as error:
             print(error)
         except OSError as error:
             print(f"{shown(line.strip())} failed: {error.strerror or error}")
@@ -396,6 +422,39 @@ class Prompt(CLI):  # type: ignore[misc]
         words = line[:begin].split()
         dead = self._testbed.state().dead if words[0] == "link" else NONE
         return arguments.completed(self._fabric, words, text, dead, self._verbs())
+
+
+class Heard:
+    """Prints the output of a program's ranks as it comes, in whole lines, each behind its GPU's name where there are
+    several, and in the end what went wrong; these are the names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._unprinted = names, dict[tuple[int, str], bytes]()
+        self._wrong: list[str] = []
+
+    def __call__(self, **line: Any) -> None:
+        """Take in a line of `program.inside`."""
+        if "stream" in line:
+            key = line["rank"], line["stream"]
+            *whole, rest = (self._unprinted.get(key, b"") + base64.b64decode(line["text"])).split(b"\n")
+            self._unprinted[key] = rest
+            self._print(line["rank"], whole)
+        elif line.get("signal") == "SIGTERM":
+            self._wrong.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
+        elif line.get("ended"):
+            self._wrong.append(f"{self._names[line['rank']]} {how(line['ended'])}")
+        elif "over" in line:
+            over = line["over"]
+            for (rank, _), rest in self._unprinted.items():
+                self._print(rank, [rest] if rest else [])
+            self._wrong += [f"{over['left_running']} processes still ran, and were ended"] * bool(over["left_running"])
+            for rank, _, lost in over["discarded"]:
+                self._wrong.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
+            print("".join(f"{one}\n" for one in self._wrong), end="", flush=True)
+
+    def _print(self, rank: int, lines: Sequence[bytes]) -> None:
+        name = f"{self._names[rank]}: " if len(self._names) > 1 else ""
+        print("".join(f"{name}{one.decode(errors='replace')}\n" for one in lines), end="", flush=True)
 
 
 @contextmanager

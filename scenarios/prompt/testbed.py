@@ -12,7 +12,8 @@ import numpy.typing as npt
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.policy import ALWAYS, MODES, NEVER, Mode
+from scenarios.policies.policy import ALWAYS, NEVER, Mode
+from scenarios.program.inside import Run, fair_links, set_transport
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
@@ -44,7 +45,7 @@ class InteractiveTestbed:
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
-        self.mode = MODES["base"]
+        self.mode = testbed.setting.mode("base")
         self._given = self.collective  # the scenario's
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
@@ -119,7 +120,7 @@ class InteractiveTestbed:
 
     def set_mode(self, name: str) -> None:
         """Put a mode in force, and choose placement and paths by it under the conditions there are."""
-        mode = MODES[name]
+        mode = self.testbed.setting.mode(name)
         self._arrange(mode, "best" if mode.reembeds else "rank", self.collective)
         self.mode, self._since = mode, 0
 
@@ -169,6 +170,24 @@ class InteractiveTestbed:
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         return row, predicted_s
+
+    def run_program(
+        self, command: str, ranks: Sequence[int], request: Mapping[str, Any], say: Callable[..., Any]
+    ) -> None:
+        """Run a program on the GPUs' hosts over the network as it is; the next collective has new agents.
+
+        `request` and `say` are as for `program.inside.Run`. When it is left by KeyboardInterrupt, so is the program.
+        """
+        bed, self._broken = self.testbed, True
+        if not bed.setting.run.is_real:
+            bed.share(fair_links(bed.setting), self.set_bps)
+        bed.set_queues()
+        set_transport(bed, self.set_bps)
+        program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
+        Path("/proc/sys/vm/panic_on_oom").write_text("0")
+        with Run(bed, program, request, course=None, say=say) as run:
+            run.wait()
+            say(over=run.end())
 
     def _order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """What places are to be given by: the mode, or the placement that there is where it suits the collective."""

@@ -144,10 +144,12 @@ def places(fabric: Fabric, placement: Sequence[int]) -> str:
 
 def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
     """A mode, what it chooses when, and by which routing of the fabric flows take paths that it does not choose."""
-    anew = f"re-embedded at the next collective and every {reembed_every}th"
+    embeds, routes = (one.period(reembed_every) for one in (mode.reembed, mode.reroute))
+    anew = "for every collective" if embeds == 1 else f"at the next collective and every {embeds}th"
     kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}[routing]
-    over = "chosen anew for every collective" if mode.reroutes else kept
-    return f"{mode.name}: the GPUs {anew if mode.reembeds else 'in fixed places'}, WAN paths {over}"
+    over = f"chosen anew for {'every collective' if routes == 1 else f'one collective in {routes}'}"
+    placed = f"re-embedded {anew}" if mode.reembeds else "in fixed places"
+    return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:

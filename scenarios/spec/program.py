@@ -12,15 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.errors import Mistake, shown
+from scenarios.policies.policy import Mode
+from topologies.errors import Mistake, did_you_mean, first_of, shown
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 MAX_BYTES = 32 * 1024
 """The longest command, and the longest value of a variable."""
 
 ENV = "a table of names of letters, digits and '_' with text each, printable"
 RANKS = "a list of ranks, each once"
+CAPTURE = "a list of links by name, each once"
 COMMAND = f"a command for the shell, 1 to {MAX_BYTES:,} bytes"
 
+_MOST_NAMES = 24  # that a message lists
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
@@ -30,7 +35,8 @@ class ProgramSpec:
 
     `ranks` are the GPUs that it runs on, all if None: the first of them is its rank 0. `deadline_s` and `sample_s` are
     in the run's own time, `patience_s` in wall time. `memory_bytes` is what all its processes have together,
-    `output_bytes` is kept of each rank's output and of its errors, and `files_bytes` is the room for files.
+    `output_bytes` is kept of each rank's output and of its errors, and `files_bytes` is the room for files. `capture`
+    are the links, by name, whose packets are written to files.
     """
 
     command: str | None = None
@@ -42,6 +48,7 @@ class ProgramSpec:
     memory_bytes: int = 2_000_000_000
     output_bytes: int = 16_000_000
     files_bytes: int = 256_000_000
+    capture: tuple[str, ...] = ()
 
     def ranks_of(self, gpus: int) -> tuple[int, ...]:
         """The GPUs that it runs on, of so many."""
@@ -60,6 +67,13 @@ def read_ranks(value: list[Any]) -> tuple[int, ...]:
     return tuple(value)
 
 
+def read_capture(value: list[Any]) -> tuple[str, ...]:
+    """The links that a list names; raises ValueError."""
+    if not all(isinstance(one, str) for one in value) or len(set(value)) < len(value):
+        raise ValueError(f"{shown(value)} is not allowed: allowed is {CAPTURE}")
+    return tuple(value)
+
+
 def read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The variables that a table sets; raises ValueError."""
     for name, text in value.items():
@@ -70,7 +84,17 @@ def read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
-def check(program: ProgramSpec, gpus: int) -> Iterator[Mistake]:
-    """What is wrong with a program on so many GPUs."""
+def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]:
+    """What is wrong with a program on a fabric, whose WAN paths are chosen by this mode."""
+    gpus = len(fabric.gpus)
     if program.ranks is not None and max(program.ranks) >= gpus:
         yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}: allowed is 0 to {gpus - 1}")
+    names = [link.name for link in shared_by(fabric).all] if program.capture else []
+    for name in program.capture:
+        if name not in names:
+            allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
+            yield Mistake("program.capture", f"{shown(name)} is not a link: allowed is {allowed}")
+    if mode.function is not None or mode.reroute.kind == "gain":
+        how = "a function" if mode.function is not None else f"reroute {mode.reroute}"
+        allowed = "reroute never, every, every K or drift SHARE"
+        yield Mistake("run.modes", f"{mode.name} chooses by {how}, beside a program: allowed is {allowed}")

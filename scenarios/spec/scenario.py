@@ -490,6 +490,7 @@ _LINKS = Kind(
 )
 _COMMAND = _text(program.COMMAND, program.fits_command)
 _RANKS = Kind(program.RANKS, (list,), lambda ranks: _or_wrong(program.read_ranks, ranks), list)
+_CAPTURE = Kind(program.CAPTURE, (list,), lambda names: _or_wrong(program.read_capture, names), list)
 _ENV = Kind(program.ENV, (dict,), lambda env: _or_wrong(program.read_env, env), dict, is_object=True)
 _POLICIES = Kind(
     "[[policy]] tables", (list,), policy.read, lambda found: [one.written() for one in found], is_object=True
@@ -576,6 +577,7 @@ KEYS: Mapping[str, Key] = {
         Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
         Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
         Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),
+        Key("program.capture", "capture", _CAPTURE, "Links whose packets are kept; also --capture."),
         Key("training.pipeline", "pipeline", _one_of(*PIPELINES), "The order in which stages take micro-batches."),
         Key("training.micro_batches", "micro_batches", _whole(1, 4096), "Micro-batches of an iteration, a replica's."),
         Key("training.chunks", "chunks", _whole(1, 64), "Parts of the model that a stage has, of interleaved."),
@@ -660,8 +662,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
         for one in settings:
             with _collected(mistakes):  # training is planned for the conditions, and a trace may not be there
                 mistakes += [
-                    *program.check(one.program, one.gpus),
-                    *_of_program(one),
+                    *_of_program(one, fabrics[one.fabric]),
                     *_of_workload(one),
                     *_of_queue(one),
                     *_of_classes(one),
@@ -706,18 +707,15 @@ def _of_scale(run: RunSpec) -> Iterator[Mistake]:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
 
 
-def _of_program(setting: Scenario) -> Iterator[Mistake]:
+def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """A program's connections are between two GPUs, and the network knows nothing else of them."""
-    if setting.program.command is not None and setting.fabric.routing != "single":
-        yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
     if setting.program.command is None:
         return
-    if setting.conditions.every_s is not None:
-        yield Mistake("conditions.every", "is given beside a program, whose conditions stay: allowed is one of the two")
+    yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
+    if setting.fabric.routing != "single":
+        yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
     if setting.control.counted:
         yield Mistake("control.counted", "true is beside a program, which waits for nothing: allowed is false")
-    if (mode := setting.run.modes[0]) not in MODES:
-        yield Mistake("run.modes", f"{shown(mode)} is a policy beside a program: allowed is {first_of([*MODES], 9)}")
 
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:

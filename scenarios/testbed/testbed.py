@@ -192,7 +192,7 @@ class Testbed:
                 self._communicator = self._communicate()
                 stack.callback(self._hang_up)
             else:
-                self._set_queues()
+                self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
             self._watch = stack.enter_context(TimerLatency()) if self.platform.is_real else None
@@ -226,7 +226,7 @@ class Testbed:
 
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
-        self._set_queues()
+        self.set_queues()
         deadline_s = _DEADLINE_S
         if self.setting.transport.buffer_bytes is not None:
             # Long enough for a message every frame of which is lost and sent again after a timeout.
@@ -241,7 +241,7 @@ class Testbed:
             epoch=epoch,
         )
 
-    def _set_queues(self) -> None:
+    def set_queues(self) -> None:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
             self._set_windows(self.fair_links)
@@ -560,13 +560,15 @@ class Testbed:
         return self._route([] if flows else self._crossings(), rates_bps, best=best, flows=flows)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
-        """As `route`, of every two GPUs in two sites; returns once switches follow the new rules alone."""
+        """As `route`, of every two GPUs in two sites."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
-        messages = self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+        return self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+
+    def settle(self) -> None:
+        """Return once switches follow new rules alone."""
         time.sleep(_IN_FORCE_S)
-        return messages
 
     def _route(
         self,

@@ -53,6 +53,8 @@ def test_gains_are_over_pairs_of_the_same_collectives(
 def test_mistakes_are_one_sentence(stored: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"collective\.chunk: .*8 GB/s"):
         scenario("paper", {"collective.chunk": "8 GB/s"})
+    with pytest.raises(ValueError, match=r"has a \[program\], which run.py runs"):
+        run(scenario("paper", {"program.command": "true"}))
     with pytest.raises(ValueError, match=r"quantum.*model, emulation"):
         run(scenario(), "quantum")
     with pytest.raises(ValueError, match=r"against.*baseline"):

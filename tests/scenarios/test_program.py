@@ -1,21 +1,31 @@
 """A program of one's own on the GPUs' hosts: `run.py --exec`, in the VM as users start it."""
 
+import base64
 import csv
+import io
 import json
 import re
+import struct
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from analysis.results.reader import ResultsError, load
 from scenarios.experiment import command as experiment
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.policy import Mode
+from scenarios.program.inside import Course, spans
+from scenarios.program.session import Account, shown
 from scenarios.program.stillness import named
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import load_scenario, resolved, scenario_of
+from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
@@ -71,7 +81,7 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     assert not (tmp_path / "written").exists()
     assert "computing took no time" in said
     rows = (tmp_path / "run/links.csv").read_text().splitlines()
-    assert rows[0] == "time_s,link,bytes"
+    assert rows[0] == "time_s,link,bytes,capacity_bytes"
     assert {row.split(",")[1] for row in rows[1:]} == set(carried)
     with (tmp_path / "run/figures/program.csv").open() as file:
         drawn = [row for row in csv.DictReader(file) if row["link"] == "s1b0>s0b0"]
@@ -82,6 +92,134 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
     same = {name: value for name, value in found.items() if name not in ("wall_s", "folder")}
     assert {name: value for name, value in json.loads(again).items() if name in same} == same
+
+
+CHANGING = """
+import os, socket, subprocess, time, longhaul
+start = time.monotonic()
+longhaul.compute(0.003)
+subprocess.run(["longhaul-compute", "0.002"], check=True)
+print(time.monotonic() - start)
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
+        there, _ = server.accept()
+    while there.recv(1 << 20):
+        pass
+else:
+    time.sleep(0.001)
+    with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as there:
+        for _ in range(100):
+            there.sendall(bytes(1_000_000))
+"""
+
+
+def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CHANGING)
+    rates = {"conditions.wan_rate": "10-100 Gbit/s", "conditions.intra_rate": "200 Gbit/s"}
+    keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", **rates}
+    options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    found, _ = program(tmp_path, f"{PYTHON} mine.py", *options, "--capture", "s1b0>s0b0")
+    computed = [float((tmp_path / f"run/output/{rank}.stdout").read_text()) for rank in (0, 1)]
+    assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # and what it takes to start a process
+    # The data begins to flow at 6 ms, under the 4th row of conditions, and ends where the rates' integral is its size.
+    setting = spans(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    conditions = conditions_of(setting)
+    link = next(one.index for one in conditions.fabric.links if one.name == "s1b0>s0b0")
+    at_s, left = 6e-3, 100e6 * 8.0
+    while left > 0:
+        row = int(at_s / 2e-3 + 1e-9)
+        rate_bps, until_s = conditions.rates_bps(row, 1)[0, link], (row + 1) * 2e-3
+        step_s = min(until_s - at_s, left / rate_bps)
+        at_s, left = at_s + step_s, left - rate_bps * step_s
+    assert found["ranks"][0]["end_s"] == pytest.approx(at_s, abs=5e-4)
+    assert (found["changes"], found["rerouted"]) == (int(found["run_s"] / 2e-3), 0)
+    of_link = next(one for one in found["links"] if one["link"] == "s1b0>s0b0")
+    whole = sum(float(conditions.rates_bps(row, 1)[0, link]) * 2e-3 / 8 for row in range(found["changes"]))
+    rest = float(conditions.rates_bps(found["changes"], 1)[0, link]) / 8 * (found["run_s"] - found["changes"] * 2e-3)
+    assert of_link["capacity_bytes"] == pytest.approx(whole + rest, rel=1e-4)
+    # The capture has what the port has counted.
+    (captured,) = found["captures"]
+    packets = pcap_lengths((tmp_path / "run" / captured["file"]).read_bytes())
+    assert len(packets) == captured["packets"] and captured["lost"] == 0
+    assert sum(packets) == of_link["bytes"] > 100e6
+    with pytest.raises(ResultsError, match="of a program, which has no collectives"):
+        load(tmp_path / "run")
+
+
+def pcap_lengths(data: bytes) -> list[int]:
+    """The lengths of a pcap file's packets as they were on the wire."""
+    found, at = [], 24
+    while at < len(data):
+        kept, length = struct.unpack_from("<II", data, at + 8)
+        found.append(length)
+        at += 16 + kept
+    return found
+
+
+class Network:
+    """Takes the place of a testbed: notes which rates of the WAN it was given, and those that paths were chosen by."""
+
+    def __init__(self) -> None:
+        self.changed: list[np.ndarray] = []
+        self.routed: list[np.ndarray] = []
+
+    def change(self, rates_bps: np.ndarray) -> None:
+        self.changed.append(rates_bps)
+
+    def route_all(self, mode: Mode, rates_bps: np.ndarray) -> int:
+        self.routed.append(rates_bps)
+        return 2
+
+    def settle(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("reroute", "knowledge"), [("never", "oracle"), ("every 3", "stale 1"), ("drift 0.43", "oracle")]
+)
+def test_paths_are_chosen_by_time(reroute: str, knowledge: str) -> None:
+    mine = {"name": "mine", "reroute": reroute, "reembed": "every", "knowledge": knowledge}
+    keys = {"policy": [mine], "run.modes": ["mine"], "conditions.every": "1 ms", "program.command": "true"}
+    setting = spans(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    network, count = Network(), 40
+    course = Course(network, setting)  # type: ignore[arg-type]
+    for number in range(1, count):
+        assert course.next_ns == number * 1_000_000
+        course.go_on(course.next_ns)
+    true = conditions_of(setting).rates_bps(0, count)
+    assert np.array_equal(network.changed, true[1:])
+    chosen = [0]
+    for row in range(1, count):
+        rates, basis = true[row], true[chosen[-1]]
+        drifted = np.mean(np.abs(rates - basis) / np.maximum(rates, basis)) >= 0.43
+        if {"never": False, "every 3": row % 3 == 0, "drift 0.43": drifted}[reroute]:
+            chosen.append(row)
+    assert reroute != "drift 0.43" or 1 < len(chosen) < count - 1
+    believed = [true[max(0, row - 1) if knowledge == "stale 1" else row] for row in chosen]
+    assert np.array_equal(network.routed, believed)
+    assert (course.rerouted, course.messages) == (len(chosen) - 1, 2 * len(chosen))
+
+
+def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
+    account = Account(tmp_path, (0, 4, 5))
+    lines = [
+        {"began": True, "links": []},
+        {"rank": 1, "stream": "stdout", "text": base64.b64encode(b"one\n\x1b[31mtw").decode()},
+        {"rank": 1, "stream": "stdout", "text": base64.b64encode(b"o\n").decode()},
+        {"rank": 0, "ended": 3, "at_ns": 1_250_000_000},
+        {"rank": 2, "ended": 0, "at_ns": 2_000_000_000},
+    ]
+    account.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+    assert list(account.ranks()) == [
+        ("0", "g0", "ended with status 3, at 1.250 s", "0", ""),
+        ("1", "g4", "runs", "13", "[31mtwo"),
+        ("2", "g5", "done, at 2.000 s", "0", ""),
+    ]
+    console = Console(width=80, file=io.StringIO())
+    console.print(shown(account, 12.0))
+    text = console.file.getvalue()
+    assert "2.000 s of the run's time, 12 s of wall time: 1 of 3 ranks run, 1 done, 1 failed" in text
+    assert len(text.splitlines()) == 5
 
 
 def test_iperf_reaches_what_the_wan_has(tmp_path: Path) -> None:
@@ -126,6 +264,10 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
     [
         (["--exec", ""], '--exec: "" is not allowed'),
         (["--exec", "true", "--engine", "model"], "--engine is beside --exec"),
+        (["--exec", "true", "--resume", "run"], "--exec: is beside --resume, and a program begins anew"),
+        (["--capture", "s0b0>s1b0"], "--capture: there is no program"),
+        (["--exec", "true", "--capture", "s0b0>s1b9"], '"s0b0>s1b9" is not a link: allowed is'),
+        (["--exec", "true", "--set", 'policy=[{name="x",reroute="gain 0.1"}]', "--modes", "x"], "x chooses by reroute"),
         (["--exec", "true", "--cli"], "--cli is beside --exec"),
         (["--exec", "true", "--gpus", "4,8"], "--exec: the scenario has 2 settings"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8: allowed is 0 to 7"),

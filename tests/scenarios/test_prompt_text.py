@@ -18,8 +18,8 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.capture import merge
 from scenarios.prompt.state import State, edges, pairs
+from scenarios.testbed.capture import merge
 from tests.fakes.commands import scenario
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, around, cable
@@ -39,6 +39,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "broadcast": partial(arguments.collective, "broadcast"),
     "rate": lambda line: arguments.link_rate(FABRIC, line),
     "delay": lambda line: arguments.link_delay(FABRIC, line),
+    "run": lambda line: arguments.program(FABRIC, line),
     "ring": lambda line: arguments.ring(FABRIC, line),
     "flows": lambda line: arguments.switch(FABRIC, line),
     "switch": lambda line: arguments.switch_change(FABRIC, line),
@@ -66,6 +67,8 @@ def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rat
         ('rate s0b0>s1b0 "40Gbit/s"', (LINK["s0b0>s1b0"], 40_000_000_000)),
         ("delay s0b0>s1b0 5 ms", (LINK["s0b0>s1b0"], 0.005)),
         ("ring best", "best"),
+        ("run echo a: b", (tuple(range(8)), "echo a: b")),
+        ("run g4,0:  echo a: b", ((4, 0), "echo a: b")),
         ("ring g7,g6,g5,g4 3 2 1 0", tuple(range(7, -1, -1))),
         ('allgather "8 MiB" 10', (8 << 20, 10, None)),
         ("broadcast 8 MB chain", (8_000_000, 1, "chain")),

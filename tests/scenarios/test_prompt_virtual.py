@@ -38,7 +38,8 @@ def ratios(output: str) -> list[float]:
 
 
 def test_a_session_in_virtual_time(vm: VM) -> None:
-    with session(vm, "--out", "kept", leave="\x04", clock="virtual") as (prompt, banner):
+    often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
+    with session(vm, "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
@@ -66,7 +67,8 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         prompt.ask("capture g0>g1 leaf.pcap")
         prompt.ask("allgather 8 MB")
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
-    assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap", "now.toml"]
+    assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["files", "leaf.pcap", "now.toml"]
+    assert [(vm.folder / "kept/files" / name).read_text() for name in ("named0", "named1")] == ["g0\n", "g4\n"]
     (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).settings()
     conditions = conditions_of(saved)
     (found_s,) = predicted(saved, "joint", decided(saved, "joint", conditions, start=0, count=1), conditions, start=0)
@@ -83,6 +85,13 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     prompt.child.sendline("allgather 64 MB 100")
     prompt.child.expect("measured", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
+    prompt.child.sendline("run g0: ping g4")
+    prompt.child.expect("icmp_seq=100", timeout=ANSWER_S)
+    assert "aborted" in prompt.type("\x03")
+    assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
+    assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
+    assert "chosen anew for one collective in 2" in prompt.ask("policy often")
+    assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     prompt.child.sendline("g0 cat")
     prompt.child.send("some words\r")

@@ -13,7 +13,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
-from scenarios.prompt.arguments import PromptError
 from topologies.shaping.classes import HtbClass
 
 _SNAP_BYTES = 256  # of a packet that are kept: all headers, and a little of the payload
@@ -21,10 +20,14 @@ _HEADER_BYTES, _RECORD_BYTES = 24, 16  # of a pcap file, and of each packet in i
 _PATIENCE_S = 10.0
 
 
+class CaptureError(Exception):
+    """A capture that cannot begin; a sentence."""
+
+
 class Capture:
     """A capture of the HTB classes that shape a link into a new file, from now until `stop`.
 
-    Raises PromptError where the file exists, or cannot be made, or tcpdump cannot run.
+    Raises CaptureError where the file exists, or cannot be made, or tcpdump cannot run.
     """
 
     def __init__(self, link: str, classes: Sequence[HtbClass], file: Path) -> None:
@@ -35,9 +38,9 @@ class Capture:
         try:
             file.touch(exist_ok=False)
         except FileExistsError:
-            raise PromptError(f"{file} is there already: allowed is the name of a new file") from None
+            raise CaptureError(f"{file} is there already: allowed is the name of a new file") from None
         except OSError as error:
-            raise PromptError(f"{file} cannot be made: {error.strerror}") from None
+            raise CaptureError(f"{file} cannot be made: {error.strerror}") from None
         try:
             for shaped, part in zip(classes, self._parts, strict=True):
                 self._processes.append(_tcpdump(shaped, part))
@@ -85,16 +88,16 @@ def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.PIPE,
-                process_group=0,  # Ctrl-C is the prompt's
+                process_group=0,  # Ctrl-C is not for it
             )
     except FileNotFoundError:
-        raise PromptError("capture needs tcpdump: bash scenarios/setup.sh installs it") from None
+        raise CaptureError("capture needs tcpdump: bash scenarios/setup.sh installs it") from None
     assert process.stderr is not None
     output = process.stderr.readline()
     if b"listening on" not in output:
         process.kill()
         process.wait()
-        raise PromptError(f"tcpdump fails on {shaped.interface}: {output.decode(errors='replace').strip()}")
+        raise CaptureError(f"tcpdump fails on {shaped.interface}: {output.decode(errors='replace').strip()}")
     return process
 
 
