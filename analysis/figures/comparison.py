@@ -176,12 +176,15 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Se
         times.set_yscale("log")
         log_ticks(times.yaxis)
     else:
-        times.set_ylim(bottom=0)
+        times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time ({unit})")
     gains.set_ylabel("gain over base (%)")
     gains.margins(y=0.18)
     if all(estimate.gain is None for estimate in shown.estimates):
         gains.annotate("base was not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
+    elif all(estimate.mode == "base" for estimate in shown.estimates):
+        gains.annotate("base alone was run", (0.5, 0.6), xycoords="axes fraction", ha="center", color=FAINT)
+        gains.set_ylim(-1, 1)
 
 
 def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:

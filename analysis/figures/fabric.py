@@ -223,7 +223,7 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
         aside = np.array([to_y - y, x - to_x]) / math.hypot(to_x - x, to_y - y)  # to the right of the way
         others = [curves.points(other, np.linspace(0.1, 0.9, 17)) for other in used if other is not link]
         spots = [spot + away * aside for away in (0.0, 0.13, 0.2, 0.3) for spot in along]
-        best = min(spots, key=lambda spot: _overlap(spot, half, taken, others))
+        best = min(spots, key=lambda spot: overlap(spot, half, taken, others))
         taken.append((float(best[0]), float(best[1]), *half))
         words = axes.text(
             float(best[0]), float(best[1]), text, fontsize=7, ha="center", va="center", color=INK, zorder=6
@@ -231,10 +231,11 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
         words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
 
-def _overlap(
+def overlap(
     spot: Floats, half: tuple[float, float], taken: Sequence[tuple[float, ...]], lines: Sequence[Floats]
 ) -> float:
-    """How much a label there would lie on others and on nodes, and, which counts less, on other links in use."""
+    """How much a label there, of this half width and height, would lie on others and on nodes, which are `taken` (x, y,
+    half width, half height), and, which counts less, on other links in use."""
     found = 0.0
     for x, y, half_width, half_height in taken:
         deep = [half_width + half[0] - abs(spot[0] - x), half_height + half[1] - abs(spot[1] - y)]

@@ -387,6 +387,8 @@ class Group:
             return alike.pop() if len(alike) == 1 else ""
         text = words(key, first.value(key))
         if key == "collective.chunk":
+            if all(one.kind == "training" for one in self.configurations):
+                return ""
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
         known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {text}"}
         return known.get(key, f"{self.key_words(key)} {text}")

@@ -18,6 +18,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
+from analysis.figures.fabric import overlap
 from analysis.figures.output import Picture, canvas, explain, panels, table
 from analysis.figures.style import FAINT, INK, MODE_STYLES, UTILISATION
 from topologies.fabric.fabric import Fabric
@@ -96,7 +97,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
                 FancyArrowPatch(tail, tip, arrowstyle="-|>", mutation_scale=8 + widths[-1], color=colours[-1], zorder=3)
             )
     axes.add_collection(LineCollection(lines, linewidths=widths, colors=colours, zorder=2))
-    _nodes(axes, fabric, placed)
+    _nodes(axes, fabric, placed, _WIDTH / (1.25 * across))
     axes.set_aspect("equal")
     axes.margins(0.09)
     axes.autoscale_view()
@@ -106,24 +107,27 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
     axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
 
 
-def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]]) -> None:
+def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]], inch: float) -> None:
+    """The nodes and their titles, a title on the side of its node where it hides the least; one degree is `inch`."""
     titles = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.titles or fabric.spec.wan.routers, strict=True))
     sites = sites_at(fabric)
-    for name, place in placed.items():
-        here, is_site = sites.get(name, []), name in sites
-        axes.scatter(*place, s=70 if is_site else 16, marker="s" if is_site else "o", color=INK, zorder=4)
-        which = f" (site {', '.join(map(str, here))})" if is_site else ""
-        words = axes.annotate(
-            titles[name] + which,
-            place,
-            xytext=(0, -6 if is_site else 4),
-            textcoords="offset points",
-            ha="center",
-            va="top" if is_site else "bottom",
-            fontsize=8 if is_site else 6.5,
-            color=INK,
-            zorder=5,
-        )
+    marks = {name: (inch * x, inch * y, 0.05, 0.05) for name, (x, y) in placed.items()}
+    taken: list[tuple[float, ...]] = []
+    for name in sorted(placed, key=lambda name: name not in sites):
+        is_site = name in sites
+        axes.scatter(*placed[name], s=70 if is_site else 16, marker="s" if is_site else "o", color=INK, zorder=4)
+        text = titles[name] + (f" (site {', '.join(map(str, sites[name]))})" if is_site else "")
+        size, away = (8, 0.06) if is_site else (6.5, 0.03)
+        half = (0.5 * 0.56 * size * len(text) / 72, 0.6 * size / 72)
+        sides = [(0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, -1), (1, 1), (-1, 1)]
+        if not is_site:
+            sides[:2] = sides[1::-1]
+        spots = np.array(marks[name][:2]) + np.array(sides) * (np.array(half) + away)
+        others = [*taken, *(mark for other, mark in marks.items() if other != name)]
+        best = min(spots, key=lambda spot: overlap(spot, half, others, ()))
+        taken.append((float(best[0]), float(best[1]), *half))
+        where = best / inch
+        words = axes.text(where[0], where[1], text, ha="center", va="center", fontsize=size, color=INK, zorder=5)
         words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
 
