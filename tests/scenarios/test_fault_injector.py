@@ -24,7 +24,10 @@ class Noted:
         self.events: list[tuple[str, int, Any]] = []
         monkeypatch.setattr(fault_injector, "run_program", self.run_program)
         testbed: Any = SimpleNamespace(
-            setting=SimpleNamespace(faults=faults), fabric=FABRIC, lose=self.loss.__setitem__
+            setting=SimpleNamespace(faults=faults),
+            fabric=FABRIC,
+            lose=self.loss.__setitem__,
+            controller_at={},
         )
         testbed.controller = SimpleNamespace(kill=lambda: self.controllers.append("killed"))
         self.injector = FaultInjector(testbed, self.record)

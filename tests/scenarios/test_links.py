@@ -52,7 +52,7 @@ def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str
     assert (rows.bound_s > 0).all() and (rows.completion_s > rows.bound_s).all()
     named = "links wan, s0b0>s1b0, g1>* and 1 more" if text == LOGICAL else "links leaf-spine, access, s0b0>s1b0"
     report = unescape((tmp_path / "run" / "report.html").read_text())
-    assert named in report and "delays by link, else 10 us" in report
+    assert named in report and "delays by link, else 10 µs" in report
 
 
 def test_a_bound_knows_the_slow_links_of_a_gpu() -> None:
