@@ -30,6 +30,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.course import moments_of
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
+from scenarios.program.warming import warm
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, from_json
@@ -111,6 +112,8 @@ class Course:
         self.rates_bps = self._conditions.shaped_bps(0, ())
         self.messages = testbed.route_all(self._mode, self._believed.known_bps(0, ()))
         testbed.settle()
+        if self._every_ns is not None and self._mode.reroutes:
+            warm(testbed.fabric, setting.program.ranks_of(setting.gpus))
 
     @property
     def next_ns(self) -> int | None:

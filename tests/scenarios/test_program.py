@@ -147,6 +147,15 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
         load(tmp_path / "run")
 
 
+def test_no_packet_is_lost_where_a_connection_in_full_flight_changes_its_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CHANGING)
+    keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", "conditions.intra_rate": "200 Gbit/s"}
+    options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    found, _ = program(tmp_path, f"{PYTHON} mine.py", *options, "--modes", "wan")
+    assert found["rerouted"] >= 5 and found["drops"] == 0
+    assert sum(one["bytes"] > 1e6 for one in found["links"] if one["link"].startswith("s1")) >= 2  # of paths in use
+
+
 def pcap_lengths(data: bytes) -> list[int]:
     """The lengths of a pcap file's packets as they were on the wire."""
     found, at = [], 24

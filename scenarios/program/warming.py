@@ -1,0 +1,75 @@
+"""Packets that take every path over the WAN before a program begins, so that switches have its flows in the kernel.
+
+A packet whose flow a switch's kernel does not have goes through user space. When a connection in full flight moves to
+another path, hundreds do at once: more than their socket holds are lost, and the others arrive behind later ones. The
+kernel's flows of a tunnel are by its tag and the receiver alone, and stay; a packet for each is enough.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from controller.forwarding.rules import Route, install
+from controller.routing.paths import Ways
+from topologies.fabric.fabric import Fabric
+
+_IPV4 = 0x0800
+_ICMP_ECHO_REPLY = bytes([0, 0, 0xFF, 0xFF, 0, 0, 0, 0])  # with its checksum: a host that has asked nothing ignores it
+_TTL = 64
+_ARRIVED_S = 1.0
+_AT_ONCE = 32  # packets to user space: many fewer than its socket holds
+
+
+class Frame(NamedTuple):
+    """An Ethernet frame, and the port of a leaf that sends it."""
+
+    interface: str
+    data: bytes
+
+
+def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
+    """A frame for each candidate path between two of these GPUs, by rank, as the sender's leaf sends it once the pair
+    is in the path's tunnel; one alone where others would meet the same flows."""
+    ways, met = Ways(fabric), set[tuple[str, str, str]]()
+    ends = [(fabric.gpus[a], fabric.gpus[b]) for a in gpus for b in gpus]
+    for path, (src, dst) in product(fabric.paths, ends):
+        if (src.site, dst.site) != (path.src_site, path.dst_site):
+            continue
+        spine = ways.spine(src, ways.over_wan(path)[0])
+        rule = install(ways, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
+        interface = next(port.interface for port in ways.switches[src.leaf].ports if port.number == rule.out_port)
+        # No route puts a pair into the tunnel of its default path: the leaf leaves the address of its packets as it is.
+        address = dst.mac if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
+        assert address is not None
+        if (interface, address, dst.ip) not in met:
+            met.add((interface, address, dst.ip))
+            yield Frame(interface, _mac(address) + _mac(src.mac) + struct.pack(">H", _IPV4) + _ip(src.ip, dst.ip))
+
+
+def warm(fabric: Fabric, gpus: Sequence[int]) -> None:
+    """Send the frames, and return when they have arrived; raises OSError."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+        for number, frame in enumerate(frames(fabric, gpus)):
+            if number % _AT_ONCE == 0:
+                time.sleep(_ARRIVED_S)
+            out.sendto(frame.data, (frame.interface, _IPV4))
+    time.sleep(_ARRIVED_S)
+
+
+def _mac(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def _ip(src: str, dst: str) -> bytes:
+    """An IPv4 packet without options that holds an ICMP echo reply."""
+    size = 20 + len(_ICMP_ECHO_REPLY)
+    ends = socket.inet_aton(src) + socket.inet_aton(dst)
+    words = struct.unpack(">10H", struct.pack(">BBHHHBBH", 0x45, 0, size, 0, 0, _TTL, socket.IPPROTO_ICMP, 0) + ends)
+    total = sum(words)
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    head = struct.pack(">BBHHHBBH", 0x45, 0, size, 0, 0, _TTL, socket.IPPROTO_ICMP, total ^ 0xFFFF)
+    return head + ends + _ICMP_ECHO_REPLY
