@@ -68,6 +68,8 @@ def main(arguments: list[str]) -> int:
         ) as testbed:
             tell("the controller's paths")
             course = Course(testbed, setting)
+            if course.changes_paths:
+                warm(testbed.fabric, setting.program.ranks_of(setting.gpus))
             set_transport(testbed, course.rates_bps)
             with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
@@ -112,8 +114,11 @@ class Course:
         self.rates_bps = self._conditions.shaped_bps(0, ())
         self.messages = testbed.route_all(self._mode, self._believed.known_bps(0, ()))
         testbed.settle()
-        if self._every_ns is not None and self._mode.reroutes:
-            warm(testbed.fabric, setting.program.ranks_of(setting.gpus))
+
+    @property
+    def changes_paths(self) -> bool:
+        """Whether paths may be others later."""
+        return self._every_ns is not None and self._mode.reroutes
 
     @property
     def next_ns(self) -> int | None:
