@@ -106,9 +106,10 @@ def named(strings: bytes) -> str | None:
     while first and _VARIABLE.match(parts[first - 1]):
         first -= 1
     begin = first
-    while (
-        begin and parts[begin - 1].decode(errors="replace").isprintable() and parts[begin - 1] not in (b"", b"x86_64")
-    ):
+    while begin and parts[begin - 1] and parts[begin - 1].decode(errors="replace").isprintable():
+        # Before the arguments stands the platform, and before that, with nothing between, 16 random bytes.
+        if parts[begin - 1].endswith(b"x86_64") and len(parts[begin - 1]) <= 16 + len(b"x86_64"):
+            break
         begin -= 1
     command = b" ".join(parts[begin:first]).decode(errors="replace")
     shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command
