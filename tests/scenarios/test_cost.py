@@ -112,7 +112,7 @@ def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
     assert abs(fidelity["median_ratio"] - 1) < 0.02 and fidelity["p99_abs_error"] < 0.25
     found = rows(tmp_path / "run")
     means = found.groupby(["mode", "engine"]).reconfigure_s.mean().unstack()
-    assert (means["model"] / means["emulation"]).to_list() == pytest.approx([1, 1], abs=0.05)
+    assert (means["model"] / means["emulation"]).to_list() == pytest.approx([1, 1], abs=0.15)
     assert (found.completion_s > found.reconfigure_s.fillna(0)).all()
 
 
