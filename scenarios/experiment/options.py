@@ -171,7 +171,7 @@ def asked(arguments: Sequence[str]) -> Asked:
         why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.capture and scenario is not None and scenario.program.command is None:
-        mistakes.append("--capture: there is no program: allowed is beside --exec, or a scenario with [program]")
+        mistakes.append("--capture needs a program: give --exec, or a scenario with [program]")
     if scenario is not None and scenario.program.command is not None:
         mistakes += _beside_program(options, scenario)
     if mistakes or scenario is None:

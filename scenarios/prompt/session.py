@@ -40,10 +40,10 @@ _HISTORY, _HISTORY_LINES = ".history", 1000
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt's collectives are one at a time, without the scenario's jobs, under conditions that stay, in a mode that
-    goes by their numbers; their times are without what changes of ring and paths cost. Its files are in a folder of
-    results, which is removed again if it stays empty. Raises FolderError where there is no place for that, vm.VMError
-    where there is no VM.
+    The prompt runs one collective at a time: without the scenario's jobs, under conditions that do not change, and in a
+    mode that decides by the number of the collective. Its times leave out the cost of changing ring and paths. The
+    session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if that folder cannot
+    be made and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities

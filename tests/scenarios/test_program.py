@@ -275,7 +275,7 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--exec", ""], '--exec: "" is not allowed'),
         (["--exec", "true", "--engine", "model"], "--engine is beside --exec"),
         (["--exec", "true", "--resume", "run"], "--exec: is beside --resume, and a program begins anew"),
-        (["--capture", "s0b0>s1b0"], "--capture: there is no program"),
+        (["--capture", "s0b0>s1b0"], "--capture needs a program"),
         (["--exec", "true", "--capture", "s0b0>s1b9"], '"s0b0>s1b9" is not a link: allowed is'),
         (["--exec", "true", "--set", 'policy=[{name="x",reroute="gain 0.1"}]', "--modes", "x"], "x chooses by reroute"),
         (["--exec", "true", "--cli"], "--cli is beside --exec"),
