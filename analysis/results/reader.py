@@ -178,7 +178,7 @@ def check_readable_parts(path: Path) -> None:
 
 def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
     """The columns of the collectives of a run with these settings."""
-    return schema.collectives_schema(settings[0]["columns"])
+    return schema.collectives_schema([setting["columns"] for setting in settings])
 
 
 def point_columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The tables of a run directory: their columns, rows as Arrow tables, and back."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,19 @@ CONDITIONS = pa.schema(
 )
 
 
-def collectives_schema(swept: Columns) -> pa.Schema:
-    """The columns of collectives.parquet where these further keys were swept, each with one of its values."""
-    kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    further = [(name, kinds.get(type(value), pa.string())) for name, value in swept.items()]
+def collectives_schema(swept: Sequence[Columns]) -> pa.Schema:
+    """The columns of collectives.parquet where further keys were swept, with their values in each configuration."""
+    further = [(name, _kind({type(one[name]) for one in swept})) for name in swept[0]]
     return pa.schema([*_POINT, *_ROW, *further])
+
+
+def _kind(types: Set[type]) -> pa.DataType:
+    """The type of a column whose values are of these: text where they have nothing else in common."""
+    if types == {bool}:
+        return pa.bool_()
+    if types <= {int, float}:
+        return pa.int64() if types == {int} else pa.float64()
+    return pa.string()
 
 
 def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table:
@@ -127,6 +135,7 @@ def _table(columns: Columns, count: int, schema: pa.Schema) -> pa.Table:
 
 def _column(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     if not isinstance(value, np.ndarray):
+        value = str(value) if kind == pa.string() and value is not None else value
         return pa.repeat(pa.scalar(value, kind), count)
     if value.ndim == 1:
         return pa.array(value, kind)

@@ -1,4 +1,4 @@
-"""Files of schedules are told apart by their contents; any other file is refused in a sentence (any bytes: test_fuzz)."""
+"""Files of schedules are told apart by their contents; others are refused in a sentence (any bytes: test_fuzz)."""
 
 import os
 import socket

@@ -53,6 +53,12 @@ def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(run, tmp_path)
     assert all(line.startswith(("[", "report: ")) for line in lines)
 
 
+def test_a_key_may_be_swept_over_a_number_and_a_list(run, tmp_path):
+    (tmp_path / "mixed.toml").write_text('[sweep]\n"fabric.leaves" = [2, [1, 2]]\n')
+    run("mixed.toml", "--collectives", 30, "--modes", "base", "--out", "there")
+    assert load(tmp_path / "there").groupby("setting")["fabric.leaves"].unique().str[0].to_list() == ["2", "[1, 2]"]
+
+
 def test_json_is_one_object_and_all_there_is_on_stdout(run):
     answer = json.loads(run("--collectives", 30, "--json", "--out", "there").out)
     assert list(answer) == ["run", "points"] and answer["run"] == "there"

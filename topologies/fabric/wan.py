@@ -167,7 +167,8 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
         yield Mistake(key, f"is missing: allowed is a node of {spec.name} for each site: {first_of(nodes, 8)}")
     for name in sites:
         if spec.router(name) is None:
-            text = f"{shown(name)} is not a node of this WAN: allowed is {first_of(nodes, 8)}{did_you_mean(name, nodes)}"
+            near = did_you_mean(name, nodes)
+            text = f"{shown(name)} is not a node of this WAN: allowed is {first_of(nodes, 8)}{near}"
             yield Mistake(key, text)
 
 
