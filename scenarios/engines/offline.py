@@ -90,18 +90,10 @@ def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions
         return np.zeros(number), np.zeros((number, number))
     router = Router(conditions.fabric, conditions.delays_s)
     placement = np.concatenate([one.placement for one in candidates])
-    path = np.concatenate([one.path for one in candidates])
     connecting_s = cost.connecting_s(router, setting.workload, placement)
-    exchange_s = cost.exchange_s(setting.control_delays_s)  # round trips to switches are left out
-    rates_bps = np.tile(conditions.rates_bps(0, 1), (number, 1))
-    fixed = _choices(setting, conditions).paths(placement, rates_bps, chosen=False)
-    # Default rules lead over the fixed paths, so to change to those need not take the controller.
-    chosen = np.array([not one.spreads for one in candidates]) & (path != fixed).any(axis=1)
     embeds = (placement[:, None] != placement).any(axis=-1)
-    exchanges = (path[:, None] != path).any(axis=-1) & chosen
     connects = embeds | (setting.transport.buffer_bytes is not None)
-    switch_s = connects * connecting_s + exchanges * (exchange_s + embeds * cost.NEW_CROSSINGS_S)
-    return connecting_s + chosen * (exchange_s + cost.NEW_CROSSINGS_S), switch_s
+    return connecting_s, connects * connecting_s  # the controller's round trips to switches are left out
 
 
 def _choices(setting: Scenario, conditions: Conditions) -> Chooser:

@@ -2,9 +2,9 @@
 
 New connections are made as the communicator makes them: rank by rank in turn, each of its connections by a handshake
 that takes a round trip; then every rank waits for the first message on each connection that it receives on, and
-answers, and every rank waits for the answers. Paths take an exchange with the controller and of it with its switches,
-messages and barriers, to the leaves whose routes change; these are on one machine, unless the controller is given a
-delay. Delays are those of fixed paths, which the first packets take.
+answers, and every rank waits for the answers. Paths take a round trip from the controller to the switches whose routes
+change, if the controller is given a delay; what processors do takes no virtual time. Delays are those of fixed paths,
+which the first packets take.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,6 @@ from hosts.collectives.schedule import Stream
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
-
-# As measured in the VM, where processors cost no time and what is left is that of waking and of switches' slow path.
-EXCHANGE_S = 141e-6
-"""A change of paths by the controller."""
-FAR_EXCHANGE_S = 30e-6
-"""The same beside the round trip, where there is a delay in which the switches wait for the controller to be done."""
-NEW_CROSSINGS_S = 75e-6
-"""What is added where the pairs that cross are new."""
-NEW_CONNECTIONS_S = 10e-6
-"""What new connections take beside their delays."""
-
-
-def exchange_s(control_s: Sequence[float]) -> float:
-    """The time of a change of paths without round trips, of a controller with these delays, if any, to the sites."""
-    return FAR_EXCHANGE_S if control_s else EXCHANGE_S
 
 
 def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats:
@@ -54,7 +39,7 @@ def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats
     accepted_s = np.zeros(placement.shape)  # by rank
     np.maximum.at(accepted_s, (np.arange(len(placement))[:, None], dst), first_s)
     answered_s = np.take_along_axis(np.maximum(accepted_s, all_s), dst, axis=1) + back_s
-    found: Floats = np.maximum(accepted_s.max(axis=1), answered_s.max(axis=1)) + NEW_CONNECTIONS_S
+    found: Floats = np.maximum(accepted_s.max(axis=1), answered_s.max(axis=1))
     return found
 
 
@@ -107,13 +92,12 @@ def reconfiguring_s(
     """
     last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
     embeds = (placement != last).any(axis=1)
-    reroutes = (path != np.concatenate([before[1], path[:-1]])).any(axis=1)
-    found = np.where(reroutes & exchanges, exchange_s(control_s) + np.where(embeds, NEW_CROSSINGS_S, 0.0), 0.0)
+    found = np.zeros(len(placement))
     if control_s and exchanges:
-        before_it = np.concatenate([before[1], path[:-1]])
-        for row in np.flatnonzero(reroutes | embeds):
+        path_before = np.concatenate([before[1], path[:-1]])
+        for row in np.flatnonzero((path != path_before).any(axis=1) | embeds):
             old, new = (
-                _routes(router, workload, *one) for one in ((last[row], before_it[row]), (placement[row], path[row]))
+                _routes(router, workload, *one) for one in ((last[row], path_before[row]), (placement[row], path[row]))
             )
             sites = {int(router.fabric.gpu_sites[src]) for src, _, _ in old ^ new}
             found[row] += 2 * max((control_s[site] for site in sites), default=0.0)

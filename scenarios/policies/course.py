@@ -22,13 +22,13 @@ def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
     chosen_by = setting.mode(mode)
     router = Router(believed.fabric, believed.delays_s)
     choices = Chooser(router, chosen_by, setting.workload, setting.collective.ring)
-    exchange_s = cost.exchange_s(setting.control_delays_s) + 2 * max(setting.control_delays_s, default=0.0)
+    exchange_s = 2 * max(setting.control_delays_s, default=0.0)
     connecting_s = float(cost.connecting_s(router, setting.workload, choices.in_order[None])[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
         if not setting.control.counted:
             return 0.0
-        return embeds * connecting_s + routes * (exchange_s + embeds * cost.NEW_CROSSINGS_S)
+        return embeds * connecting_s + routes * exchange_s
 
     return Course(
         chosen_by,
