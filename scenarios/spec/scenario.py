@@ -563,6 +563,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
         Key("collective.ring", "ring", _one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
+        Key("collective.budget", "budget_s", _DELAY, "What each should take at most; results say whether it does."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
         Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
