@@ -70,8 +70,9 @@ def jobs_of(
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
-    jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
-    jobs.append(partial(budget.picture, name, groups, points))
+    limited = any(one.values.get("collective.budget") for one in configurations)
+    jobs: list[Job] = [partial(budget.picture, name, groups, points)] * limited
+    jobs += [partial(comparison.picture, name, group, points) for group in groups]
     jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
     several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]

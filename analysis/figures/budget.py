@@ -4,7 +4,8 @@ A panel for each value of one swept key and a place on the x axis for each of an
 each. Beside what was measured, grey lines are the model's, and a number says how many ms of the budget are left.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -12,10 +13,11 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, legend, log_ticks, table
 from analysis.figures.points import Configuration, Group, Point, Points, words
-from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
+from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))
 _LATE = "#D00000"
+_MODEL: Mapping[str, Any] = MappingProxyType({"color": "#CFCFCF", "linewidth": 6})  # seen beneath what was measured
 _APART = 1.12  # times that differ by less have one number
 
 
@@ -52,7 +54,7 @@ class Row(NamedTuple):
 
 
 def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | None:
-    """The figure of a run's budget, `groups` being of all its configurations; None where nothing has a budget."""
+    """The figure of a run's budget, `groups` being of all its configurations; None where no point has one."""
     rows = [row for group in groups for row in _rows(group, points)]
     if not rows:
         return None
@@ -77,7 +79,7 @@ def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | Non
         ]
         handles.append(Line2D([], [], color=_LATE, linestyle="--", label="budget"))
         if measured and len(measured) < len(rows):
-            handles.append(Line2D([], [], color=FAINT, label="the model"))
+            handles.append(Line2D([], [], label="the model", **_MODEL))
         legend(figure, handles, "numbers: ms of the budget that are left; bars: the least and the greatest time")
         figure.suptitle(groups[0].title if len(groups) == 1 else "Times beside their budget", fontsize="medium")
     told = measured or rows
@@ -92,7 +94,7 @@ def _rows(group: Group, points: Points) -> Iterator[Row]:
     panels = {one.index: title for title, there in group.facets.items() for one in there}
     modes = {mode for _, _, mode in points}
     for one in group.configurations:
-        budget_s = one.values.get("collective.budget", one.swept.get("collective.budget"))
+        budget_s = one.values.get("collective.budget")  # older runs have none
         for engine in ("emulation", "model"):
             for mode in MODE_STYLES:
                 point = points.get((engine, one.index, mode))
@@ -120,7 +122,7 @@ def _draw(axes: Axes, rows: Sequence[Row], lines: Sequence[str], scale: float, *
             of = sorted((row for row in rows if (row.line, row.point.engine) == (line, engine)), key=lambda r: r.place)
             x, y = [row.place for row in of], [row.mean_s / scale for row in of]
             if told and engine == "model":
-                axes.plot(x, y, color=FAINT, linewidth=1, zorder=1)
+                axes.plot(x, y, zorder=1, **_MODEL)
                 continue
             size = max(4.0, 8.0 - number)  # so that those on which others lie are seen
             axes.plot(x, y, color=colour, marker=shape, markersize=size, linewidth=1.4, zorder=3)
