@@ -1,9 +1,10 @@
 """Sizing of a datacenter that trains a very large language model, and what a training step there takes.
 
-The formulas, and the numbers that stand beside theirs, are those of Gherghescu et al., "A Look Into Training Large
-Language Models on Next Generation Datacenters", arXiv 2407.12819 (below: the document). Every layer of a model is in
-racks of its own; a rack holds as many copies of its layer as fit its memory, each over as many GPUs (tensor
-parallelism). Nothing is tuned: where a formula gives another number than the document has, the difference is shown.
+The formulas are those of Gherghescu et al., "A Look Into Training Large Language Models on Next Generation
+Datacenters", arXiv 2407.12819 (below: the document), and each result stands beside the document's number. Every layer
+of a model is in racks of its own. A rack holds as many copies of its layer as fit in its memory, and divides its GPUs
+evenly among them (tensor parallelism). Nothing is tuned: where a formula gives another number than the document, the
+difference is shown.
 """
 
 import math
@@ -16,7 +17,8 @@ DAY_S, MONTH_DAYS = 86_400, 30
 
 @dataclass(frozen=True, kw_only=True)
 class Datacenter:
-    """A datacenter of equal racks; `racks` is given, or what the budget buys. Money in dollars, rates in bytes/s."""
+    """A datacenter of equal racks. With `racks` None there are as many as the budget buys. Money is in dollars, rates
+    are in bytes/s."""
 
     budget: float = 100e9
     compute_share: float = 0.7
@@ -31,12 +33,12 @@ class Datacenter:
 
     @property
     def affordable_racks(self) -> int:
-        """How many racks the budget buys."""
+        """The racks that the budget buys."""
         return math.floor(self.budget * self.compute_share / self.rack_price)
 
     @property
     def number_of_racks(self) -> int:
-        """How many racks there are."""
+        """The racks that there are."""
         return self.affordable_racks if self.racks is None else self.racks
 
     @property
@@ -47,9 +49,12 @@ class Datacenter:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Bytes of a weight, of which gradients, activations that are sent, and the copy to compute with are; of a master
-    weight; of both moments of the optimizer; and of an activation that is kept. `speed` is the rate of computing over
-    that of the first."""
+    """A number format of training: the bytes that it takes for each parameter, and its rate of computing.
+
+    `weight` is the bytes of the weight that is computed with, and also of a gradient and of an activation that is sent.
+    `master` is the bytes of the master weight, `moments` those of both moments of the optimizer, and `activation` those
+    of an activation that is kept. `speed` is the rate of computing, with that of FP4 as 1.
+    """
 
     weight: float
     master: float
@@ -65,14 +70,17 @@ PRECISIONS: Mapping[str, Precision] = MappingProxyType(
         "fp16": Precision(weight=2, master=4, moments=8, activation=2, speed=0.25),
     }
 )
-"""The document's is the first: 1.5 bytes a parameter, 0.5 a gradient and 2 for the optimizer. In the others the master
-weight and each moment grow along; fp16 is the usual mixed precision."""
+"""The document uses fp4: 1.5 bytes for a parameter with its master weight, 0.5 for a gradient, 2 for the optimizer. In
+fp8 each of these is twice as large. fp16 is the usual mixed precision of 16 bytes a parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A transformer. The document's sequence of 32k is 32,768 tokens where it counts operations and memory, and 32,000
-    where it counts messages: `message_tokens`."""
+    """A transformer.
+
+    The document's sequence of 32k tokens is 32,768 (`sequence`) where operations and memory are counted, and 32,000
+    (`message_tokens`) where messages are counted.
+    """
 
     name: str
     layers: int
@@ -84,7 +92,7 @@ class Model:
 
     @property
     def parameters(self) -> float:
-        """12 L h^2 in the layers, and an embedding of the vocabulary."""
+        """The number of parameters: 12 L h^2 in the layers, and h for each entry of the vocabulary."""
         return 12.0 * self.layers * self.hidden**2 + float(self.vocabulary) * self.hidden
 
 
@@ -96,7 +104,7 @@ MODELS: Sequence[Model] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Table 2: bytes of a whole replica, without tensor parallelism."""
+    """Table 2: the bytes that a whole replica takes, without tensor parallelism."""
 
     parameters: float
     gradients: float
@@ -105,14 +113,17 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of the four."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Table 3: bytes of a layer, copies of a layer in a rack, GPUs of each (`tensor`), racks of each layer, and
-    replicas of the model in all."""
+    """Table 3: how a model is laid out.
+
+    `layer_bytes` is the memory of one copy of a layer, `layers_per_rack` the copies of a layer in a rack, `tensor` the
+    GPUs of each copy, and `racks_per_layer` the racks of each layer.
+    """
 
     layer_bytes: float
     layers_per_rack: int
@@ -121,13 +132,13 @@ class Placement:
 
     @property
     def replicas(self) -> int:
-        """Copies of the whole model, which data parallelism keeps alike."""
+        """The copies of the whole model (data parallelism)."""
         return self.layers_per_rack * self.racks_per_layer
 
 
 def memory(model: Model, precision: Precision) -> Memory:
-    """Table 2. Activations are s h (17 + 2.5 a s / h) L bytes where one has a byte (Korthikanti et al., "Reducing
-    activation recomputation in large transformer models", MLSys 2023, has 34 and 5 for two)."""
+    """Table 2. At one byte each, activations take s h (17 + 2.5 a s / h) L bytes: half of what Korthikanti et al.,
+    "Reducing activation recomputation in large transformer models", MLSys 2023, have for two bytes each."""
     per_layer = model.sequence * (17.0 * model.hidden + 2.5 * model.heads * model.sequence)
     return Memory(
         parameters=(precision.weight + precision.master) * model.parameters,
@@ -138,10 +149,10 @@ def memory(model: Model, precision: Precision) -> Memory:
 
 
 def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
-    """Table 3: as many copies of a layer in a rack as its memory holds, its GPUs split evenly among them.
+    """Table 3: a rack holds as many copies of a layer as fit in its memory, and divides its GPUs evenly among them.
 
-    The activations of a layer are split over its GPUs, as the document counts them. Raises ValueError for a model of
-    which a rack does not hold a layer, or with more layers than racks.
+    As in the document, the activations of a layer are divided by its number of GPUs. Raises ValueError if a layer does
+    not fit in a rack, and if the model has more layers than there are racks.
     """
     found = memory(model, precision)
     weights = (found.total - found.activations) / model.layers
@@ -160,16 +171,19 @@ def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
 
 
 def all_reduce_s(of_bytes: float, peers: int, bytes_s: float) -> float:
-    """Equations 1 and 2: a ring of so many peers, 2 (n - 1) / n times the bytes of one, without delay."""
+    """Equations 1 and 2: the time of a ring AllReduce of `of_bytes` among `peers`, without delay: each peer sends
+    2 (n - 1) / n times the bytes."""
     return 2 * of_bytes * (peers - 1) / (bytes_s * peers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A layer's times in a training step, s: computing, and each transfer on a perfect network.
+    """The times of a layer in a training step on a perfect network, in s.
 
-    `tensor_s` is of one of the two all-reduces of a forward pass (equation 1), `pipeline_s` of handing on activations
-    to the next layer's rack; `in_rack_s` and `between_racks_s` are equation 2 and `gather_s` the all-gather after it.
+    `flop` is the operations of a forward pass of the whole model, and `forward_s` the time of one layer. `tensor_s` is
+    the time of one of the two all-reduces of a forward pass (equation 1), `pipeline_s` that of sending activations to
+    the next layer's rack. `in_rack_s` and `between_racks_s` are the times of the all-reduces of `gradient_bytes`
+    (equation 2), and `gather_s` is that of the all-gather after them.
     """
 
     flop: float
@@ -183,12 +197,12 @@ class Step:
 
     @property
     def backward_s(self) -> float:
-        """Twice the forward pass."""
+        """The time of the backward pass: twice that of the forward pass."""
         return 2 * self.forward_s
 
 
 def step(model: Model, precision: Precision, at: Datacenter) -> Step:
-    """Table 4, equations 1 and 2, and the pipeline's transfers. Raises ValueError as `placement` does."""
+    """The times of Table 4, of equations 1 and 2, and of the pipeline's transfers. Raises the errors of `placement`."""
     placed = placement(model, precision, at)
     flop = 2 * model.parameters * model.sequence
     gpu_flops = at.rack_flops * precision.speed / at.gpus_per_rack
@@ -210,13 +224,16 @@ def step(model: Model, precision: Precision, at: Datacenter) -> Step:
 # --- beside the document ----------------------------------------------------------------------------------------------
 
 AGREES = 0.025
-"""Up to this difference a number counts as the document's."""
+"""The largest difference, as a share, at which a number agrees with the document's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A number as it is computed here, and as the document gives it. One is None where there is no formula for the
-    number, or where the document does not give it."""
+    """One number: the `value` that a formula gives, and the number of the document.
+
+    `value` is None if no formula of the number is known, and `document` is None if the document does not have the
+    number. `note` says why the two differ.
+    """
 
     part: str
     model: str
@@ -228,7 +245,7 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """Of the value from the document's number, as a share of that."""
+        """The difference of the value from the document's number, as a share of that number; None if one is missing."""
         return None if self.value is None or self.document is None else self.value / self.document - 1
 
 
@@ -238,9 +255,9 @@ _RING_PEERS, _RING_RTT_S = 100, 5e-6
 
 
 def rows(at: Datacenter, models: Sequence[Model], precision: Precision) -> Iterator[Row]:
-    """All numbers, part by part; those of models that the document does not have stand alone.
+    """All numbers, part by part. Those of a model that the document does not have are without its number.
 
-    Raises ValueError as `placement` does.
+    Raises the errors of `placement`.
     """
     yield from _datacenter(at, precision)
     for model in models:
@@ -303,7 +320,7 @@ def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:
 
 
 def _others() -> Iterator[Row]:
-    """What depends on no input: the wide area, and the networks of section 5."""
+    """The numbers that depend on no input: those of the wide area, and of the networks of section 5."""
     rate = _WIDE_AREA_BYTES * 8 / _WIDE_AREA_S / 1e9
     latency_s = 2 * _RING_PEERS * _RING_RTT_S
     for part, what, unit, value, document, note in (
@@ -383,4 +400,4 @@ _NOTES: Mapping[tuple[str, str], str] = MappingProxyType(
         ("100T", "all-gather in a rack"): "half of the all-reduce in a rack; " + _ROUNDED,
     }
 )
-"""Why a number differs by more than `AGREES`."""
+"""Why a number differs by more than `AGREES` from the document's, by model and number."""

@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from analysis.figures import (
+    budget,
     busbw,
     cdf,
     comparison,
@@ -69,9 +70,12 @@ def jobs_of(
         raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
-    jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
+    limited = any(one.values.get("collective.budget") for one in configurations)
+    jobs: list[Job] = [partial(budget.picture, name, groups, points)] * limited
+    jobs += [partial(comparison.picture, name, group, points) for group in groups]
     jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
-    jobs += [partial(job_times.picture, name, run, one) for one in configurations[: _MOST_JOBS * bool(len(run.jobs))]]
+    several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
+    jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
     if any(one.kind == "training" for one in configurations):
         jobs.append(partial(training.distance, name, configurations, points))
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]

@@ -35,7 +35,8 @@ def fidelity_of(points: Points) -> Fidelity | None:
         for point in measured
     ]
     # Where no collective was late, none is mentioned.
-    return fidelity(columns, is_real=True, fifo=fifo_of(point.rows for point in measured))
+    lossy = any(point.configuration.values.get("fabric.wan_loss") for point in measured)
+    return fidelity(columns, is_real=True, fifo=fifo_of(point.rows for point in measured), lossy=lossy)
 
 
 def picture(name: str, points: Points) -> Picture | None:

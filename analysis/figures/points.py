@@ -60,10 +60,12 @@ _LABELS = {
     "fabric.border_routers": "border routers per site",
     "fabric.wan": "WAN topology",
     "fabric.buffer": "buffer of a link",
+    "fabric.wan_loss": "loss on a WAN link",
     "run.seed": "seed",
     "job": "jobs",
     "class": "classes",
     "run.rate_scale": "rate scale",
+    "transport.line_rate": "start",
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
     "transport.ecn_threshold": "ECN threshold",
@@ -91,11 +93,18 @@ _KINDS = {
     "jobs": "round",
     "training": "iteration",
 }
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "collective.kind": _KINDS,
+    "transport.line_rate": {"True": "at line rate", "False": "in slow start"},
+}
 _SIZES = (
     *("collective.chunk", "collective.size"),
     *(f"training.{name}" for name in ("activations", "held", "memory", "gradient_size")),
 )
-_TIMES = ("_delay", "trace_step", "conditions.every", "conditions.interval", "training.forward", "training.backward")
+_TIMES = (
+    *("_delay", "trace_step", "conditions.every", "conditions.interval", "collective.budget"),
+    *("training.forward", "training.backward"),
+)
 """How the keys end whose values are times."""
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
 _CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
@@ -460,7 +469,7 @@ def words(key: str, value: Any) -> str:
             else joint.join(map(_item_words, value)) or "none"
         )
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return _KINDS.get(text, text) if key == "collective.kind" else text
+    return _WORDS.get(key, {}).get(text, text)
 
 
 def _item_words(item: Any) -> str:

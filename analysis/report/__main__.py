@@ -35,7 +35,7 @@ from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
-from analysis.statistics.sharing import notes
+from analysis.statistics.sharing import loss_notes, notes
 
 MOST_FIGURES = 6_000_000
 """Bytes of figures on one page; further ones are files in the run's folder."""
@@ -92,7 +92,10 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         complete=run.complete,
         fidelity=fidelity_of(points),
         percentage=percentage,
-        sharing=notes((one.label, one.shared_links) for one in configurations),
+        sharing=(
+            *notes((one.label, one.shared_links) for one in configurations),
+            *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
+        ),
         scope=_scope(configurations, every),
         provenance=run.provenance,
         joined=lambda command: shlex.join(map(str, command)),

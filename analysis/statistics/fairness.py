@@ -47,13 +47,15 @@ def busy_s(transfers: Sequence[Transfer], begins_s: Floats, arrives_s: Floats) -
 
 
 def shares(measured_s: Floats, fair_s: Floats, links: Mapping[str, Sequence[int]]) -> Shares:
-    """The shares of transfers that took `measured_s` and would fairly have taken `fair_s`, [T] s each, both above 0.
+    """The shares of transfers that took `measured_s` and would fairly have taken `fair_s`, [T] s each, above 0.
 
     `links` has by name the transfers that took each shared link. A transfer's share is fair_s / measured_s, as its
-    throughput over its max-min fair one.
+    throughput over its max-min fair one. One that took no time has none: it was there, and its connection waited for a
+    lost frame of the one before it.
     """
     ratios = measured_s / fair_s
-    indices = {name: jain_index(1 / ratios[list(users)]) for name, users in links.items()}
+    used = {name: ratios[list(users)] for name, users in links.items()}
+    indices = {name: jain_index(1 / found[found > 0]) for name, found in used.items() if (found > 0).any()}
     worst = min(indices, key=lambda name: indices[name], default="")
     return Shares(
         quickest=float(ratios.min()),

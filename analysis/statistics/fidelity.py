@@ -68,7 +68,7 @@ class Fifo:
 class Fidelity:
     """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1,
     the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time).
-    `fifo` are those in fifo queues, None where there are none."""
+    `fifo` are those in fifo queues, None where there are none; `lossy` is True where WAN links are to lose frames."""
 
     collectives: int
     median_ratio: float
@@ -76,6 +76,7 @@ class Fidelity:
     drops: int
     late: int | None = None
     fifo: Fifo | None = None
+    lossy: bool | None = None
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", {self.late:,} late"
@@ -109,7 +110,9 @@ class Fidelity:
                 f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
-        if drops := self.drops - (self.fifo.drops if self.fifo is not None and unfair else 0):
+        if self.lossy:
+            found.append("WAN links lose frames (fabric.wan_loss), of which the model knows nothing")
+        elif drops := self.drops - (self.fifo.drops if self.fifo is not None and unfair else 0):
             lost = f"{_counted(drops, 'packet')} lost in a network that is to lose none"
             found.append(f"{lost}: these times are not those of a lossless fabric")
         if self.late:
@@ -161,9 +164,11 @@ def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
     )
 
 
-def fidelity(parts: Iterable[Measured], *, is_real: bool = False, fifo: Fifo | None = None) -> Fidelity | None:
-    """The fidelity over these parts, measured on a wall clock or not, `fifo` being that of those in fifo queues; None
-    where nothing was measured."""
+def fidelity(
+    parts: Iterable[Measured], *, is_real: bool = False, fifo: Fifo | None = None, lossy: bool = False
+) -> Fidelity | None:
+    """The fidelity over these parts, measured on a wall clock or not, `fifo` being that of those in fifo queues, and
+    WAN links losing frames where it is `lossy`; None where nothing was measured."""
     found = [part for part in parts if part[0].size]
     if not found:
         return None
@@ -176,4 +181,5 @@ def fidelity(parts: Iterable[Measured], *, is_real: bool = False, fifo: Fifo | N
         drops=int(drops.sum()),
         late=int(late.sum()) if is_real else None,
         fifo=fifo,
+        lossy=lossy or None,
     )

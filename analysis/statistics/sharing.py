@@ -51,6 +51,12 @@ def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tu
     return _by_sentence([(label, [words.format(listed(greedy))] if greedy else []) for label, greedy in modes])
 
 
+def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
+    """A sentence for each share of frames that WAN links lose: the configurations' labels, each with its share."""
+    words = "WAN links lose {:g} of all frames in the emulation: the model knows nothing of it"
+    return _by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
+
+
 def _by_sentence(found: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
     """Each sentence once, behind the labels of the configurations that it is true of unless it is of all."""
     labels: dict[str, list[str]] = {}

@@ -33,6 +33,7 @@ class Transport:
     window between collectives; `mtu_bytes` is what the GPUs' interfaces must have. `queue` is what flows wait in where
     they share a link: "fair", each gets an equal share, or "fifo", in the order of arrival. A fifo queue holds
     `buffer_bytes` of frames, whatever comes if None, and marks frames that find more than `ecn_threshold_bytes` in it.
+    A WAN link loses the share `wan_loss` of all frames.
     """
 
     line_rate: bool = True
@@ -42,6 +43,7 @@ class Transport:
     queue: str = "fair"
     buffer_bytes: int | None = None
     ecn_threshold_bytes: int | None = None
+    wan_loss: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

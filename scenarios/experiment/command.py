@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.sharing import greedy_notes, notes, searched_notes
+from analysis.statistics.sharing import greedy_notes, loss_notes, notes, searched_notes
 from controller.routing.path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
@@ -48,7 +48,8 @@ def run(arguments: Sequence[str]) -> int:
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
-    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings)):
+    losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
+    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings), *losses):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)

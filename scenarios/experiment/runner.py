@@ -108,7 +108,9 @@ def _results(
     results = [
         result for engine, settings in run.parts for result in results_of(stored, engine.name, settings, of_jobs)
     ]
-    return results, fidelity(measured_of(stored), is_real=run.scenario.run.is_real, fifo=in_fifo(stored))
+    lossy = any(setting.transport.wan_loss for setting in run.scenario.settings())
+    is_real = run.scenario.run.is_real
+    return results, fidelity(measured_of(stored), is_real=is_real, fifo=in_fifo(stored), lossy=lossy)
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:

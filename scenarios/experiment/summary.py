@@ -18,11 +18,13 @@ from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
-from hosts.collectives.training import in_flight, more_by_stage
+from hosts.collectives.kinds import TRAINING
+from hosts.collectives.training import Training, in_flight, more_by_stage
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.scenario import Scenario, plain_values
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
+from topologies.units import format_delay
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,17 +46,27 @@ _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fai
 _VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed", *_IN_FIFO]
 COLUMNS = [*_WHICH, *_VALUES]
 """The columns of the collectives that results are computed from."""
+_BUDGET = "its budget"
 _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background."""
+    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background.
+
+    Of training also the mean time of an iteration, and the share of it in which GPUs do not compute; else None.
+    """
 
     name: str
     mean_s: float
     mean_predicted_s: float
     background: bool
+    iteration_s: float | None = None
+    bubble_ratio: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that are not None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +88,29 @@ class TrainingResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetResult:
+    """What collectives should take at most, what their mean leaves of it (below 0 where it takes longer), and how many
+    of them fit."""
+
+    budget_s: float
+    spare_s: float
+    fitting: int
+
+    def words(self, collectives: int) -> str:
+        """The verdict over so many collectives: "290 ms: fits, 154.009 ms left"."""
+        fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
+        by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
+        return f"{format_delay(self.budget_s)}: {fits}, {by}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PointResult:
     """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
 
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
     took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
-    rounds, if they have any, and `training` is what iterations were like, if that is what was done.
+    rounds, if they have any, `training` is what iterations were like, if that is what was done, and `budget` how they
+    stand to their budget, if they have one.
     """
 
     mode: str
@@ -92,6 +121,7 @@ class PointResult:
     jobs: tuple[JobResult, ...] = ()
     fifo: Fifo | None = None
     training: TrainingResult | None = None
+    budget: BudgetResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +213,36 @@ def _result(
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
-            jobs=jobs[mode],
+            jobs=tuple(_trained_job(setting, job) for job in jobs[mode]),
             fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
             training=_training(setting, mode, float(times.completion_s.mean())),
+            budget=_budget(setting.collective.budget_s, times.completion_s),
         )
         for mode, times in series.items()
     )
     return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series))
+
+
+def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
+    """How collectives that take so long stand to a budget; None without one."""
+    if budget_s is None:
+        return None
+    spare_s, fitting = budget_s - float(completion_s.mean()), int((completion_s <= budget_s).sum())
+    return BudgetResult(budget_s=budget_s, spare_s=spare_s, fitting=fitting)
+
+
+def _trained_job(setting: Scenario, job: JobResult) -> JobResult:
+    """A job, with what its iterations were like if it is training."""
+    spec = next(one for one in setting.jobs if one.name == job.name)
+    if spec.is_background or spec.collective(setting.collective).kind != TRAINING:
+        return job
+    iteration_s = job.mean_s / spec.count / setting.training.every
+    return replace(job, iteration_s=iteration_s, bubble_ratio=_bubble_ratio(setting.training, iteration_s))
+
+
+def _bubble_ratio(training: Training, iteration_s: float) -> float:
+    """The share of an iteration in which a GPU does not compute."""
+    return 1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s
 
 
 def _training(setting: Scenario, mode: str, mean_s: float) -> TrainingResult | None:
@@ -202,7 +255,7 @@ def _training(setting: Scenario, mode: str, mean_s: float) -> TrainingResult | N
     pipeline_s, data_s = exposed_s(setting, mode, 1)
     return TrainingResult(
         iteration_s=iteration_s,
-        bubble_ratio=1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s,
+        bubble_ratio=_bubble_ratio(training, iteration_s),
         exposed_pipeline_s=pipeline_s,
         exposed_data_s=data_s,
         in_flight=tuple(in_flight(training, stage, stages, extra) for stage, extra in enumerate(more)),
@@ -288,6 +341,8 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
     bound = {"mean_bound_s": point.bound_s}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
+    if point.budget is not None:
+        bound |= asdict(point.budget)
     return which | values | _sites(result.place, result.setting) | _ends(point) | bound | _fifo(point.fifo)
 
 
@@ -301,7 +356,7 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
 
 def _jobs(point: PointResult) -> dict[str, Any]:
     """The jobs of a point, where it has any."""
-    return {"jobs": [asdict(job) for job in point.jobs]} if point.jobs else {}
+    return {"jobs": [job.as_json() for job in point.jobs]} if point.jobs else {}
 
 
 def _trained(point: PointResult) -> dict[str, Any]:
@@ -346,15 +401,19 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
-    """The points as CSV: what JSON holds, and empty what is null there; of the job NAME "job.NAME.mean_s" and
-    "job.NAME.mean_predicted_s", of training "training.bubble_ratio" and the like, by stage with spaces between."""
+    """The points as CSV: what JSON holds, and empty what is null there.
+
+    Of the job NAME the columns are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, of training,
+    "job.NAME.bubble_ratio"; of a run of training "training.bubble_ratio" and the like, by stage with spaces between.
+    """
     rows = [
         {"setting": result.place}
         | {name: "" if value is None else value for name, value in _point(result, point).items()}
         | {
-            f"job.{job.name}.{name}": getattr(job, name)
+            f"job.{job.name}.{name}": value
             for job in point.jobs
-            for name in ("mean_s", "mean_predicted_s")
+            for name, value in job.as_json().items()
+            if name not in ("name", "background")
         }
         | {f"training.{name}": value for name, value in _trained(point).get("training", {}).items()}
         for result in results
@@ -385,8 +444,9 @@ def as_text(results: Sequence[SettingResult]) -> str:
     """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
     reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
     queued = any(point.fifo is not None for result in results for point in result.points)
-    headings = (*_COLUMNS, *[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
-    rows = [headings, *(row for result in results for row in _rows(result, reconfigured, queued))]
+    limited = any(point.budget is not None for result in results for point in result.points)
+    headings = (*_COLUMNS, *[_BUDGET] * limited, *[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
+    rows = [headings, *(row for result in results for row in _rows(result, limited, reconfigured, queued))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
@@ -397,8 +457,8 @@ def as_text(results: Sequence[SettingResult]) -> str:
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """The mean times of every job, measured and predicted, where there are any."""
-    points = [(result, point) for result in results for point in result.points if point.jobs]
+    """The mean times of every job, measured and predicted, where there are any that are not all of their round."""
+    points = [(result, point) for result in results for point in result.points if _tells_jobs(point)]
     if points:
         yield from ("", "the jobs' mean completion, from the start of each")
     for result, point in points:
@@ -406,9 +466,23 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         jobs = (
             f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
             + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
+            + _bubble_words(job)
             for job in point.jobs
         )
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
+
+
+def _tells_jobs(point: PointResult) -> bool:
+    """Whether its jobs are something else than the round by itself, as a single one from its beginning on is."""
+    round_s = point.summary.mean_s.value
+    return any(one.bubble_ratio is not None or not math.isclose(one.mean_s, round_s) for one in point.jobs)
+
+
+def _bubble_words(job: JobResult) -> str:
+    """What a job's iterations were like; empty where it is not training."""
+    if job.iteration_s is None or job.bubble_ratio is None:
+        return ""
+    return f", an iteration {job.iteration_s * 1e3:,.3f} ms, bubble {job.bubble_ratio:.2%}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -431,7 +505,7 @@ def _aligned(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
-def _rows(result: SettingResult, reconfigured: bool, queued: bool) -> Iterator[tuple[str, ...]]:
+def _rows(result: SettingResult, limited: bool, reconfigured: bool, queued: bool) -> Iterator[tuple[str, ...]]:
     for point in result.points:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
@@ -440,8 +514,10 @@ def _rows(result: SettingResult, reconfigured: bool, queued: bool) -> Iterator[t
             "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s)
         )
         which = result.engine, result.setting.label, point.mode
+        budget = "" if point.budget is None else point.budget.words(summary.collectives)
         fifo = _fifo_cells(point.fifo) if queued else ()
-        yield *which, count, mean, bound, total, _gain(point), *[reconfiguration] * reconfigured, *fifo
+        more = (*[budget] * limited, *[reconfiguration] * reconfigured, *fifo)
+        yield *which, count, mean, bound, total, _gain(point), *more
 
 
 def _fifo_cells(found: Fifo | None) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ class CollectiveSpec:
     schedule is read from, in place of an algorithm; messages have the sizes that it says.
     `ring` is what a ring is chosen by (`hosts.embedding.ring`).
     `emulated` is how many collectives the emulation measures, from the first, where it is less than `count`.
+    `budget_s` is what a collective should take at most; it changes nothing but what is told.
     """
 
     kind: str = "allgather"
@@ -35,6 +36,7 @@ class CollectiveSpec:
     reembed_every: int = 10
     ring: str = "cycle time"
     emulated: int = 20
+    budget_s: float | None = None
 
     def with_chunk(self, gpus: int) -> "CollectiveSpec":
         """The same for so many GPUs, with `chunk_bytes` as `size_bytes` has it."""

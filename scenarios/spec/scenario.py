@@ -57,6 +57,7 @@ MAX_COLLECTIVES = 10_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
+LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem counts in 2^-32, and agents do not wait for TCP without end
 MAX_SETTINGS = 1000
 """Most configurations that the axes of [sweep] may span together."""
 
@@ -339,11 +340,11 @@ class Key:
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
 
 
-def _number(types: tuple[type, ...], least: float, most: float, unit: str = "") -> Kind:
-    allowed = f"a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
+def _number(types: tuple[type, ...], least: float, most: float, unit: str = "", *, or_zero: bool = False) -> Kind:
+    allowed = f"{'0, or ' * or_zero}a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
 
     def convert(value: float) -> float:
-        if not least <= value <= most:
+        if not (least <= value <= most or (or_zero and value == 0)):
             why = "too small" if value < least else "too large" if value > most else "not finite"
             raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}")
         return value if types == (int,) else float(value)
@@ -425,6 +426,7 @@ _SCHEDULE = _text(
 _ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
+_LOSS = _number((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
 _STAY = _number((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
 _RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
@@ -527,6 +529,13 @@ KEYS: Mapping[str, Key] = {
             "Room in a link's fifo queue; all that comes, if not given.",
             within="transport",
         ),
+        Key(
+            "fabric.wan_loss",
+            "wan_loss",
+            _LOSS,
+            "How many frames each WAN link loses at random, with a buffer; not in the model.",
+            within="transport",
+        ),
         Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
         Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
         Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", _DRAWN),
@@ -554,6 +563,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
         Key("collective.ring", "ring", _one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
+        Key("collective.budget", "budget_s", _DELAY, "What each should take at most; results say whether it does."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
         Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
@@ -768,6 +778,8 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue: allowed is virtual")
         if any(fault.kind == "link loss" for fault in setting.faults):
             yield Mistake(key, f"{text} beside a link loss, which takes the queue's place: allowed is one of the two")
+    if transport.wan_loss and size is None:
+        yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} is beside no fabric.buffer: allowed are both or 0")
     if threshold is not None:
         key, text = "transport.ecn_threshold", f"{units.format_size(threshold)} is"
         if transport.congestion_control != "dctcp":

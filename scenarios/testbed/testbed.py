@@ -215,6 +215,8 @@ class Testbed:
             buffer=None
             if size is None
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
+            wan_loss=transport.wan_loss,
+            seed=self.setting.run.seed,
         )
         return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
 

@@ -38,6 +38,9 @@ def test_shares_are_of_the_link_that_is_least_fair() -> None:
     found = shares(np.array([4.0, 4.0, 1.0, 16.0]), fair, {"a": [0, 1], "b": [2, 3]})
     assert (found.quickest, found.slowest, found.link) == (1, 4, "b")
     assert found.fairness == pytest.approx(1.25**2 / (2 * (1 + 1 / 16)))
+    # Of a transfer that arrived with the one before it, on a connection that had waited, nothing is said.
+    found = shares(np.array([4.0, 0.0, 1.0, 16.0]), fair, {"a": [0, 1], "b": [1, 1]})
+    assert (found.quickest, found.link, found.fairness) == (0, "a", 1)
     alone = shares(fair, fair, {})
     assert (alone.quickest, alone.slowest, alone.link) == (1, 1, "") and np.isnan(alone.fairness)
 
@@ -78,6 +81,13 @@ def test_where_transfers_in_fifo_queues_take_what_the_model_says_nothing_is_said
     assert near is not None and near.holds and near.warnings == ()
     late = fidelity(measured([rows()]), fifo=fifo_of([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")]))
     assert late is not None and not late.holds and len(late.warnings) == 1
+
+
+def test_losses_that_are_wanted_are_told_and_no_others() -> None:
+    frames = [rows(drops=2)]
+    found = fidelity(measured(frames), fifo=fifo_of(frames), lossy=True)
+    assert found is not None and found.holds
+    assert found.warnings == ("WAN links lose frames (fabric.wan_loss), of which the model knows nothing",)
 
 
 def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none() -> None:

@@ -106,3 +106,17 @@ def test_a_buffer_of_one_frame_is_survived(tmp_path):
     answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
     assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0
     assert answer["fidelity"]["collectives"] == 2
+
+
+def test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone(tmp_path):
+    """In each of two collectives 8 messages of 4 MB cross the WAN, 447 full frames each, and acknowledgements."""
+    lossy = ("--gpus", "4", "--chunk", "4 MB", "--set", "fabric.buffer=100 MB", "--set", "fabric.wan_loss=0.01")
+    answers = [measured(tmp_path / name, *lossy) for name in ("run", "again")]
+    first, again = load(tmp_path / "run"), load(tmp_path / "again")
+    assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # of acknowledgements there are fewer than of frames
+    assert first.retransmitted_bytes.sum() >= 8948
+    for column in ("completion_s", "drops", "retransmitted_bytes"):
+        assert first[column].to_list() == again[column].to_list()
+    assert answers[0]["fidelity"]["lossy"] is True
+    text = "WAN links lose frames (fabric.wan_loss), of which the model knows nothing"
+    assert text in answers[0]["fidelity"]["warnings"]

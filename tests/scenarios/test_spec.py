@@ -106,6 +106,7 @@ TEXTS = [
     '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 loss 1 %"\nfor = "1 collective"',
     '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
     '[transport]\nqueue = "fifo"\n[sweep]\n"fabric.buffer" = ["9014 B", "64 KiB", "2 GB"]',
+    '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[sweep]\n"fabric.wan_loss" = [0, 1e-9, 0.1]',
     'name = "a-b_c.d"\n[run]\nmodes = ["joint"]\nseed = 9223372036854775807',
 ]
 
@@ -248,6 +249,11 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
             "transport.ecn_threshold",
             "beside a fabric.buffer of 65 kB: allowed is a threshold below",
         ),
+        ("[fabric]\nwan_loss = 1e-5", "fabric.wan_loss", "1e-05 is beside no fabric.buffer: allowed are both or 0"),
+        ("[fabric]\nwan_loss = 1e-10", "fabric.wan_loss", "too small: allowed is 0, or a number from 1e-09 to 0.1"),
+        ("[fabric]\nwan_loss = 1", "fabric.wan_loss", "1 is too large: allowed is 0, or a number"),
+        ("[fabric]\nwan_loss = nan", "fabric.wan_loss", "nan is not finite"),
+        ('[fabric]\nwan_loss = "1 %"', "fabric.wan_loss", "is text: allowed is 0, or a number"),
         ('name = "../etc"', "name", '"../etc"'),
         ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes", "cannot be swept"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "sweep.collective.chunk", "twice"),

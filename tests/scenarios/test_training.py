@@ -9,6 +9,7 @@ import pytest
 
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import planned
+from scenarios.experiment import command as experiment
 from scenarios.spec.load import ScenarioError, resolved, scenario_of
 from tests.fakes.commands import times
 from tests.fakes.runs import ended
@@ -71,6 +72,43 @@ def test_gradients_alone_are_the_allreduce_alone() -> None:
     alone = scenario(f"{common}[collective]\nkind = 'allreduce'\nsize = '8 MB'\n{count}")
     found_s = [times(one.settings(), Model())[0, "base"] for one in (trained, alone)]
     assert found_s[0] == pytest.approx(8 * 30e-3 + found_s[1], rel=1e-12)
+
+
+def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Path) -> None:
+    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns, in queues of one kind."""
+    small = ("training.activations=1 MB", "training.gradient_size=4 MB", "training.replicas=2", "training.across=data")
+    values = ("run.modes=['base']", "fabric.grain=physical")
+    more = (*small, "training.micro_batches=2", "training.forward=50 ms")
+    train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='8 MB', start='2 ms'}"
+    found = {}
+    for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
+        command_ = ("--json", "--engine", "emulation", "--collectives", "2", "--gpus", "4", "--out", out)
+        (point,) = json.loads(ended(*command_, *command(*values, *jobs), cwd=tmp_path)[0])["points"]
+        rows = pq.read_table(tmp_path / out / "jobs.parquet").to_pandas()
+        found[out] = {job["name"]: job for job in point["jobs"]}, rows[rows["job"] == "sum"].completion_s.to_list()
+    assert found["both"][1] == found["alone"][1]
+    trained, plain = found["both"][0]["train"], found["both"][0]["sum"]
+    assert trained["iteration_s"] == trained["mean_s"] and "bubble_ratio" not in plain
+    assert trained["bubble_ratio"] == pytest.approx(1 - 2 * 70e-3 / trained["mean_s"], abs=1e-12)
+    said = ended("--resume", tmp_path / "both", cwd=tmp_path)[0]
+    assert f"bubble {trained['bubble_ratio']:.2%}" in said
+
+
+def test_the_iterations_of_a_job_are_told_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three in a row, each of two with one sum: six iterations; with the bubbles of a run without jobs."""
+    monkeypatch.chdir(tmp_path)
+    base = ("--engine", "model", "--collectives", "1", "--json", *command("run.modes=['base']", "training.every=2"))
+    assert experiment.run([*base, "--out", "run", *command("collective.kind=training")]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["points"]
+    assert experiment.run([*base, "--out", "jobs", *command("job=[{kind='training', count=3}]")]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    (job,) = point["jobs"]
+    assert job["iteration_s"] == job["mean_s"] / 6
+    assert job["iteration_s"] == pytest.approx(alone["training"]["iteration_s"], rel=1e-9)
+    assert job["bubble_ratio"] == pytest.approx(alone["training"]["bubble_ratio"], rel=1e-9)
+    assert "job.job1.bubble_ratio" in Path("jobs/summary.csv").read_text().splitlines()[0].split(",")
 
 
 def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:

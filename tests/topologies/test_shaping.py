@@ -15,7 +15,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
-from topologies.shaping.classes import VIRTUAL_LATE_S, Service, Shaping, classes_of, mismatch, wire_bytes_per_s
+from topologies.shaping.classes import VIRTUAL_LATE_S, Buffer, Service, Shaping, classes_of, mismatch, wire_bytes_per_s
 from topologies.shaping.netlink import Inner
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
@@ -156,6 +156,29 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
     assert len({one.name for one in shaping.ifbs}) == len(shaping.ifbs)
     assert len({(one.rank, one.interface, one.delay_ns) for one in shaping.ifbs}) == len(shaping.ifbs)
     assert shaping_of(fabric).ifbs == ()
+
+
+@settings(deadline=None, max_examples=40)
+@given(specs)
+def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_stay(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    plain = replace(shaping_of(fabric), buffer=Buffer(limit_bytes=10**6))
+    lossy = replace(plain, wan_loss=0.01, seed=7)
+    arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
+    losing = [one for one in lossy.ifbs if one.loss]
+    assert sorted(one.interface for one in losing) == sorted(
+        arrives[link.dst, link.src] for link in fabric.links if link.kind == "wan"
+    )
+    assert {(one.loss, one.rank, one.sources) for one in losing} == {(0.01, None, ())}
+    assert len({one.seed for one in losing}) == len(losing) == len({one.name for one in losing})
+    other = [one.seed for one in replace(lossy, seed=8).ifbs if one.loss]
+    assert not set(other) & {one.seed for one in losing} and losing == [one for one in lossy.ifbs if one.loss]
+
+    def delaying(shaping: Shaping) -> list[tuple[object, ...]]:
+        return [(one.rank, one.interface, one.sources, one.delay_ns) for one in shaping.ifbs if one.delay_ns]
+
+    assert delaying(lossy) == delaying(plain)
+    assert not any(one.loss or one.seed is not None for one in plain.ifbs)
 
 
 @settings(deadline=None, max_examples=40)

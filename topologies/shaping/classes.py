@@ -144,8 +144,9 @@ class Shaping:
 
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
     flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
-    drops what it has no room for. With `services`, which are for fair queues, every WAN port serves them in their
-    order; the last of them has what is of none.
+    drops what it has no room for, and WAN links lose the share `wan_loss` of all frames, as `seed` says. With
+    `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
+    none.
     """
 
     fabric: Fabric
@@ -154,6 +155,8 @@ class Shaping:
     fair: bool = False
     buffer: Buffer | None = None
     services: tuple[Service, ...] = ()
+    wan_loss: float = 0.0
+    seed: int = 0
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -205,7 +208,9 @@ class Shaping:
     def ifbs(self) -> tuple[Ifb, ...]:
         """The ifbs: of GPUs' ports in the physical grain, and those that delay where delays are behind the links."""
         found = nics(self.fabric) if self._is_physical else ()
-        return found + delays(self.fabric, self.delays_s) if self._delays_behind else ()
+        if not self._delays_behind:
+            return ()
+        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed)
 
     @property
     def _is_physical(self) -> bool:

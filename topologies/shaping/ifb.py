@@ -8,6 +8,9 @@ it. So all of a way's delay is applied where it ends, at the receiving GPU, by s
 the WAN depends on the path is it applied behind the cable of each WAN link. An interface delays what arrives by an ifb:
 a filter of its ingress redirects the packets to it, its root is a netem, and they go on from there.
 
+*Losses.* A frame that a WAN link loses has passed it: an ifb behind the link's cable loses it, which may delay as well.
+Which frames are lost depends on a seed and the link.
+
 *NICs.* What a GPU sends is shaped where its leaf receives it, in the switches' network namespace: the ifb of that port
 has the class.
 """
@@ -28,8 +31,8 @@ Integers = npt.NDArray[np.int64]
 class Ifb:
     """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
 
-    `rank` is the GPU in whose network namespace both are, None for that of the switches. With `delay_ns` 0 it has no
-    netem, and may have classes.
+    `rank` is the GPU in whose network namespace both are, None for that of the switches. `loss` is the share of packets
+    that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes.
     """
 
     name: str
@@ -37,6 +40,8 @@ class Ifb:
     interface: str
     sources: tuple[str, ...]
     delay_ns: int
+    loss: float = 0.0
+    seed: int | None = None
 
     def filters(self) -> Iterator[str]:
         """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
@@ -58,32 +63,45 @@ def nics(fabric: Fabric) -> tuple[Ifb, ...]:
     )
 
 
-def delays(fabric: Fabric, delays_s: Floats) -> tuple[Ifb, ...]:
-    """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns.
+def delays(fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0) -> tuple[Ifb, ...]:
+    """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns,
+    and one for each WAN link where those lose the share `wan_loss` of all packets, from 0 to 1.
 
-    Their names are numbers, since those of interfaces may be as long as Linux allows. Raises ValueError where the links
+    Their names are numbered, as those of interfaces may be as long as Linux allows. Raises ValueError where the links
     of a site to its border routers, or from them, differ so that the way between two GPUs has no delay of its own.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
-    found: dict[tuple[int | None, str, int], list[str]] = {}
-    ends_ns = _ends_ns(fabric, delays_ns)
+    ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
     if ends_ns is None:
         wan = np.array([link.kind == "wan" for link in fabric.links])
-        port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
-        for link in fabric.links:
-            if link.kind == "wan":
-                found[None, port[link.dst, link.src], int(delays_ns[link.index])] = []
-        ends_ns = _ends_ns(fabric, np.where(wan, 0, delays_ns))
+        wan_ns = np.where(wan, delays_ns, 0)
+        ends_ns = _ends_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
             raise ValueError("delays that differ between border routers: allowed are links of one delay within a site")
+    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    behind_wan = [
+        Ifb(
+            name=f"wan{link.index}",
+            rank=None,
+            interface=port[link.dst, link.src],
+            sources=(),
+            delay_ns=int(wan_ns[link.index]),
+            loss=wan_loss,
+            seed=int(np.random.SeedSequence((seed, link.index)).generate_state(1, np.uint64)[0]) if wan_loss else None,
+        )
+        for link in fabric.links
+        if link.kind == "wan" and (wan_loss or wan_ns[link.index])
+    ]
+    found: dict[tuple[int, str, int], list[str]] = {}
     for dst, column in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
         for src, delay_ns in zip(fabric.gpus, column, strict=True):
             found.setdefault((dst.rank, dst.interface, delay_ns), []).append(src.ip)
     delayed = [(key, sources) for key, sources in found.items() if key[2] > 0]
-    return tuple(
+    at_ends = [
         Ifb(name=f"delay{number}", rank=rank, interface=interface, sources=tuple(sources), delay_ns=delay_ns)
         for number, ((rank, interface, delay_ns), sources) in enumerate(delayed)
-    )
+    ]
+    return tuple(behind_wan + at_ends)
 
 
 def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:

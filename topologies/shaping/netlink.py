@@ -31,7 +31,8 @@ _IFF_UP = 1
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
-_NETEM_QOPT, _TCA_NETEM_LATENCY64 = struct.Struct("=IIIIII"), 10  # latency, limit, loss, gap, duplicates, jitter
+_NETEM_QOPT = struct.Struct("=IIIIII")  # latency, limit, loss, gap, duplicates, jitter
+_TCA_NETEM_LATENCY64, _TCA_NETEM_PRNG_SEED = 10, 14
 _TCA_FQ_CODEL_CE_THRESHOLD = 7
 _HTB_OPT = struct.Struct("=BBHhHI BBHhHI IIIII")  # two tc_ratespec, then bursts, quantum, level and priority
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET; without it HTB also wants a table of times
@@ -55,10 +56,12 @@ ClassId = tuple[int, int]
 
 
 class Netem(NamedTuple):
-    """What a netem does: the delay, and the share of packets that it loses, from 0 to 1."""
+    """What a netem does: the delay, and the share of packets that it loses, from 0 to 1. The seed decides which packets
+    are lost; without one (None) it is the kernel's."""
 
     delay_ns: int
     loss: float = 0.0
+    seed: int | None = None
 
 
 class Inner(NamedTuple):
@@ -383,6 +386,8 @@ def _htb_body(one: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inn
 def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
     options = _NETEM_QOPT.pack(0, limit_packets, round(netem.loss * 0xFFFFFFFF), 0, 0, 0)
     options += attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", netem.delay_ns))
+    if netem.seed is not None:
+        options += attribute(_TCA_NETEM_PRNG_SEED, struct.pack("=Q", netem.seed))
     parent = _FIRST_HANDLE + one[1] if one[1] else _ROOT
     head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, parent, 0)
     return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)

@@ -194,12 +194,12 @@ class Ifbs:
         for one in ifbs:
             kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
         lines = [f"qdisc add dev {name} handle ffff: ingress" for name in dict.fromkeys(one.interface for one in ifbs)]
-        netems = [one for one in ifbs if one.delay_ns]
+        netems = [one for one in ifbs if one.delay_ns or one.loss]
         lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
         lines += [line for one in ifbs for line in one.filters()]
         _tc("".join(line + "\n" for line in lines))
         index = {one.name: if_nametoindex(one.name) for one in netems}
-        wanted = {(index[one.name], 0): Netem(one.delay_ns) for one in netems}
+        wanted = {(index[one.name], 0): Netem(one.delay_ns, one.loss, one.seed) for one in netems}
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
         for one in netems:
