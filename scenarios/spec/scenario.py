@@ -220,6 +220,8 @@ class Scenario:
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
+        if self.fabric.rails is not None and "fabric.rails" not in dict(self.at):
+            words.append(f"{self.fabric.rails} rail{'s' * (self.fabric.rails != 1)}")
         if self.fabric.routing != DEFAULTS.fabric.routing and "fabric.routing" not in dict(self.at):
             words.append(self.fabric.routing)
         if self.run.is_real:
@@ -398,6 +400,12 @@ def _control_delay_s(given: object) -> float:
     return found
 
 
+def _ratios(given: list[object]) -> tuple[float, ...]:
+    if not 1 <= len(given) <= 2:
+        raise Wrong(f"{shown(given)} has {len(given)} numbers: allowed is {_RATIOS.allowed}")
+    return tuple(map(_RATIO.read, given))
+
+
 def _frames(size_bytes: int, given: str) -> int:
     if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
         why = "too small" if size_bytes < FRAME_BYTES else "too large"
@@ -466,6 +474,13 @@ _SWITCHES = Kind(
     lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
     lambda counts: list(counts) if isinstance(counts, tuple) else counts,
 )
+_RATIO = _number((int, float), 0.01, 1000)
+_RATIOS = Kind(
+    f"{_RATIO.allowed}, or a list of one for the leaves and one for the spines",
+    (int, float, list),
+    lambda ratios: _ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
+    lambda ratios: ratios[0] if len(ratios) == 1 else list(ratios),
+)
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
 )
@@ -518,6 +533,18 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key(
             "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."
+        ),
+        Key(
+            "fabric.rails",
+            "rails",
+            _TIER,
+            "Planes on each of which a GPU has a port of its share of the rate, in place of leaves and spines.",
+        ),
+        Key(
+            "fabric.oversubscription",
+            "oversubscription",
+            _RATIOS,
+            "What the leaves' ports down have over those up, and the spines'; all alike, if not given.",
         ),
         Key("fabric.hash_seed", "hash_seed", _whole(0, MAX_HASH_SEED), "Seed of the hash by which ecmp chooses."),
         Key(
