@@ -3,9 +3,10 @@
     ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
     spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
 
-Over rails, with any other routing, a flow takes the fixed path, or the one that its mode chooses, and the plane of its
-channel and its two ranks: so channels, and the flows of a GPU to several others, are on different ones. A message is
-sprayed over R planes in R (R - 1) pieces for each path, 3 R at most, which are even over those left when one fails.
+Over rails a flow takes, with the routing "single", the fixed path, or the one that its mode chooses, and the plane of
+its channel's number modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
+R (R - 1) pieces for each path, 3 R at most. Where a plane is down its channels and pieces, and no others, are spread
+over those left.
 
 In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
 physical one in the spine of each site, too, also within a site. Only ways that are up are taken: the hash, or the
@@ -199,18 +200,23 @@ class Multipath:
         self, up: Flags, src: Integers, dst: Integers, channel: Integers | int, hop: int
     ) -> npt.NDArray[np.intp]:
         """Of the ways that are `up`, [..., W], the place of the one that each flow takes at a hop; -1 for none."""
-        number = up.sum(axis=-1)
+        number, rails = up.sum(axis=-1), self.fabric.spec.rails
+        hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
             piece = np.asarray(channel) % self.width
             selector = piece // self._spines if hop == _OVER else piece % self._spines
-            chosen = selector % np.maximum(number, 1)
-        elif self.fabric.spec.routing == "single":
-            plane = src + dst + channel
-            chosen = np.zeros_like(plane) if hop == _OVER else plane % np.maximum(number, 1)
+        elif hashes:
+            selector = hashed(self._seed, src, dst, hop, channel)
         else:
-            chosen = (hashed(self._seed, src, dst, hop, channel) % np.maximum(number, 1).astype(np.uint64)).astype(int)
+            selector = np.asarray(channel) * (hop != _OVER)
+        own = None
+        if rails is not None and not hashes and hop != _OVER:  # its own plane, if that is up
+            own, selector = selector % rails, selector // rails
+        chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         order = np.argsort(~up, axis=-1, kind="stable")
         place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]
+        if own is not None:
+            place = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, place)
         return np.where(number > 0, place, -1)
 
     def _alive(self, dead: Cables) -> Flags:

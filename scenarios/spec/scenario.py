@@ -741,6 +741,8 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
     if setting.fabric.routing != "single":
         yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
+    if setting.fabric.has_planes:
+        yield Mistake("fabric.rails", f"{setting.fabric.rails} are beside a program: allowed is 1, or none")
     if setting.control.counted:
         yield Mistake("control.counted", "true is beside a program, which waits for nothing: allowed is false")
 
@@ -793,6 +795,9 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f'{text} beside transport.queue "{transport.queue}": allowed is "fifo"')
         if setting.run.is_real:
             yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue: allowed is virtual")
+        if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
+            text = f"{text} beside rails and a mode that keeps paths, whose connections are new for each collective"
+            yield Mistake(key, f"{text}: allowed is reroute never and every 1")
         if any(fault.kind == "link loss" for fault in setting.faults):
             yield Mistake(key, f"{text} beside a link loss, which takes the queue's place: allowed is one of the two")
     if threshold is not None:
