@@ -401,7 +401,7 @@ def _control_delay_s(given: object) -> float:
 
 
 def _ratios(given: list[object]) -> tuple[float, ...]:
-    if not 1 <= len(given) <= 2:
+    if len(given) > 2:
         raise Wrong(f"{shown(given)} has {len(given)} numbers: allowed is {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
 

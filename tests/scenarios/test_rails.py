@@ -124,7 +124,6 @@ def test_rails_are_kept_named_and_written_without_leaves() -> None:
         (["fabric.oversubscription=2", "fabric.grain=logical"], "is of ports, which the logical grain lacks"),
         (["fabric.oversubscription=0"], "0 is too small: allowed is a number from 0.01 to 1,000"),
         (["fabric.oversubscription=nan"], "not finite: allowed is a number from 0.01 to 1,000"),
-        (["fabric.oversubscription=[]"], "has 0 numbers: allowed is a number"),
         (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers: allowed is a number"),
         (["fabric.oversubscription=[1, true]"], "true is a boolean: allowed is a number"),
         (["fabric.rails=2", 'program.command="true"'], "2 are beside a program: allowed is 1, or none"),
