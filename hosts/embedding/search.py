@@ -2,19 +2,24 @@
 
 From the ranks in order, neighbouring parts of a site's GPUs are exchanged while that makes the ring's total less, which
 is the only change of three edges that keeps all directions; then again and again after two exchanges at random
-(iterated local search; Johnson et al., "Experimental analysis of heuristics for the ATSP", 2002). How far a ring is
-from the best, `bounds` tells.
+(iterated local search; Johnson et al., "Experimental analysis of heuristics for the ATSP", 2002). That is done for each
+order of the sites, of many for those whose shortest crossings are the least together. How far a ring is from the best,
+`bounds` tells.
 """
 
+from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 
-from hosts.embedding.held_karp import FAR_PS, Floats, Ints
+from hosts.embedding.held_karp import FAR_PS, Floats, Indices, Ints
 
 KICKS = 60
 """Descents after the first."""
+
+ORDERS = 8
+"""Orders of the sites that are searched, the most promising: all of up to four sites."""
 
 _PENALTY = 1e3  # of a missing edge, in rings of the largest edges
 
@@ -50,15 +55,31 @@ class SearchedRound:
         count, n, _ = self._weight.shape
         blocks = np.split(np.arange(n), np.cumsum(self._gpus_per_site)[:-1])
         least, best = np.full(count, np.inf), np.zeros((count, n), dtype=np.int16)
-        for rest in permutations(range(1, len(blocks))):
-            order = [blocks[0], *(blocks[site] for site in rest)]
-            rings = np.tile(np.concatenate(order), (count, 1))
+        goals = np.zeros(count) if goal is None else np.minimum(goal, self._most)  # a ring without missing edges
+        for cycle, instances in self._orders(blocks):
+            some = instances[least[instances] > goals[instances]]
+            order = [blocks[site] for site in cycle]
+            rings = np.tile(np.concatenate(order), (some.size, 1))
             ends = np.cumsum([0, *(block.size for block in order)])
-            goals = np.zeros(count) if goal is None else np.minimum(goal, self._most)  # a ring without missing edges
-            totals = searched(rings, ends, self._weight, goals, KICKS)
-            better = totals < least
-            least[better], best[better] = totals[better], rings[better]
+            totals = searched(rings, ends, self._weight[some], goals[some], KICKS)
+            better = totals < least[some]
+            least[some[better]], best[some[better]] = totals[better], rings[better]
         return np.where(least <= self._most, np.rint(least), FAR_PS).astype(np.int64), best
+
+    def _orders(self, blocks: list[Indices]) -> Iterator[tuple[tuple[int, ...], Indices]]:
+        """Orders of the sites, each with the instances that it is searched for."""
+        every = [(0, *rest) for rest in permutations(range(1, len(blocks)))]
+        if len(every) <= ORDERS:
+            yield from ((cycle, np.arange(len(self._weight))) for cycle in every)
+            return
+        starts = [block[0] for block in blocks]
+        crossing = np.minimum.reduceat(np.minimum.reduceat(self._weight, starts, axis=1), starts, axis=2)
+        cycles = np.array(every)
+        least = crossing[:, cycles, np.roll(cycles, -1, axis=1)].sum(axis=2)
+        for chosen in np.argsort(least, axis=1, kind="stable")[:, :ORDERS].T:
+            whole = np.take_along_axis(least, chosen[:, None], axis=1)[:, 0] <= self._most  # else crossings are missing
+            for order in np.unique(chosen[whole]):
+                yield every[order], np.flatnonzero(whole & (chosen == order))
 
 
 if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
