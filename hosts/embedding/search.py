@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, Floats, Indices, Ints
 
-KICKS = (60, 2), (240, 16)
+KICKS = (60, 2), (120, 4)
 """Descents after the first, and of how many one is in all sites at once: of few sites, and of many."""
 
 _ALL_ORDERS = 6  # those of four sites, which are all searched

@@ -116,7 +116,7 @@ def test_of_many_orders_of_sites_one_that_is_possible_is_found(objective: str) -
     cost_s[0][np.ix_(first, first)] = 1e-4
     order = [0, 3, 1, 4, 2]
     for a, b in zip(order, np.roll(order, -1), strict=True):
-        cost_s[0, first[a] + 5, first[b] + 7] = 9e-3
+        cost_s[0][np.ix_(first[a] + np.arange(2, 8), first[b] + np.arange(8, 14))] = 9e-3
     rings = best_rings(cost_s, delay_s, gpus_per_site=(26,) * 5, objective=objective)
     assert list(dict.fromkeys(site[rings[0]].tolist())) == order
 
