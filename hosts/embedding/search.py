@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, Floats, Indices, Ints
 
-KICKS = (60, 2), (120, 4)
-"""Descents after the first, and of how many one is in all sites at once: of few sites, and of many."""
+KICKS = (60, 2)
+"""Descents after the first, and of how many one is in all sites at once."""
+_OF_MANY = (120, 4), (40, 4)  # the same of more than four sites: for a ring, and to learn whether there is one
 
 _ALL_ORDERS = 6  # those of four sites, which are all searched
 _ENTRIES = 200_000  # of the weights of all orders that are searched where there are more, 3 of 256 GPUs
@@ -56,6 +57,7 @@ class SearchedRound:
         least, best = np.full(count, np.inf), np.zeros((count, n), dtype=np.int16)
         goals = np.zeros(count) if goal is None else np.minimum(goal, self._most)  # a ring without missing edges
         every, ranked, turns = self._orders(blocks)
+        kicks = KICKS if len(every) <= _ALL_ORDERS else _OF_MANY[goal is not None]
         for turn in range(ranked.shape[1]):
             if turn == turns and goal is not None:
                 break
@@ -64,7 +66,7 @@ class SearchedRound:
                 some = np.flatnonzero(left & (ranked[:, turn] == order))
                 rings = np.tile(np.concatenate([blocks[site] for site in every[order]]), (some.size, 1))
                 ends = np.cumsum([0, *(blocks[site].size for site in every[order])])
-                totals = searched(rings, ends, self._weight[some], goals[some], KICKS[len(every) > _ALL_ORDERS])
+                totals = searched(rings, ends, self._weight[some], goals[some], kicks)
                 better = totals < least[some]
                 least[some[better]], best[some[better]] = totals[better], rings[better]
         return np.where(least <= self._most, np.rint(least), FAR_PS).astype(np.int64), best
