@@ -177,8 +177,8 @@ class RouteApp(App):
         left = tuple(pair for pair in request.crossings if reach[pair])
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
         rest = replace(request, crossings=left, flows=flows)
-        paths = dict(zip(left, choose(self._fabric, rest, dead), strict=True))
-        return paths, choose_ways(self._fabric, rest, dead)
+        paths = choose(self._fabric, rest, dead)
+        return dict(zip(left, paths, strict=True)), choose_ways(self._fabric, rest, dead, paths)
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class RouteApp(App):
                 if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
-            of_flows = choose_ways(self._fabric, request, ways.dead)
+            of_flows = choose_ways(self._fabric, request, ways.dead, paths)
             messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
             self._request = request
         return {

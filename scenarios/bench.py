@@ -1,13 +1,14 @@
 """How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation; workers.
 
-Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] [--jobs N]`. For the model a process
-of its own measures each mode at each size, on one core; then the timing model is measured by itself, over the schedules
-of several collectives. For the emulation one VM, which has one CPU, runs each setting
-in mode joint, where everything that is done between two collectives is done; its times stand beside the time that
-copying the same bytes takes. With `--jobs N` one sweep is run by one worker and by N, in turns, from its first point to
-its last: without the tables, the figures and the report that a run ends with. With `--schedules N` every algorithm of
-every collective is timed with N GPUs, each in a process of its own. Only ratios within one run say something of the
-code rather than of the machine.
+Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] [--jobs N] [--hops]`. For the model a
+process of its own measures each mode at each size, on one core; then the timing model is measured by itself, over the
+schedules of several collectives. For the emulation one VM, which has one CPU, runs each setting in mode joint, where
+everything that is done between two collectives is done; its times stand beside the time that copying the same bytes
+takes. With `--hops` a VM for each of several numbers of GPUs runs mode base over ports, beside the bytes that its
+AllGather sends over each port, added up. With `--jobs N` one sweep is run by one worker and by N, in turns, from its
+first point to its last: without the tables, the figures and the report that a run ends with. With `--schedules N` every
+algorithm of every collective is timed with N GPUs, each in a process of its own. Only ratios within one run say
+something of the code rather than of the machine.
 """
 
 import _signal  # the part of `signal` that takes no time to import
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
 SIZES = (8, 16, 24)
 EMULATED = ((8, "8 MB"), (16, "8 MB"), (8, "64 MB"), (16, "64 MB"))
+HOPS = ((8, "8 MB"), (16, "8 MB"), (32, "2 MB"), (64, "1 MB"))
 MAX_COLLECTIVES, MAX_JOBS, MAX_GPUS = 10_000_000, 8, 1024
 SEEDS = [1, 2]
 TURNS = 3
@@ -205,6 +207,30 @@ def _bench_emulation(collectives: int) -> None:
     print("\nwall time; copying: the bytes of one AllGather copied twice on this machine; times: of that")
 
 
+def bytes_over_ports(gpus: int, chunk: str) -> int:
+    """What an AllGather of `_bench_hops` sends over every port, added up."""
+    from scenarios.engines.prediction import link_bytes
+    from scenarios.spec.load import Override, load_scenario
+
+    given = {"fabric.gpus": gpus, "collective.chunk": chunk, "fabric.grain": "physical", "run.modes": ["base"]}
+    setting = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
+    return sum(link_bytes(setting, "base").values())
+
+
+def _bench_hops(collectives: int) -> None:
+    print(f"{'GPUs':>5}{'chunk':>8}{'boot to first':>15}{'per AllGather':>15}{'GB x hops':>11}{'each':>11}{'times':>7}")
+    first = None
+    for gpus, chunk in HOPS:
+        given = {"fabric.gpus": gpus, "collective.chunk": chunk, "collective.count": collectives}
+        ends = ends_s("emulation", {**given, "fabric.grain": "physical", "run.modes": ["base"]})
+        typical = statistics.median(after - before for before, after in pairwise(ends))
+        gb_hops = bytes_over_ports(gpus, chunk) / 1e9
+        first = first or typical / gb_hops
+        each = f"{gb_hops:>11.2f}{typical / gb_hops * 1e3:>8.0f} ms{typical / gb_hops / first:>7.2f}"
+        print(f"{gpus:>5}{chunk:>8}{ends[0]:>13.1f} s{typical:>13.2f} s{each}", flush=True)
+    print("\nwall time; each: of a GB over a port; times: of that in the first row")
+
+
 def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
     print(f"{engine}, {len(MODES) * len(SEEDS)} points of {collectives:,} collectives")
     print(f"{'turn':>5}{'1 worker':>12}{f'{jobs} workers':>12}{'times faster':>14}", flush=True)
@@ -230,12 +256,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--schedules", type=int, metavar="N", help="measure every algorithm's timing model, with N GPUs"
     )
+    parser.add_argument("--hops", action="store_true", help="measure the emulation's cost against bytes x hops")
     parser.add_argument("--one-schedule", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     count = options.collectives
     if count is None:
-        count = DEFAULTS[options.engine, options.jobs is not None]
+        count = DEFAULTS["emulation" if options.hops else options.engine, options.jobs is not None]
     if not 2 <= count <= MAX_COLLECTIVES:
         parser.error(f"--collectives: {count} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
     if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
@@ -250,6 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*scheduled(kind, algorithm, options.schedules), _peak_bytes())
         elif options.schedules is not None:
             _bench_all_schedules(options.schedules)
+        elif options.hops:
+            _bench_hops(count)
         elif options.jobs is not None:
             _bench_jobs(options.engine, options.jobs, count)
         elif options.engine == "emulation":

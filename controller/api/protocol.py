@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
+from controller.routing.multipath import multipath
 from topologies.errors import FabricError
 from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, ROUTINGS, Fabric, FabricSpec
 from topologies.fabric.maps import read_wan, write_wan
@@ -38,8 +39,8 @@ class RouteRequest:
     """Choose and install the path of every crossing, a pair of ranks in two sites; other pairs get the default path.
 
     `rates_bps` and `delays_s` are the conditions of every logical link, [links]. `best`: the path of least cost for a
-    chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead: two ranks, a
-    channel and a TCP source port each.
+    chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead, those of a
+    crossing over its path: two ranks, a channel and a TCP source port each.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -81,7 +82,7 @@ def show(value: object) -> str:
 
 def line_limit_bytes(fabric: Fabric) -> int:
     """The longest line that either side sends: room for two numbers a link, a few for all others."""
-    flows = 0 if fabric.spec.routing == "single" else MAX_FLOWS
+    flows = MAX_FLOWS if multipath(fabric) is not None else 0
     return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + _most_crossings(fabric) + flows)
 
 
@@ -117,6 +118,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     _only(message, [field.name for field in fields(FabricSpec)])
     wan, seed = message.pop("wan", "mesh"), message.pop("hash_seed", FabricSpec.hash_seed)
     stand, paths = message.pop("sites", []), message.pop("paths", None)
+    rails, tiers = message.pop("rails", None), message.pop("oversubscription", [])
     chosen: dict[str, Any] = {}
     for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
         chosen[name] = message.pop(name, names[0])
@@ -124,6 +126,8 @@ def read_spec(text: str | bytes) -> FabricSpec:
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
     _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
     _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
+    _check(rails is None or _is_int(rails), "rails", rails, "a whole number, or null")
+    tiers = [_number("oversubscription", tier, low=0, high=_MAX_BPS) for tier in tiers]
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
         _check(all(_is_int(number) for number in numbers), name, value, "a whole number or a list of them")
@@ -131,6 +135,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
     chosen |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
     chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed}
+    chosen |= {"rails": rails, "oversubscription": tuple(tiers)}
     return FabricSpec(**chosen)
 
 
@@ -167,7 +172,7 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
 
 def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
     """Distinct flows, each between two ranks of a site or of two that the WAN joins."""
-    most = MAX_FLOWS if fabric.spec.routing != "single" else 0
+    most = MAX_FLOWS if multipath(fabric) is not None else 0
     _check(isinstance(value, list) and len(value) <= most, "flows", value, f"a list of at most {most} flows")
     for flow in value:
         if not (isinstance(flow, list) and len(flow) == 4 and all(_is_int(number) for number in flow)):

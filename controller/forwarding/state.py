@@ -1,7 +1,7 @@
 """The forwarding state of the switches: which default rules and routes they have, and bringing them to others."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 
@@ -127,10 +127,12 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
     return [int(path) for path in routes.path[0]]
 
 
-def choose_ways(fabric: Fabric, request: RouteRequest, dead: Cables) -> dict[tuple[int, int, int], rules.Way]:
+def choose_ways(
+    fabric: Fabric, request: RouteRequest, dead: Cables, paths: Sequence[int] = ()
+) -> dict[tuple[int, int, int], rules.Way]:
     """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port.
 
-    Raises NoPathError where there is none.
+    `paths` are those of the request's crossings, whose flows take them. Raises NoPathError where there is none.
     """
     ways = multipath(fabric)
     if ways is None or not request.flows:
@@ -141,6 +143,9 @@ def choose_ways(fabric: Fabric, request: RouteRequest, dead: Cables) -> dict[tup
             raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
     src, dst, channel, port = np.array(request.flows).T
     path = ways.paths(src, dst, channel, failed_links(fabric, dead))
+    if paths:
+        chosen = dict(zip(request.crossings, paths, strict=True))
+        path = np.array([chosen.get(flow[:2], over) for flow, over in zip(request.flows, path, strict=True)])
     spine = ways.spines(src, dst, path, channel, dead)
     keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
     found = zip(path.tolist(), *spine.T.tolist(), strict=True)

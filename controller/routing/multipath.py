@@ -3,6 +3,11 @@
     ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
     spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
 
+Over rails a flow takes, with the routing "single", the fixed path, or the one that its mode chooses, and the plane of
+its channel's number modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
+R (R - 1) pieces for each path, 3 R at most. Where a plane is down its channels and pieces, and no others, are spread
+over those left.
+
 In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
 physical one in the spine of each site, too, also within a site. Only ways that are up are taken: the hash, or the
 number of the piece, selects among those. The controller and the plan call the same functions.
@@ -44,7 +49,8 @@ def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers 
 @lru_cache(maxsize=16)
 def multipath(fabric: Fabric) -> "Multipath | None":
     """The ways that flows of a fabric are spread over; None where each pair of GPUs has a single one."""
-    return None if fabric.spec.routing == "single" else Multipath(fabric, sprays=fabric.spec.routing == "spray")
+    spec = fabric.spec
+    return Multipath(fabric, sprays=spec.routing == "spray") if spec.routing != "single" or spec.has_planes else None
 
 
 def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
@@ -59,7 +65,7 @@ def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[in
 
 
 class Multipath:
-    """The ways of flows in one fabric, of the routing "ecmp" or "spray".
+    """The ways of flows in one fabric, of the routing "ecmp" or "spray", or over rails.
 
     A flow is its ranks and its channel; arrays of them are of one shape, or are broadcast.
     """
@@ -71,6 +77,8 @@ class Multipath:
         self._tiers = [spines(fabric, site) for site in sites]
         self._by_spine = fabric.spec.grain == "physical"
         self._spines = max(map(len, self._tiers)) if self._by_spine else 1
+        if (rails := fabric.spec.rails) is not None:
+            self._spines = rails * max(1, min(rails - 1, 3))
         most = max((len(paths) for paths in fabric.paths_between.values()), default=1)
         self._candidates = np.full((len(sites), len(sites), most), -1)
         for pair, paths in fabric.paths_between.items():
@@ -83,10 +91,10 @@ class Multipath:
 
     def pieces(self, src_site: int, dst_site: int) -> int:
         """How many ways there are from a site to another, or within one, each for a piece of a sprayed message."""
-        if src_site == dst_site:
-            return len(self._tiers[src_site]) if self._by_spine else 1
-        number = max(1, len(self.fabric.paths_between.get((src_site, dst_site), ())))
-        return number * (max(len(self._tiers[site]) for site in (src_site, dst_site)) if self._by_spine else 1)
+        spines = max(len(self._tiers[site]) for site in (src_site, dst_site)) if self._by_spine else 1
+        if self.fabric.spec.rails is not None:
+            spines = self._spines
+        return spines * max(1, len(self.fabric.paths_between.get((src_site, dst_site), ())))
 
     @property
     def width(self) -> int:
@@ -192,15 +200,23 @@ class Multipath:
         self, up: Flags, src: Integers, dst: Integers, channel: Integers | int, hop: int
     ) -> npt.NDArray[np.intp]:
         """Of the ways that are `up`, [..., W], the place of the one that each flow takes at a hop; -1 for none."""
-        number = up.sum(axis=-1)
+        number, rails = up.sum(axis=-1), self.fabric.spec.rails
+        hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
             piece = np.asarray(channel) % self.width
             selector = piece // self._spines if hop == _OVER else piece % self._spines
-            chosen = selector % np.maximum(number, 1)
+        elif hashes:
+            selector = hashed(self._seed, src, dst, hop, channel)
         else:
-            chosen = (hashed(self._seed, src, dst, hop, channel) % np.maximum(number, 1).astype(np.uint64)).astype(int)
+            selector = np.asarray(channel) * (hop != _OVER)
+        own = None
+        if rails is not None and not hashes and hop != _OVER:  # its own plane, if that is up
+            own, selector = selector % rails, selector // rails
+        chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         order = np.argsort(~up, axis=-1, kind="stable")
         place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]
+        if own is not None:
+            place = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, place)
         return np.where(number > 0, place, -1)
 
     def _alive(self, dead: Cables) -> Flags:

@@ -76,6 +76,25 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     )
 
 
+def over_planes(whole: Workload, planes: int) -> Workload:
+    """The workload with channels by which its flows are on so many planes, a channel's number modulo that.
+
+    The channels of a ring are on different ones as they are. Of anything else channel c of place a and place b becomes
+    c * planes + (a + b + c) % planes, so a place's flows to several others are, too. Raises ScheduleError for too many.
+    """
+    if whole.is_ring:
+        return whole
+    flows = tuple(
+        replace(one, channel=one.channel * planes + (one.src + one.dst + one.channel) % planes)
+        if isinstance(one, Flow)
+        else one
+        for one in whole.schedule.flows
+    )
+    if (channels := 1 + max(one.channel for one in flows if isinstance(one, Flow))) > _MOST_CHANNELS:
+        raise ScheduleError(f"over {planes} rails it has {channels:,} channels: allowed are {_MOST_CHANNELS:,}")
+    return replace(whole, schedule=replace(whole.schedule, flows=flows))
+
+
 def _part(size_bytes: int, parts: int, unit: int) -> int:
     """The bytes of each part of a slot."""
     return -(-size_bytes // (parts * unit)) * unit

@@ -5,6 +5,10 @@ n^3 steps (`scipy.optimize.linear_sum_assignment`). Of the edges between sites a
 relaxed after Lagrange: for any toll mu on every edge between sites no ring of S sites has less than the least
 assignment with tolls, minus S mu (Held and Karp, "The traveling-salesman problem and minimum spanning trees", 1970).
 That is concave in mu; its slope is how many such edges the assignment has, minus S.
+
+Up to six orders of the sites are bounded one by one, edges of no other order being missing. More are bounded together.
+An assignment's dual leaves every edge a reduced cost of at least 0, and a ring has the assignment's total and those of
+its edges on top: at least, in the order of the sites for which this is the least, the least from each site to the next.
 """
 
 import math
@@ -19,6 +23,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _TOLLS = 40  # bisections, unless a toll is found that makes the number of crossings right
+_ONE_BY_ONE = 6  # orders of the sites
 _PENALTY = 1e3  # of a missing edge, in rings of the largest edges
 
 
@@ -65,18 +70,22 @@ def least_total(weight: Floats, *, gpus_per_site: tuple[int, ...]) -> float:
     """A total that no ring's is below over `weight` [n, n], infinity for a missing edge; infinity where it finds that
     there is no ring."""
     sites = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site)
-    cycles = [(0, *rest) for rest in permutations(range(1, len(gpus_per_site)))]
-    return min(_through(weight, sites, cycle) for cycle in cycles)
+    cycles = np.array([(0, *rest) for rest in permutations(range(1, len(gpus_per_site)))])
+    if len(cycles) <= _ONE_BY_ONE:
+        return min(_through(weight, sites, cycle[None]) for cycle in cycles)
+    return _through(weight, sites, cycles)
 
 
-def _through(weight: Floats, sites: npt.NDArray[Any], cycle: tuple[int, ...]) -> float:
-    """The bound of rings that visit the sites in this order."""
+def _through(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArray[Any]) -> float:
+    """The bound of rings that visit the sites in one of these orders, [orders, S]: of one, or of all that there are."""
     from scipy.optimize import linear_sum_assignment  # takes its time to import
 
-    n, count = len(weight), len(cycle)
-    order = np.argsort(cycle)[sites]
-    crosses = order[:, None] != order
-    exists = np.isfinite(weight) & (~crosses | ((order[:, None] + 1) % count == order)) & ~np.eye(n, dtype=bool)
+    n, count = len(weight), cycles.shape[1]
+    crosses = sites[:, None] != sites
+    exists = np.isfinite(weight) & ~np.eye(n, dtype=bool)
+    if len(cycles) == 1:
+        order = np.argsort(cycles[0])[sites]
+        exists &= ~crosses | ((order[:, None] + 1) % count == order)
     if not exists.any():
         return math.inf
     most = n * max(float(weight[exists].max()), 1e-300)  # of a ring that exists
@@ -86,7 +95,12 @@ def _through(weight: Floats, sites: npt.NDArray[Any], cycle: tuple[int, ...]) ->
     for _ in range(_TOLLS):
         tolled = base + toll * crosses
         rows, columns = linear_sum_assignment(tolled)
-        found = max(found, float(tolled[rows, columns].sum()) - toll * count)
+        total = float(tolled[rows, columns].sum()) - toll * count
+        if len(cycles) > 1:
+            starts = np.searchsorted(sites, np.arange(count))
+            least = np.minimum.reduceat(np.minimum.reduceat(_reduced(tolled, columns), starts, axis=0), starts, axis=1)
+            total += float(least[cycles, np.roll(cycles, -1, axis=1)].sum(axis=1).min())
+        found = max(found, total)
         if found > most:
             return math.inf
         slope = int(crosses[rows, columns].sum()) - count
@@ -94,6 +108,23 @@ def _through(weight: Floats, sites: npt.NDArray[Any], cycle: tuple[int, ...]) ->
             break
         low, high = (toll, high) if slope > 0 else (low, toll)
         toll = _between(low, high, scale=most / n)
+    return found
+
+
+def _reduced(cost: Floats, columns: npt.NDArray[Any]) -> Floats:
+    """The costs [n, n] reduced by a dual of the assignment of least total, which gives each row its column: none is
+    below 0, and those of the assignment are 0.
+
+    The dual of the columns is a distance in the residual graph, by Bellman and Ford.
+    """
+    over = cost - cost[np.arange(len(cost)), columns][:, None]  # to have a column in the place of a row's own
+    dual = np.zeros(len(cost))
+    for _ in range(len(cost)):
+        nearer = np.minimum(dual, (dual[columns][:, None] + over).min(axis=0))
+        if (nearer == dual).all():
+            break
+        dual = nearer
+    found: Floats = over + dual[columns][:, None] - dual
     return found
 
 

@@ -66,24 +66,24 @@ def _descend(ring: Indices, ends: Indices, weight: Floats, first: int, last: int
 
 
 @_entry
-def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks: int) -> Floats:
+def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks: tuple[int, int]) -> Floats:
     """Improve rings [K, n], in place, until their totals over `weight` [K, n, n] are at most `goal` [K]: the totals.
 
     The GPUs of a site stay at the places from one of `ends` [sites + 1] to the next. A descent is followed by so many
-    more, each of the best ring so far after two exchanges at random in a site, or one in each. An instance does not
-    depend on the others.
+    more, each of the best ring so far after two exchanges at random in a site, or, each time after so many of the
+    second number, one in each. An instance does not depend on the others.
     """
     totals = np.empty(len(rings))
     sites = ends.size - 1
     for index in range(len(rings)):
         best, edges = rings[index], weight[index]
         total, state = _total(best, edges), np.uint64(_SEED)
-        for kick in range(kicks + 1):
+        for kick in range(kicks[0] + 1):
             if total <= goal[index]:
                 break
             ring, first, last = best.copy(), 0, sites - 1
-            if kick % 2:  # every other time in all sites, as their ends depend on each other
-                first = last = kick // 2 % sites
+            if kick % kicks[1]:  # else in all sites, as their ends depend on each other
+                first = last = (kick - kick // kicks[1] - 1) % sites
             for turn in range(0 if not kick else 2 if first == last else sites):
                 site = first if first == last else turn
                 cuts = np.empty(3, dtype=np.intp)

@@ -44,7 +44,7 @@ class Decisions:
     schedule, [K, F]: `path` is the index in `Fabric.paths` of the path that it takes over the WAN (-1 within a site),
     `alpha_s` its delay and `beta_s` the time to send one slot over it; of a stream they are 0 and 1. `reembedded` and
     `rerouted`, [K], are True where placement and paths were chosen anew, whether or not the choice came out the same.
-    `spreads`: flows take the ways of the fabric's routing (`controller.routing.multipath`), as no mode chooses others.
+    `spreads`: flows have ways of their own (`ways_of`), on these paths.
     """
 
     placement: Ranks
@@ -121,13 +121,21 @@ def decide(
         beta_s=beta_s,
         reembedded=moments.embedded == number,
         rerouted=moments.routed == number,
-        spreads=spreads_over(fabric, mode) is not None,
+        spreads=ways_of(fabric, mode) is not None,
     )
 
 
 def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
     """The ways over which a fabric spreads flows in a mode; None where each two GPUs have one, or the mode chooses."""
     return None if mode.reroutes else multipath(fabric)
+
+
+def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
+    """The ways of flows in a mode, each of which has its own; None where the flows of two GPUs have one together.
+
+    Over rails a flow has the plane of its channel also on a path that the mode chooses.
+    """
+    return multipath(fabric) if fabric.spec.has_planes else spreads_over(fabric, mode)
 
 
 def channels(workload: Workload) -> Ranks:
@@ -355,7 +363,7 @@ def _used_twice(
 ) -> set[int]:
     """What two flows or more can pass with this placement, over any path if `choosing`, the fixed one, or over the ways
     of the fabric's routing; of ports between switches also where the mode moves ranks within their sites."""
-    shared, spread = shared_by(fabric, dead), spreads_over(fabric, mode)
+    shared, spread = shared_by(fabric, dead), ways_of(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
     src, dst = src[flows], dst[flows]
@@ -369,7 +377,8 @@ def _used_twice(
         near, far, path = np.broadcast_arrays(src[..., None], dst[..., None], path)
         return shared.of(near, far, path)
 
-    if spread is not None and (spread.sprays or not mode.reembeds):  # else other ranks have other hashes
+    # Else other ranks have other hashes, or other paths are chosen.
+    if spread is not None and not mode.reroutes and (spread.sprays or not mode.reembeds):
         channel = channels(workload)[flows]
         path = spread.paths(src, dst, channel, failed_links(fabric, dead))
         links = spread.links(src, dst, path, channel, dead)

@@ -11,7 +11,7 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, channels, spreads_over
+from scenarios.policies.decide import Chooser, Decisions, channels, ways_of
 from scenarios.spec.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +119,7 @@ class Play:
             beta_s=beta_s,
             reembedded=np.array([row[2] for row in rows]),
             rerouted=np.array([row[3] for row in rows]),
-            spreads=spreads_over(self._conditions.fabric, self._mode) is not None,
+            spreads=ways_of(self._conditions.fabric, self._mode) is not None,
         )
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:

@@ -120,6 +120,8 @@ class State:
             return self.way(src, dst)
         ends = np.array(src), np.array(dst)
         path = spread.paths(*ends, channel, failed_links(self.fabric, self.dead))
+        if len({*self._spread[src, dst]}) == 1:  # where the mode chooses it, that is another
+            path = np.array(self._spread[src, dst][0])
         return self._over(tuple(int(one) for one in spread.links(*ends, path, channel, self.dead) if one >= 0))
 
     def _over(self, links: tuple[int, ...]) -> Way:

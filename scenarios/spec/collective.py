@@ -8,7 +8,7 @@ from controller.routing.multipath import multipath
 from hosts.collectives.files import read
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, ROOTED, TRAINING, Workload, blocks, sized, workload
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
-from hosts.collectives.spraying import sprayed
+from hosts.collectives.spraying import over_planes, sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
@@ -66,13 +66,13 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
 
 @lru_cache(maxsize=64)
 def routed(found: Workload, spec: FabricSpec) -> Workload:
-    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric sprays.
+    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric sprays, or over its planes.
 
     A ring's have as many everywhere, as any of its flows may cross the WAN. Raises ScheduleError for too many pieces.
     """
     ways = multipath(build_fabric(spec))
     if ways is None or not ways.sprays:
-        return found
+        return over_planes(found, spec.rails or 1) if spec.has_planes and spec.routing == "single" else found
     site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
     ends = zip(*found.schedule.ends, strict=True)
     pieces = [ways.width if found.is_ring else ways.pieces(site[src], site[dst]) for src, dst in ends]

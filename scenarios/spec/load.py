@@ -169,12 +169,14 @@ def resolved(scenario: Scenario) -> str:
     """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
     trains = any(one.training_plan is not None for one in scenario.settings())
-    samplers = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}
+    samplers, rails = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}, scenario.fabric.rails
     document: dict[str, Any] = {}
     for key in KEYS.values():
         if key.name not in axes and samplers & {*key.samplers}:
             value = scenario.value(key.name)
             if key.name == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
+                continue
+            if key.name in ("fabric.leaves", "fabric.spines") and None not in axes.get("fabric.rails", (rails,)):
                 continue
             if key.table == "program" and scenario.program.command is None:
                 continue

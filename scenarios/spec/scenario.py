@@ -221,6 +221,8 @@ class Scenario:
                 words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
+        if self.fabric.rails is not None and "fabric.rails" not in dict(self.at):
+            words.append(f"{self.fabric.rails} rail{'s' * (self.fabric.rails != 1)}")
         if self.fabric.routing != DEFAULTS.fabric.routing and "fabric.routing" not in dict(self.at):
             words.append(self.fabric.routing)
         if self.run.is_real:
@@ -399,6 +401,12 @@ def _control_delay_s(given: object) -> float:
     return found
 
 
+def _ratios(given: list[object]) -> tuple[float, ...]:
+    if len(given) > 2:
+        raise Wrong(f"{shown(given)} has {len(given)} numbers: allowed is {_RATIOS.allowed}")
+    return tuple(map(_RATIO.read, given))
+
+
 def _frames(size_bytes: int, given: str) -> int:
     if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
         why = "too small" if size_bytes < FRAME_BYTES else "too large"
@@ -468,6 +476,13 @@ _SWITCHES = Kind(
     lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
     lambda counts: list(counts) if isinstance(counts, tuple) else counts,
 )
+_RATIO = _number((int, float), 0.01, 1000)
+_RATIOS = Kind(
+    f"{_RATIO.allowed}, or a list of one for the leaves and one for the spines",
+    (int, float, list),
+    lambda ratios: _ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
+    lambda ratios: ratios[0] if len(ratios) == 1 else list(ratios),
+)
 _FAULTS = Kind(
     "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
 )
@@ -520,6 +535,18 @@ KEYS: Mapping[str, Key] = {
         Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key(
             "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."
+        ),
+        Key(
+            "fabric.rails",
+            "rails",
+            _TIER,
+            "Planes on each of which a GPU has a port of its share of the rate, in place of leaves and spines.",
+        ),
+        Key(
+            "fabric.oversubscription",
+            "oversubscription",
+            _RATIOS,
+            "What the leaves' ports down have over those up, and the spines'; all alike, if not given.",
         ),
         Key("fabric.hash_seed", "hash_seed", _whole(0, MAX_HASH_SEED), "Seed of the hash by which ecmp chooses."),
         Key(
@@ -724,6 +751,8 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
     if setting.fabric.routing != "single":
         yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
+    if setting.fabric.has_planes:
+        yield Mistake("fabric.rails", f"{setting.fabric.rails} are beside a program: allowed is 1, or none")
     if setting.control.counted:
         yield Mistake("control.counted", "true is beside a program, which waits for nothing: allowed is false")
 
@@ -776,6 +805,9 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f'{text} beside transport.queue "{transport.queue}": allowed is "fifo"')
         if setting.run.is_real:
             yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue: allowed is virtual")
+        if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
+            text = f"{text} beside rails and a mode that keeps paths, whose connections are new for each collective"
+            yield Mistake(key, f"{text}: allowed is reroute never and every 1")
         if any(fault.kind == "link loss" for fault in setting.faults):
             yield Mistake(key, f"{text} beside a link loss, which takes the queue's place: allowed is one of the two")
     if transport.wan_loss and size is None:

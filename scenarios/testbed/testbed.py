@@ -23,7 +23,7 @@ from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over
+from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over, ways_of
 from scenarios.policies.measured import at_ends, links_passed
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
@@ -337,7 +337,7 @@ class Testbed:
             np.array([record.path], dtype=np.int16),
             self._conditions,
             start=record.collective,
-            spreads=spreads_over(self.fabric, mode) is not None,
+            spreads=ways_of(self.fabric, mode) is not None,
         )
         sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
         return at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
@@ -558,8 +558,9 @@ class Testbed:
 
         Returns how many OpenFlow messages it sent.
         """
-        flows = self._flows() if spreads_over(self.fabric, mode) is not None else {}
-        return self._route([] if flows else self._crossings(), rates_bps, best=best, flows=flows)
+        flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
+        crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
+        return self._route(crossings, rates_bps, best=best, flows=flows)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
         """As `route`, of every two GPUs in two sites."""
@@ -595,7 +596,7 @@ class Testbed:
 
     def has_lost_ways(self, mode: Mode) -> bool:
         """Whether flows have no ways of the fabric's routing, as their connections are new."""
-        return spreads_over(self.fabric, mode) is not None and not self._ways
+        return ways_of(self.fabric, mode) is not None and not self._ways
 
     def _flows(self) -> dict[int, tuple[int, int, int, int]]:
         """The flows that are spread, by index: their ranks, channel and TCP source port.

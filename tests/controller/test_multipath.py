@@ -110,6 +110,8 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
     """Packets pass the ports that the plan has, whatever has failed; the fixed spines and paths are others."""
     spec = data.draw(fabrics()).spec
     routing, grain = data.draw(st.sampled_from(ROUTINGS[1:])), data.draw(st.sampled_from(GRAINS))
+    if grain == "physical" and (rails := data.draw(st.sampled_from([None, 2, 4]))) is not None:
+        spec, routing = replace(spec, leaves=2, spines=2, rails=rails), data.draw(st.sampled_from(ROUTINGS))
     fabric, found = spread(spec, routing, grain)
     dead = data.draw(failures(fabric))
     pairs = list(permutations(range(len(fabric.gpus)), 2))
@@ -210,6 +212,36 @@ def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
     network.apply(*(message for stage in (*before.stages, *after.stages) for message in stage))
     of_routes = [rule.match.tcp_src for rule in network.tables["s0l0"] if rule.priority > 110]
     assert of_routes == [20000]
+
+
+@pytest.mark.parametrize(("rails", "pieces"), [(2, 2), (4, 12), (8, 24)])
+def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: int, pieces: int) -> None:
+    spec = FabricSpec(gpus_per_site=(2, 2), border_routers=1, rails=rails)
+    fabric, found = spread(spec, "spray")
+    assert found.pieces(0, 0) == found.pieces(0, 1) == found.width == pieces
+    src, dst, piece = np.zeros(pieces, int), np.ones(pieces, int), np.arange(pieces)
+    for dead, left in ((NONE, rails), (around(fabric, "s0p1"), rails - 1), ({cable("s0n1", "s0p0")}, rails - 1)):
+        planes = found.spines(src, dst, np.full(pieces, -1), piece, frozenset(dead))
+        assert (planes[:, 0] == planes[:, 1]).all()
+        used = Counter(planes[:, 0].tolist())
+        assert len(used) == left and max(used.values()) == -(-pieces // left)
+
+
+def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None:
+    fabric, _ = spread(FabricSpec(gpus_per_site=(2, 2), rails=4), "single")
+    crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
+    request = replace(asked(fabric, flows), crossings=crossings)
+    paths = [fabric.paths_between[0, 1][3].index, fabric.paths_between[1, 0][2].index]
+    wanted = choose_ways(fabric, request, NONE, paths)
+    found = [(way.path, way.up, way.down) for way in wanted.values()]
+    assert found == [(paths[0], 0, 0), (paths[0], 1, 1), (paths[0], 2, 2), (paths[1], 3, 3)]
+    ways = Ways(fabric)
+    change = rules.change(ways, (), dict(zip(crossings, paths, strict=True)), generation=1, tunnels=(), of_flows=wanted)
+    network = with_default_rules(ways)
+    network.apply(*(message for stage in change.stages for message in stage))
+    near, far = fabric.paths[paths[0]].name.split(">")
+    took = walked(network, network.sent(0, 2, 20002))
+    assert took == ["g0>s0n0", "s0n0>s0p2", f"s0p2>{near}", f"{near}>{far}", f"{far}>s1p2", "s1p2>s1n0", "s1n0>g2"]
 
 
 def test_a_cut_off_pair_is_named() -> None:

@@ -32,7 +32,7 @@ def instances(n: int, count: int, seed: int, *, missing: float = 0.0) -> tuple[F
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.sampled_from([(2, 2), (3, 3), (4, 3), (2, 2, 2), (2, 3, 2)]),
+    st.sampled_from([(2, 2), (3, 3), (4, 3), (2, 2, 2), (2, 3, 2), (2, 2, 2, 2, 2), (2, 2, 3, 2, 2)]),
     st.sampled_from(OBJECTIVES),
     st.sampled_from([0.3, 1.0, 4.0]),
     st.sampled_from([0.0, 0.3]),
@@ -51,7 +51,7 @@ def test_no_ring_is_below_the_bound(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (3, 2, 3)])
+@pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (3, 2, 3), (4, 3, 4, 3, 4)])
 def test_a_searched_ring_is_on_average_within_half_a_percent_of_the_best(
     sizes: tuple[int, ...], objective: str, request: pytest.FixtureRequest
 ) -> None:
@@ -88,6 +88,37 @@ def test_where_there_is_no_ring_none_is_found_and_the_bound_is_infinite(objectiv
     with pytest.raises(ValueError, match="no ring"):
         best_rings(cost_s, delay_s, **given)
     assert np.isinf(least_values(cost_s, delay_s, **given)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_at_8_sites_of_32_gpus_rings_are_within_2_percent_of_the_bound(objective: str) -> None:
+    """At the paper's rates, with another delay between every two sites."""
+    random, site = np.random.default_rng(5), np.repeat(np.arange(8), 32)
+    crosses = site[:, None] != site
+    delay_s = np.where(crosses, random.uniform(1e-3, 20e-3, (8, 8))[site][:, site], 0.7e-6)[None]
+    rates_bps = np.where(crosses, random.uniform(10e9, 100e9, (8, 8))[site][:, site], 200e9)
+    slot_s = 8 * 8e6 / np.minimum(rates_bps, random.uniform(20e9, 200e9, (256, 256)))[None]
+    given = {"gpus_per_site": (32,) * 8, "objective": objective}
+    rings = best_rings(slot_s + delay_s, delay_s, **given)
+    assert sorted(rings[0].tolist()) == list(range(256)) and (site[rings[0]] != site[np.roll(rings[0], 1)]).sum() == 8
+    found_s = values(rings, slot_s + delay_s, delay_s, objective=objective)[0]
+    least_s = least_values(slot_s + delay_s, delay_s, **given)[0]
+    assert least_s * (1 - 1e-9) <= found_s <= 1.02 * least_s
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_of_many_orders_of_sites_one_that_is_possible_is_found(objective: str) -> None:
+    """All shortest crossings lead from a GPU that they lead to as well: none of the promising orders is possible."""
+    random, site = np.random.default_rng(6), np.repeat(np.arange(5), 26)
+    cost_s, delay_s = random.uniform(1e-3, 2e-3, (1, 130, 130)), np.full((1, 130, 130), 1e-6)
+    crosses, first = site[:, None] != site, np.flatnonzero(np.diff(site, prepend=-1))
+    cost_s[0][crosses] = np.inf
+    cost_s[0][np.ix_(first, first)] = 1e-4
+    order = [0, 3, 1, 4, 2]
+    for a, b in zip(order, np.roll(order, -1), strict=True):
+        cost_s[0][np.ix_(first[a] + np.arange(2, 8), first[b] + np.arange(8, 14))] = 9e-3
+    rings = best_rings(cost_s, delay_s, gpus_per_site=(26,) * 5, objective=objective)
+    assert list(dict.fromkeys(site[rings[0]].tolist())) == order
 
 
 @pytest.mark.optimum

@@ -21,7 +21,12 @@ def test_a_sweep_the_models_rate_and_its_memory_are_measured() -> None:
     assert transfers == 3 * PIECES and all(0 <= took < 60 for took in seconds)
 
 
-@pytest.mark.parametrize("arguments", [["--jobs", "2"], []])
+def test_the_bytes_over_ports_are_those_of_each_edge_of_the_ring() -> None:
+    """Of a ring of eight in order, four edges pass two ports, two pass four, and two with the WAN seven."""
+    assert bench.bytes_over_ports(8, "8 MB") == (4 * 2 + 2 * 4 + 2 * 7) * 7 * 8_000_000
+
+
+@pytest.mark.parametrize("arguments", [["--jobs", "2"], [], ["--hops"]])
 def test_a_point_that_fails_ends_the_bench_with_its_reason(monkeypatch, capsys, arguments):
     failed = Failed(setting=0, mode="joint", why="the switch fell over")
     monkeypatch.setattr(emulation.Emulation, "run", lambda *_: iter([failed]))

@@ -20,7 +20,7 @@ from topologies.conditions.timed import Timed
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import shared_by, shares_of_rate
 
 SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
 MAX_COEFFICIENT = 0.999999
@@ -127,6 +127,8 @@ def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
     by_kind = {"wan": spec.wan_rate_bps}
     ranges = [capacity.get(link.name, by_kind.get(link.kind, spec.intra_rate_bps)) for link in links]
     found = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
+    if fabric.spec.rails is not None or fabric.spec.oversubscription:
+        found = np.maximum(1.0, np.rint(found * shares_of_rate(fabric)))
     for one, indices in resolved(fabric, spec.links):
         if one.rate_bps is not None:
             found[:, indices] = np.array(one.rate_bps, dtype=np.float64)[:, None]

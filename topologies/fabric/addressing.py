@@ -56,20 +56,27 @@ class Cable:
 
 
 def wire(
-    *, gpus_per_site: tuple[int, ...], leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph
+    *,
+    gpus_per_site: tuple[int, ...],
+    leaves: tuple[int, ...],
+    spines: tuple[int, ...],
+    wan: WanGraph,
+    nics: bool = False,
 ) -> tuple[tuple[Gpu, ...], tuple[Switch, ...], tuple[Cable, ...]]:
     """Wire a leaf-spine fabric per site and the WAN between them.
 
     GPUs share their site's leaves in contiguous blocks of rank; every leaf is cabled to every spine of its site, every
     spine to every border router. Switches come tier by tier within a site, transit routers last, and ports are
-    numbered in the order in which the cables are laid. Raises FabricError where an interface's name would be too long.
+    numbered in the order in which the cables are laid. With `nics` leaves are the NICs of GPUs, and named so. Raises
+    FabricError where an interface's name would be too long.
     """
-    gpus = tuple(_gpus(gpus_per_site, leaves))
-    nodes = list(_switches(leaves, spines, wan))
+    leaf = "n" if nics else "l"
+    gpus = tuple(_gpus(gpus_per_site, leaves, leaf))
+    nodes = list(_switches(leaves, spines, wan, leaf))
     ends: list[tuple[str, str]] = [(gpu.name, gpu.leaf) for gpu in gpus]
     for site, border_routers in enumerate(wan.border_routers):
         tier = [f"s{site}p{index}" for index in range(spines[site])]
-        ends += [(f"s{site}l{index}", spine) for index in range(leaves[site]) for spine in tier]
+        ends += [(f"s{site}{leaf}{index}", spine) for index in range(leaves[site]) for spine in tier]
         ends += [(spine, router) for spine in tier for router in border_routers]
     ends += wan.links
     ports: dict[str, list[Port]] = {name: [] for name, *_ in nodes}
@@ -92,7 +99,7 @@ def wire(
     return gpus, switches, cables
 
 
-def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...]) -> Iterator[Gpu]:
+def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...], leaf: str) -> Iterator[Gpu]:
     rank = 0
     for site, count in enumerate(gpus_per_site):
         for index in range(count):
@@ -100,7 +107,7 @@ def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...]) -> Iterator[G
                 rank=rank,
                 name=f"g{rank}",
                 site=site,
-                leaf=f"s{site}l{index * leaves[site] // count}",
+                leaf=f"s{site}{leaf}{index * leaves[site] // count}",
                 interface=f"g{rank}-eth0",
                 mac=f"02:00:00:00:{rank >> 8:02x}:{rank & 255:02x}",  # 02: locally administered, unicast
                 ip=f"10.{site}.0.{index + 1}",
@@ -109,7 +116,7 @@ def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...]) -> Iterator[G
 
 
 def _switches(
-    leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph
+    leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph, leaf: str
 ) -> Iterator[tuple[str, str, int | None, int]]:
     """Name, kind, site and datapath id of every switch; the id spells kind, site and index, and is never 0."""
 
@@ -117,7 +124,8 @@ def _switches(
         return (_KINDS.index(kind) + 1) << 32 | site << 16 | index
 
     for site, border_routers in enumerate(wan.border_routers):
-        for kind, letter, count in zip(_KINDS, "lpb", (leaves[site], spines[site], len(border_routers)), strict=False):
+        counts = leaves[site], spines[site], len(border_routers)
+        for kind, letter, count in zip(_KINDS, f"{leaf}pb", counts, strict=False):
             for index in range(count):
                 yield f"s{site}{letter}{index}", kind, site, dpid(kind, site, index)
     for index, name in enumerate(wan.routers):

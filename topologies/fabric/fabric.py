@@ -42,7 +42,10 @@ class FabricSpec:
     `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`). `routing` is one of
     ROUTINGS, and `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED. `sites` are the WAN's routers that the
     sites stand at (`wan.resolve_wan`), and `paths` is how many candidate paths join two border routers
-    (`wan.candidate_paths`).
+    (`wan.candidate_paths`). With `rails` each GPU has a NIC with a port on each of so many planes, which take the place
+    of leaves and spines; a plane is a switch in each site, with cables to its border routers. `oversubscription` is, of
+    each tier of switches within a site from below, what it can take in over what it can send up
+    (`ports.shares_of_rate`); none where all of their ports are alike.
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -55,6 +58,13 @@ class FabricSpec:
     hash_seed: int = 1
     sites: tuple[str, ...] = ()
     paths: int | None = None
+    rails: int | None = None
+    oversubscription: tuple[float, ...] = ()
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether GPUs are on several planes, over which their flows are spread whatever the routing."""
+        return self.rails is not None and self.rails > 1
 
     @classmethod
     def parse(
@@ -207,6 +217,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     if not 2 <= len(spec.gpus_per_site) <= MAX_SITES:
         text = f"{len(spec.gpus_per_site)} sites; a fabric has 2 to {MAX_SITES}, one number of GPUs each"
         mistakes.insert(0, Mistake("fabric.gpus", text))
+    mistakes += _port_mistakes(spec)
     if mistakes:
         raise FabricError(mistakes)
     sites = len(spec.gpus_per_site)
@@ -215,7 +226,11 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     graph = resolve_wan(spec.wan, border_routers, spec.sites)
     candidates = candidate_paths(graph, spec.paths)
     site_cycle = _first_cycle(sites, candidates)
-    gpus, switches, cables = wire(gpus_per_site=spec.gpus_per_site, leaves=leaves, spines=spines, wan=graph)
+    if spec.rails is not None:
+        leaves, spines = spec.gpus_per_site, (spec.rails,) * sites
+    gpus, switches, cables = wire(
+        gpus_per_site=spec.gpus_per_site, leaves=leaves, spines=spines, wan=graph, nics=spec.rails is not None
+    )
     links = _logical_links(gpus, graph)
     paths_between = _wan_paths(candidates, links, graph)
     return Fabric(
@@ -250,6 +265,23 @@ def _count_mistakes(spec: FabricSpec, key: str, name: str, least: int, most: int
         yield Mistake(f"fabric.{key}", f"{wrong[0]} {key} in a site; a site has {least} to {most}")
     elif len(counts) != sites:
         yield Mistake(f"fabric.{key}", f"{len(counts)} numbers for {sites} sites; give one number, or {sites}")
+
+
+def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
+    """What is wrong with rails and oversubscription, which are those of ports."""
+    rails, tiers = spec.rails, len(spec.oversubscription)
+    if rails is not None and not 1 <= rails <= MAX_SWITCHES_PER_TIER:
+        yield Mistake("fabric.rails", f"{rails} rails: allowed are 1 to {MAX_SWITCHES_PER_TIER}")
+    if rails is not None and (spec.leaves, spec.spines) != (FabricSpec.leaves, FabricSpec.spines):
+        text = f"{rails} is beside leaves or spines, whose place rails take: allowed is without them"
+        yield Mistake("fabric.rails", text)
+    if rails is not None and tiers > 1:
+        text = f"{tiers} tiers: allowed with fabric.rails is one number, that of a plane's switches"
+        yield Mistake("fabric.oversubscription", text)
+    for key, is_given in (("rails", rails is not None), ("oversubscription", tiers)):
+        if is_given and spec.grain != "physical":
+            text = f"is of ports, which the {spec.grain} grain lacks: allowed is with fabric.grain physical"
+            yield Mistake(f"fabric.{key}", text)
 
 
 def _per_site(count: int | tuple[int, ...], sites: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ An index selects the spine of that number modulo the number of spines, or the ne
 all flows of a GPU to border routers share one spine, and so do all channels between two GPUs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -207,6 +208,30 @@ class Ports:
         allowed = np.array([len(tier) for tier in self._tiers])[self.fabric.gpu_sites[ranks]]
         if (lost := chosen >= allowed).any():
             raise ValueError(f"spine {chosen[lost][0]}: allowed is 0 to {allowed[lost][0] - 1} in that site")
+
+
+def shares_of_rate(fabric: Fabric) -> Floats:
+    """What the fabric gives each port of the rate of a GPU's, [ports].
+
+    Without rails and oversubscription all have the same. A plane's ports have an R-th each. Where a tier is
+    oversubscribed r to 1, its ports up have together an r-th of what those down have, of leaves the fullest of the
+    site.
+    """
+    spec, below = fabric.spec, Counter(gpu.leaf for gpu in fabric.gpus)
+    site_of = {switch.name: switch.site for switch in fabric.switches if switch.site is not None}
+    of_site: list[tuple[float, float]] = []
+    for site in range(len(fabric.gpus_per_site)):
+        leaves = [switch.name for switch in fabric.switches if (switch.site, switch.kind) == (site, "leaf")]
+        up = border = 1 / (spec.rails or 1)
+        ratios = list(spec.oversubscription)
+        if ratios and spec.rails is None:
+            up = max(below[leaf] for leaf in leaves) / (len(spines(fabric, site)) * ratios.pop(0))
+        if ratios:
+            border = len(leaves) * up / (fabric.br_sites.count(site) * ratios.pop(0))
+        of_site.append((up, border))
+    tier = {"leaf_spine": 0, "spine_leaf": 0, "spine_br": 1, "br_spine": 1}
+    found = [of_site[site_of[one.src]][tier[one.kind]] if one.kind in tier else 1.0 for one in Ports(fabric).all]
+    return np.array(found)
 
 
 def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Indices:

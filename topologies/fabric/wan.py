@@ -24,7 +24,7 @@ KM_PER_MS = 204.2
 """Kilometres that light travels in a fibre in a millisecond: c = 299,792.458 km/s by a group index of 1.468."""
 
 _ROUTER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
-_RESERVED_NAME = re.compile(r"g\d+|s\d+[blp]\d+")
+_RESERVED_NAME = re.compile(r"g\d+|s\d+[blnp]\d+")
 _FIVE_ROUTER_LINKS = (("R0", "R1"), ("R0", "R4"), ("R1", "R2"), ("R2", "R3"), ("R2", "R4"), ("R3", "R4"))
 
 Links = tuple[tuple[str, str], ...]
@@ -179,7 +179,8 @@ def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:
             yield Mistake(key, f"{name!r} is not a name for a router: one to nine letters, digits or _, a letter first")
         elif _RESERVED_NAME.fullmatch(name):
             yield Mistake(
-                key, f"the name {name!r} is reserved for GPUs (g0), leaves (s0l0), spines (s0p0) and BRs (s0b0)"
+                key,
+                f"the name {name!r} is reserved for GPUs (g0), NICs (s0n0), leaves (s0l0), spines (s0p0), BRs (s0b0)",
             )
         elif name in routers[:position]:
             yield Mistake(key, f"the router {name!r} is named twice")
