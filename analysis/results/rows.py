@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 TRANSFER = ("collective", "step", "src", "dst", "chunk", "start_ns", "end_ns")
 """The columns of `Rows.transfers`."""
+COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
+"""The columns of `Rows.counters`."""
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -38,9 +40,9 @@ class Rows:
     model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
     were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. In fifo queues
     `retransmitted_bytes`, [K], is the payload that TCP sent again, and `quickest_transfer`, `slowest_transfer`,
-    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the
-    columns of TRANSFER. Of J jobs at once `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what
-    `completion_s` and `predicted_s` are of all.
+    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the columns of
+    TRANSFER and, where switches were asked for them, `counters`, [any, 5], those of COUNTER. Of J jobs at once
+    `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what `completion_s` and `predicted_s` are of all.
     """
 
     start: int
@@ -62,6 +64,7 @@ class Rows:
     fairness: Floats | None = None
     fairness_link: npt.NDArray[np.object_] | None = None
     transfers: npt.NDArray[np.int64] | None = None
+    counters: npt.NDArray[np.int64] | None = None
     job_completion_s: Floats | None = None
     job_predicted_s: Floats | None = None
 
@@ -84,9 +87,9 @@ class Rows:
             return self
         assert self.start <= start <= stop <= self.stop
         values = {name: array[start - self.start : stop - self.start] for name, array in self._arrays().items()}
-        if self.transfers is not None:
-            inside = (self.transfers[:, 0] >= start) & (self.transfers[:, 0] < stop)
-            values["transfers"] = self.transfers[inside]
+        for name in {"transfers", "counters"} & values.keys():
+            numbers = self._arrays()[name][:, 0]
+            values[name] = self._arrays()[name][(numbers >= start) & (numbers < stop)]
         return Rows(start=start, **values)
 
     def _arrays(self) -> dict[str, Array]:

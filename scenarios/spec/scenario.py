@@ -699,6 +699,9 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}: allowed is any other knowledge")
+        elif scenario.run.is_real and scenario.mode(name).measure_every_s is not None:
+            text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
+            yield Mistake("run.modes", f"{text}: allowed is the virtual clock, or any other knowledge")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
