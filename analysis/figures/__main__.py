@@ -27,6 +27,7 @@ from analysis.figures import (
     fidelity,
     job_times,
     periods,
+    referees,
     timeline,
     training,
     wan_map,
@@ -35,6 +36,7 @@ from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
+from analysis.results.rows import BEST
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
@@ -71,6 +73,8 @@ def jobs_of(
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     jobs: list[Job] = [partial(comparison.picture, name, group, points) for group in groups]
     jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
+    if any(point.rows[list(BEST)].notna().any(axis=None) for point in points.values()):
+        jobs.append(partial(referees.of_run, name, configurations, points))
     jobs += [partial(job_times.picture, name, run, one) for one in configurations[: _MOST_JOBS * bool(len(run.jobs))]]
     if any(one.kind == "training" for one in configurations):
         jobs.append(partial(training.distance, name, configurations, points))

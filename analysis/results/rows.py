@@ -16,6 +16,9 @@ TRANSFER = ("collective", "step", "src", "dst", "chunk", "start_ns", "end_ns")
 COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
 """The columns of `Rows.counters`."""
 
+BEST = ("best_ring_s", "best_ring_bound_s", "best_policy_s")
+"""The arrays of `Rows` that `run.referees` asks for."""
+
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
@@ -33,8 +36,10 @@ class Rows:
     """The collectives start .. start+K-1 of one point; arrays are None where the engine has no such values.
 
     `completion_s`, [K] seconds, is measured, and `predicted_s` the model's for the same conditions (None in the model
-    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside. `ring`
-    and `paths`, [K, n], are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
+    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside;
+    `best_ring_s` is that of the fastest ring, `best_ring_bound_s` one that no ring can beat, and `best_policy_s` that
+    with the best policy that knows all conditions beforehand, NaN where it is not known. `ring` and `paths`, [K, n],
+    are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
     `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
     machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
     model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
@@ -56,6 +61,9 @@ class Rows:
     late: npt.NDArray[np.bool_] | None = None
     undisturbed: npt.NDArray[np.bool_] | None = None
     bound_s: Floats | None = None
+    best_ring_s: Floats | None = None
+    best_ring_bound_s: Floats | None = None
+    best_policy_s: Floats | None = None
     reconfigure_s: Floats | None = None
     reconfigure_messages: npt.NDArray[np.int64] | None = None
     retransmitted_bytes: Floats | None = None

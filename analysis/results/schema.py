@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.rows import COUNTER, TRANSFER, Array, Rows
+from analysis.results.rows import BEST, COUNTER, TRANSFER, Array, Rows
 
 Columns = Mapping[str, Any]  # what is the same in every row of a point, by column
 
@@ -28,6 +28,7 @@ _ROW = (
     ("completion_s", pa.float64()),
     ("predicted_s", pa.float64()),
     ("bound_s", pa.float64()),
+    *((name, pa.float64()) for name in BEST),
     ("ring", pa.list_(pa.int16())),
     ("paths", pa.list_(pa.int16())),
     ("reembedded", pa.bool_()),
@@ -45,6 +46,7 @@ _ROW = (
 )
 ADDED: Mapping[str, float | str] = {
     "bound_s": math.nan,
+    **dict.fromkeys(BEST, math.nan),
     "reconfigure_s": math.nan,
     "reconfigure_messages": 0,
     "retransmitted_bytes": math.nan,

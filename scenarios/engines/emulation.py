@@ -32,6 +32,7 @@ from scenarios.engines.base import (
     Snapshot,
     none_stored,
 )
+from scenarios.engines.offline import best_s
 from scenarios.engines.pool import TRIES, Executors, Lost, results
 from scenarios.engines.prediction import Expectations, jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
@@ -387,6 +388,7 @@ class Reader:
             late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._expected.bound_s(k),
+            **best_s(self._task.setting, self._expected.conditions, start=k, count=1),
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),

@@ -75,6 +75,11 @@ class Expectations:
         """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
         return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
 
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions of the point."""
+        return self._conditions
+
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
