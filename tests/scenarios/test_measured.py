@@ -107,12 +107,13 @@ def test_two_flows_that_share_a_link_tell_its_rate_together():
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "calm"])
+@pytest.mark.parametrize("mode", ["greedy", "calm", "ports"])
 def test_however_the_work_is_cut_the_choices_are_the_same(mode):
-    setting = setting_of()
+    more = '[[policy]]\nname = "ports"\nreroute = "every 2"\nreembed = "every 3"\nknowledge = "measured ports"'
+    setting = setting_of(more)
     conditions = conditions_of(setting)
     whole = decided(setting, mode, conditions, start=0, count=30)
-    again = setting_of(count=31)
+    again = setting_of(more, count=31)
     part = decided(again, mode, conditions_of(again), start=17, count=9)
     for name in ("placement", "path", "reembedded", "rerouted", "alpha_s", "beta_s"):
         assert (getattr(part, name) == getattr(whole, name)[17:26]).all()
@@ -124,6 +125,22 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
     found = [decided(setting, mode, conditions_of(setting), start=0, count=1) for mode in ("greedy", "mean")]
     assert found[0].placement.tolist() == found[1].placement.tolist()
     assert found[0].path.tolist() == found[1].path.tolist()
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            'knowledge = "measured ports"\nmeasure_every = "99 us"',
+            '"99 us" is too short: allowed is with measured ports',
+        ),
+        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
+        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
+    ],
+)
+def test_what_counters_cannot_tell_is_refused(keys, says):
+    with pytest.raises(ScenarioError, match=says):
+        scenario_of(f'[[policy]]\nname = "p"\nreroute = "every 1"\n{keys}')
 
 
 def test_measured_knowledge_beside_a_fault_is_refused():
