@@ -18,8 +18,8 @@ Counters = Mapping[str, tuple[int, int, Mapping[int, int]]]
 
 
 class PortWatch:
-    """The readings of one collective, each by `ask`: every `every_s` from its beginning on, in a thread of their own,
-    and one at its end. A context manager that ends them in any case."""
+    """The readings of one collective, each by `ask`: one before it begins, every `every_s` from then on, in a thread of
+    their own, and one at its end. A context manager that ends them in any case."""
 
     def __init__(self, ask: Callable[[], Counters], every_s: float) -> None:
         self._ask, self._every_ns = ask, round(every_s * 1e9)
@@ -35,7 +35,7 @@ class PortWatch:
             self._is_over = True
 
     def begin(self, start_ns: int) -> None:
-        """The collective begins at this instant of CLOCK_MONOTONIC."""
+        """The collective begins at this instant of CLOCK_MONOTONIC, in a moment."""
         self._start_ns = start_ns
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -53,7 +53,7 @@ class PortWatch:
         """What was read of these links or ports, as `CollectiveRecord.counters`.
 
         `control_s` are the one-way delays to switches: those are asked so much later, and answer so much earlier, than
-        the controller sees it.
+        the controller sees it. What was read before the beginning is what it is at that, as nothing is sent until then.
         """
         found = []
         for one in link.tolist():
@@ -64,14 +64,13 @@ class PortWatch:
                 answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
                 sent = sum(sent[port] for _, _, sent, port, _ in at)
                 first = sent if first is None else first
-                found.append((one, asked_ns, answered_ns, sent - first))
+                found.append((one, max(0, asked_ns), max(0, answered_ns), sent - first))
         return tuple(found)
 
     def _run(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # this thread's: or it would be 50 us late
         due_ns = self._start_ns
         while True:
-            sleep_until(due_ns)
             with self._lock:
                 if self._is_over:
                     return
@@ -81,3 +80,4 @@ class PortWatch:
                     self._error = error
                     return
             due_ns += self._every_ns
+            sleep_until(due_ns)
