@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from controller.api import protocol
-from controller.api.protocol import ProtocolError, RouteRequest, StatusRequest
+from controller.api.protocol import CountersRequest, ProtocolError, RouteRequest, StatusRequest
 from controller.api.server import Server
 from controller.compat import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.config import configured
 from controller.forwarding.rules import Route
-from controller.forwarding.state import NO_FLOWS, FlowWays, Forwarding, State, choose, choose_ways
+from controller.forwarding.state import DEADLINE_S, NO_FLOWS, FlowWays, Forwarding, State, choose, choose_ways
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError
@@ -103,6 +103,14 @@ class RouteApp(App):
         """A switch has executed everything sent before the barrier."""
         self._switches.confirmed(event.msg.datapath, event.msg.xid)
 
+    @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN)
+    def ports_counted(self, event: Any) -> None:
+        """A switch has told what its ports have carried."""
+        message = event.msg
+        more = bool(message.flags & message.datapath.ofproto.OFPMPF_REPLY_MORE)
+        sent = {port.port_no: port.tx_bytes for port in message.body}
+        self._switches.counted(message.datapath, message.xid, sent, more=more)
+
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG, MAIN])
     def error_came(self, event: Any) -> None:
         """A switch has refused a message."""
@@ -186,7 +194,10 @@ class RouteApp(App):
         """The reply to a request's line; raises ProtocolError and nothing else."""
         try:
             request = protocol.parse_request(line, self._fabric, token=self._token)
-            answer = self._status(request) if isinstance(request, StatusRequest) else self._route(request)
+            if isinstance(request, StatusRequest):
+                answer = self._status(request)
+            else:
+                answer = self._counters() if isinstance(request, CountersRequest) else self._route(request)
         except ProtocolError:
             raise
         except (SwitchError, NoPathError) as error:
@@ -215,6 +226,11 @@ class RouteApp(App):
             "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
+
+    def _counters(self) -> dict[str, Any]:
+        with self._one_at_a_time:
+            found = self._switches.port_bytes(deadline_s=DEADLINE_S)
+        return {"ports": {name: [one.asked_ns, one.answered_ns, list(one.sent.items())] for name, one in found.items()}}
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()

@@ -136,9 +136,8 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     """A line for each of a configuration's first collectives; 0 seconds: without the best schedule."""
     from analysis.model.optimum import COPIED
     from scenarios.engines import prediction
-    from scenarios.policies.best_ring import fastest_rings
+    from scenarios.engines.offline import rings_of
     from scenarios.policies.conditions import conditions_of
-    from scenarios.policies.decide import edges_s
 
     conditions = conditions_of(setting)
     shared_bps = conditions.shared_bps(0, count)
@@ -147,13 +146,8 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
         decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
         modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
-    spec, workload = setting.collective, setting.workload
-    is_plain = workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
-    rings = None
-    if is_plain and not setting.shared_links("joint"):
-        cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, conditions.rates_bps(0, count), workload)
-        rings = fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
-    searches = seconds > 0 and spec.kind in COPIED and setting.gpus <= _MOST_GPUS
+    rings = rings_of(setting, conditions, start=0, count=count)
+    searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= _MOST_GPUS
     found = []
     for number in range(count):
         best = _best_schedule(setting, conditions, number, seconds) if searches else None

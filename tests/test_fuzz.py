@@ -271,9 +271,10 @@ REQUESTS: list[dict[str, Any]] = [
     {"ask": "status", "wait_s": 3, "token": "secret"},
     {"ask": "route", "crossings": [[1, 2], [3, 0]], "rates_bps": [1e9] * len(LINKS), "delays_s": [0] * len(LINKS),
      "chunk_bytes": 8, "best": True, "token": "secret"},
+    {"ask": "counters", "token": "secret"},
 ]  # fmt: skip
 SPEC = json.loads(write_spec(FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"),)))))
-NAMES = sorted({key for message in (*REQUESTS, SPEC) for key in message} | {"status", "route"})
+NAMES = sorted({key for message in (*REQUESTS, SPEC) for key in message} | {"status", "route", "counters"})
 JSON = [b"{", b"}", b"[", b"]", b":", b",", b'"', b"1", b"-1", b"1e999", b"NaN", b"null", b"true", b"\\u0000", b"\xff",
         b"\n", *(f'"{name}"'.encode() for name in NAMES), b"9" * 5000]  # fmt: skip
 

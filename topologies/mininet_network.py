@@ -26,12 +26,9 @@ from topologies.mininet_nodes import (
     run_program,
 )
 from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
-from topologies.shaping.classes import MTU_BYTES
+from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
 from topologies.shaping.netlink import RtNetlink
 
-# The fewest and largest packets that TCP can make: an AllGather costs wall time, and clock readings that take virtual
-# time, by the packet.
-_SEGMENT_BYTES = 500_000
 _NEVER_MS = 86_400_000  # Open vSwitch revalidates its cache when rules change, and not in the middle of a collective
 _BACKLOG_PACKETS = 1_000_000  # in the kernel's queue between the ends of a cable, which drops beyond that
 _CLONE_NEWNET = 0x40000000
@@ -106,10 +103,10 @@ class Network(Mininet):
             )
             with netlink_of(host.pid) as netlink:
                 self._set_neighbours(netlink, gpu)
-                netlink.set_segment_bytes(gpu.interface, _SEGMENT_BYTES)
+                netlink.set_segment_bytes(gpu.interface, SEGMENT_BYTES)
         with contextlib.closing(RtNetlink()) as netlink:
             for port in (port for switch in self.fabric.switches for port in switch.ports):
-                netlink.set_segment_bytes(port.interface, _SEGMENT_BYTES)
+                netlink.set_segment_bytes(port.interface, SEGMENT_BYTES)
         for node in self.values():
             node.ready()
         for switch in self.switches:

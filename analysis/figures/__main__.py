@@ -28,6 +28,7 @@ from analysis.figures import (
     fidelity,
     job_times,
     periods,
+    referees,
     timeline,
     training,
     wan_map,
@@ -36,6 +37,7 @@ from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
+from analysis.results.rows import BEST
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
@@ -74,6 +76,8 @@ def jobs_of(
     jobs: list[Job] = [partial(budget.picture, name, groups, points)] * limited
     jobs += [partial(comparison.picture, name, group, points) for group in groups]
     jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
+    if any(point.rows[list(BEST)].notna().any(axis=None) for point in points.values()):
+        jobs.append(partial(referees.of_run, name, configurations, points))
     several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
     if any(one.kind == "training" for one in configurations):

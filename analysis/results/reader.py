@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
-COLLECTIVES, TRANSFERS, JOBS, CONDITIONS, FAULTS = (
-    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "conditions", "faults")
+COLLECTIVES, TRANSFERS, JOBS, COUNTERS, CONDITIONS, FAULTS = (
+    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "counters", "conditions", "faults")
 )
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
@@ -41,22 +41,25 @@ class ResultsError(ValueError):
 
 
 class Tables(NamedTuple):
-    """The collectives, the transfers and the jobs of a run, each in tables of some consecutive ones of a point."""
+    """The collectives, the transfers, the jobs and the counters of a run, each in tables of some consecutive ones of a
+    point."""
 
     collectives: Sequence[pa.Table]
     transfers: Sequence[pa.Table]
     jobs: Sequence[pa.Table]
+    counters: Sequence[pa.Table]
 
 
 class Part(NamedTuple):
-    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers and
-    jobs."""
+    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers, jobs
+    and counters."""
 
     point: Point
     start: int
     collectives: Path
     transfers: Path
     jobs: Path
+    counters: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +93,7 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
 def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
     """Everything that a run directory holds; raises ResultsError as `load`.
 
-    `tables` are what it holds of collectives, transfers and jobs, where that has been read.
+    `tables` are what it holds of collectives, transfers, jobs and counters, where that has been read.
     """
     path = Path(directory)
     provenance = read_provenance(path)
@@ -167,7 +170,7 @@ def parts_of(path: Path) -> list[Part]:
 def part_of(path: Path, point: Point, start: int) -> Part:
     """The part of an unfinished run that begins with this collective of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
-    return Part(point, start, *(stem.with_suffix(f".{name}") for name in (COLLECTIVES, TRANSFERS, JOBS)))
+    return Part(point, start, *(stem.with_suffix(f".{name}") for name in (COLLECTIVES, TRANSFERS, JOBS, COUNTERS)))
 
 
 def check_readable_parts(path: Path) -> None:

@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 TRANSFER = ("collective", "step", "src", "dst", "chunk", "start_ns", "end_ns")
 """The columns of `Rows.transfers`."""
+COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
+"""The columns of `Rows.counters`."""
+
+BEST = ("best_ring_s", "best_ring_bound_s", "best_policy_s")
+"""The arrays of `Rows` that `run.referees` asks for."""
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -31,16 +36,18 @@ class Rows:
     """The collectives start .. start+K-1 of one point; arrays are None where the engine has no such values.
 
     `completion_s`, [K] seconds, is measured, and `predicted_s` the model's for the same conditions (None in the model
-    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside. `ring`
-    and `paths`, [K, n], are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
+    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside;
+    `best_ring_s` is that of the fastest ring, `best_ring_bound_s` one that no ring can beat, and `best_policy_s` that
+    with the best policy that knows all conditions beforehand, NaN where it is not known. `ring` and `paths`, [K, n],
+    are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
     `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
     machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
     model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
     were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. In fifo queues
     `retransmitted_bytes`, [K], is the payload that TCP sent again, and `quickest_transfer`, `slowest_transfer`,
-    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the
-    columns of TRANSFER. Of J jobs at once `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what
-    `completion_s` and `predicted_s` are of all.
+    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the columns of
+    TRANSFER and, where switches were asked for them, `counters`, [any, 5], those of COUNTER. Of J jobs at once
+    `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what `completion_s` and `predicted_s` are of all.
     """
 
     start: int
@@ -54,6 +61,9 @@ class Rows:
     late: npt.NDArray[np.bool_] | None = None
     undisturbed: npt.NDArray[np.bool_] | None = None
     bound_s: Floats | None = None
+    best_ring_s: Floats | None = None
+    best_ring_bound_s: Floats | None = None
+    best_policy_s: Floats | None = None
     reconfigure_s: Floats | None = None
     reconfigure_messages: npt.NDArray[np.int64] | None = None
     retransmitted_bytes: Floats | None = None
@@ -62,6 +72,7 @@ class Rows:
     fairness: Floats | None = None
     fairness_link: npt.NDArray[np.object_] | None = None
     transfers: npt.NDArray[np.int64] | None = None
+    counters: npt.NDArray[np.int64] | None = None
     job_completion_s: Floats | None = None
     job_predicted_s: Floats | None = None
 
@@ -84,9 +95,9 @@ class Rows:
             return self
         assert self.start <= start <= stop <= self.stop
         values = {name: array[start - self.start : stop - self.start] for name, array in self._arrays().items()}
-        if self.transfers is not None:
-            inside = (self.transfers[:, 0] >= start) & (self.transfers[:, 0] < stop)
-            values["transfers"] = self.transfers[inside]
+        for name in {"transfers", "counters"} & values.keys():
+            numbers = self._arrays()[name][:, 0]
+            values[name] = self._arrays()[name][(numbers >= start) & (numbers < stop)]
         return Rows(start=start, **values)
 
     def _arrays(self) -> dict[str, Array]:

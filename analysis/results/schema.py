@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.rows import TRANSFER, Array, Rows
+from analysis.results.rows import BEST, COUNTER, TRANSFER, Array, Rows
 
 Columns = Mapping[str, Any]  # what is the same in every row of a point, by column
 
@@ -28,6 +28,7 @@ _ROW = (
     ("completion_s", pa.float64()),
     ("predicted_s", pa.float64()),
     ("bound_s", pa.float64()),
+    *((name, pa.float64()) for name in BEST),
     ("ring", pa.list_(pa.int16())),
     ("paths", pa.list_(pa.int16())),
     ("reembedded", pa.bool_()),
@@ -45,6 +46,7 @@ _ROW = (
 )
 ADDED: Mapping[str, float | str] = {
     "bound_s": math.nan,
+    **dict.fromkeys(BEST, math.nan),
     "reconfigure_s": math.nan,
     "reconfigure_messages": 0,
     "retransmitted_bytes": math.nan,
@@ -77,6 +79,15 @@ TRANSFERS = pa.schema(
         *((name, pa.int32()) for name in TRANSFER[:5]),
         ("start_s", pa.float64()),
         ("end_s", pa.float64()),
+    ]
+)
+COUNTERS = pa.schema(
+    [
+        *_POINT[:3],
+        *((name, pa.int32()) for name in COUNTER[:2]),
+        ("since_s", pa.float64()),
+        ("until_s", pa.float64()),
+        ("sent_bytes", pa.int64()),
     ]
 )
 JOBS = pa.schema(
@@ -160,6 +171,14 @@ def transfers_table(rows: Rows, point: Columns) -> pa.Table:
     found = np.empty((0, len(TRANSFER)), dtype=np.int64) if rows.transfers is None else rows.transfers
     columns = [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
     return _table({**point, **dict(zip(TRANSFERS.names[3:], columns, strict=True))}, len(found), TRANSFERS)
+
+
+def counters_table(rows: Rows, point: Columns) -> pa.Table:
+    """The counters read in measured rows of one point as a table."""
+    assert rows.counters is not None
+    collective, link, since_ns, until_ns, sent_bytes = rows.counters.T
+    columns = [collective, link, since_ns / 1e9, until_ns / 1e9, sent_bytes]
+    return _table({**point, **dict(zip(COUNTERS.names[3:], columns, strict=True))}, len(rows.counters), COUNTERS)
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:

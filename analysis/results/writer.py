@@ -183,6 +183,8 @@ class Writer:
             self._write_part(part.transfers, schema.TRANSFERS, schema.transfers_table(rows, columns))
         if rows.job_completion_s is not None:
             self._write_part(part.jobs, schema.JOBS, schema.jobs_table(rows, columns, self._jobs(point)))
+        if rows.counters is not None:
+            self._write_part(part.counters, schema.COUNTERS, schema.counters_table(rows, columns))
         self._write_part(part.collectives, self._schema, schema.collectives_table(rows, columns, self._schema))
         progress.written, progress.ready = rows.stop, []
 
@@ -206,6 +208,7 @@ class Writer:
             [self._table(part.collectives, self._schema) for part in parts],
             [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
             [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
+            [self._table(part.counters, schema.COUNTERS) for part in parts if part.counters.exists()],
         )
 
     def _table(self, path: Path, columns: pa.Schema) -> pa.Table:
@@ -222,6 +225,7 @@ class Writer:
         for name, columns, parts in (
             (reader.TRANSFERS, schema.TRANSFERS, found.transfers),
             (reader.JOBS, schema.JOBS, found.jobs),
+            (reader.COUNTERS, schema.COUNTERS, found.counters),
         ):
             if parts:
                 write_table(self._path / name, columns, parts)

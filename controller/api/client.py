@@ -120,6 +120,12 @@ class Controller:
         `controller.routing.link_state.Outage`s."""
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
+    def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
+        """What the ports of every switch have sent so far, by OpenFlow's port statistics: by switch, when it was asked
+        and when it had answered (CLOCK_MONOTONIC, ns), and the bytes by port."""
+        found = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
+        return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in found.items()}
+
     def _connect(self) -> socket.socket:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

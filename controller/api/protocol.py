@@ -51,7 +51,12 @@ class RouteRequest:
     flows: tuple[tuple[int, int, int, int], ...] = ()
 
 
-Request = StatusRequest | RouteRequest
+@dataclass(frozen=True)
+class CountersRequest:
+    """The bytes that every port of every switch has sent."""
+
+
+Request = StatusRequest | RouteRequest | CountersRequest
 
 
 def write_line(message: Mapping[str, Any]) -> bytes:
@@ -102,9 +107,12 @@ def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> R
     if kind == "status":
         _only(message, ("wait_s",))
         return StatusRequest(wait_s=_number("wait_s", message.get("wait_s", 0), low=0, high=MAX_WAIT_S))
+    if kind == "counters":
+        _only(message, ())
+        return CountersRequest()
     if kind == "route":
         return _route_request(message, fabric)
-    raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route"')
+    raise ProtocolError(f'"ask" is {show(kind)}; allowed: "status", "route", "counters"')
 
 
 def write_spec(spec: FabricSpec) -> str:

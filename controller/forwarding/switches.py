@@ -1,7 +1,8 @@
 """The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -19,6 +20,16 @@ SETTLE_S = 0.02
 cached decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
 
 
+@dataclass(frozen=True)
+class PortBytes:
+    """What each port of a switch had sent, by its number, when the switch was asked: between two instants of
+    CLOCK_MONOTONIC, ns."""
+
+    asked_ns: int
+    answered_ns: int
+    sent: Mapping[int, int]
+
+
 class SwitchError(RuntimeError):
     """A switch is not connected, does not answer in time or refuses a rule: one sentence that names it."""
 
@@ -26,8 +37,8 @@ class SwitchError(RuntimeError):
 class Switches:
     """The connections of a fabric's switches, by name.
 
-    The app's thread reports events by `joined`, `left`, `confirmed` and `refused`; `send` blocks another thread until
-    the switches have confirmed. One `send` at a time.
+    The app's thread reports events by `joined`, `left`, `confirmed`, `counted` and `refused`; `send` and `port_bytes`
+    block another thread until the switches have answered. One of them at a time.
     """
 
     def __init__(self, switches: Iterable[Switch]) -> None:
@@ -35,7 +46,9 @@ class Switches:
         self._connections: dict[str, Any] = {}
         self._lock = hub.Semaphore(1)  # over the connections, which several threads change
         self._news = hub.Queue()
-        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether it is a barrier
+        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether an answer is due
+        self._counted: dict[tuple[str, int], dict[int, int]] = {}  # what came in of answers with counters
+        self._answered_ns: dict[str, int] = {}
 
     def missing(self) -> list[str]:
         """The switches without a connection, in the fabric's order."""
@@ -79,6 +92,14 @@ class Switches:
         """A switch has confirmed the barrier `xid`."""
         self._news.put((self.names.get(datapath.id), xid, None))
 
+    def counted(self, datapath: Any, xid: int, sent: Mapping[int, int], *, more: bool) -> None:
+        """A switch has answered the question `xid` with the bytes that ports have sent; `more` is to come."""
+        name = self.names.get(datapath.id, "")
+        self._counted.setdefault((name, xid), {}).update(sent)
+        if not more:
+            self._answered_ns[name] = time.monotonic_ns()
+            self._news.put((name, xid, None))
+
     def refused(self, datapath: Any, xid: int, kind: int, code: int) -> None:
         """A switch has answered message `xid` with an OpenFlow error."""
         name = self.names.get(datapath.id)
@@ -93,22 +114,40 @@ class Switches:
         for number, stage in enumerate(stages):
             if number:
                 hub.sleep(settle_s)
-            self._awaited.clear()
-            while not self._news.empty():  # about earlier stages and connections
-                self._news.get()
+            self._forget()
             by_switch: dict[str, list[Message]] = {}
             for message in stage:
                 by_switch.setdefault(message.switch, []).append(message)
             for name, messages in by_switch.items():
-                self._post(name, messages)
-            self._await_barriers(time.monotonic() + deadline_s, deadline_s)
+                self._post(name, _barriered(messages))
+            self._await_answers(time.monotonic() + deadline_s, deadline_s)
 
-    def _post(self, name: str, messages: list[Message]) -> None:
+    def port_bytes(self, *, deadline_s: float) -> dict[str, PortBytes]:
+        """What the ports of every switch have sent so far, by OpenFlow's port statistics; raises as `send`."""
+        self._forget()
+        asked_ns = {}
+        for name in self.names.values():
+            asked_ns[name] = time.monotonic_ns()
+            self._post(name, _port_question)
+        asked = list(self._awaited)
+        self._await_answers(time.monotonic() + deadline_s, deadline_s)
+        return {
+            name: PortBytes(asked_ns[name], self._answered_ns[name], self._counted[name, xid]) for name, xid in asked
+        }
+
+    def _forget(self) -> None:
+        """Forget earlier messages, and what came of them and of connections."""
+        self._awaited.clear()
+        self._counted.clear()
+        while not self._news.empty():
+            self._news.get()
+
+    def _post(self, name: str, asking: Callable[[Any], Sequence[Any]]) -> None:
+        """Send a switch what `asking` makes for its connection; the last message is one that is answered."""
         datapath = self._connections.get(name)
         if datapath is None:
             raise SwitchError(f"the switch {name} is not connected")
-        requests = [flow_mod(datapath, message) for message in messages]
-        requests.append(datapath.ofproto_parser.OFPBarrierRequest(datapath))
+        requests = asking(datapath)
         for request in requests:
             datapath.set_xid(request)
             request.serialize()
@@ -117,8 +156,8 @@ class Switches:
         if not datapath.send(b"".join(bytes(request.buf) for request in requests)):
             raise SwitchError(f"the switch {name} has disconnected")
 
-    def _await_barriers(self, end: float, deadline_s: float) -> None:
-        waiting = {name: xid for (name, xid), is_barrier in self._awaited.items() if is_barrier}
+    def _await_answers(self, end: float, deadline_s: float) -> None:
+        waiting = {name: xid for (name, xid), is_due in self._awaited.items() if is_due}
         while waiting:
             left_s = end - time.monotonic()
             if left_s <= 0:
@@ -133,6 +172,19 @@ class Switches:
                 raise SwitchError(trouble)
             if name in waiting and waiting[name] == xid:
                 del waiting[name]
+
+
+def _barriered(messages: Sequence[Message]) -> Callable[[Any], Sequence[Any]]:
+    """Rules, and a barrier behind them."""
+    return lambda datapath: [
+        *(flow_mod(datapath, message) for message in messages),
+        datapath.ofproto_parser.OFPBarrierRequest(datapath),
+    ]
+
+
+def _port_question(datapath: Any) -> Sequence[Any]:
+    """The question for the counters of all ports."""
+    return [datapath.ofproto_parser.OFPPortStatsRequest(datapath, 0, datapath.ofproto.OFPP_ANY)]
 
 
 def flow_mod(datapath: Any, message: Message) -> Any:

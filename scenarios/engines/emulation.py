@@ -32,9 +32,11 @@ from scenarios.engines.base import (
     Snapshot,
     none_stored,
 )
+from scenarios.engines.offline import best_s
 from scenarios.engines.pool import TRIES, Executors, Lost, results
 from scenarios.engines.prediction import Expectations, jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.measured import readings
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Platform
@@ -357,7 +359,9 @@ class Reader:
             arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
             completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
-        self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s)
+        counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
+        read = None if counters is None else readings(counters)
+        self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.setting.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         in_fifo: dict[str, Any] = {}
@@ -384,9 +388,11 @@ class Reader:
             late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._expected.bound_s(k),
+            **best_s(self._task.setting, self._expected.conditions, start=k, count=1),
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),
+            counters=None if counters is None else np.insert(counters, 0, k, axis=1),
             **in_fifo,
         )
 

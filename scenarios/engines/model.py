@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from analysis.results.rows import Rows
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
+from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, Lost, processes, results
 from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs, reconfiguring_s
 from scenarios.policies.conditions import Conditions, conditions_of
@@ -100,6 +101,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
+    referees_s = best_s(setting, conditions, start=batch.start, count=count)
     found: dict[str, Rows | Lost] = {}
     for mode in batch.modes:
         try:
@@ -121,6 +123,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
             reembedded=decisions.reembedded,
             rerouted=decisions.rerouted,
             bound_s=bound_s,
+            **referees_s,
             reconfigure_s=waits_s,
         )
     return found

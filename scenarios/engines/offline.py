@@ -1,6 +1,10 @@
-"""The least time that a policy could have needed, beside what the modes of a configuration need, by the model."""
+"""What the modes of a configuration are measured by, by the model: the fastest ring, and the least time that a policy
+could have needed."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +13,12 @@ from analysis.model.offline import offline_optimum
 from controller.routing.path_choice import Router
 from scenarios.engines.prediction import decided, predicted, reconfiguring_s
 from scenarios.policies import cost
+from scenarios.policies.best_ring import FastestRings, fastest_rings
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import Chooser, Decisions
+from scenarios.policies.decide import Chooser, Decisions, edges_s
 from scenarios.policies.policy import MODES
 from scenarios.spec.scenario import Scenario
+from topologies.errors import SpecError
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,8 +49,43 @@ def totals(setting: Scenario, count: int) -> Totals:
     or `joint` choosing both for each collective, uses for any of them. Where changes are counted (`control.counted`) it
     pays for them at most what a mode would, so no mode of the configuration has a smaller total.
     """
+    return _optimum(setting, count)[0]
+
+
+def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> dict[str, Any]:
+    """What `run.referees` asks for, of collectives from `start` on: [K] s each, by their names in `Rows`; without what
+    is not known of this collective. The best policy is that of all collectives of the configuration."""
+    found: dict[str, Any] = {}
+    if "ring" in setting.run.referees:
+        rings = rings_of(setting, conditions, start=start, count=count)
+        if rings is not None:
+            found |= {"best_ring_s": rings.completion_s, "best_ring_bound_s": rings.bound_s}
+    if "policy" in setting.run.referees:
+        found["best_policy_s"] = _optimum(setting, setting.collective.count)[1][start : start + count]
+    return found
+
+
+def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
+    """The fastest rings of collectives from `start` on; None where edges may share links or conditions change by time,
+    and of another collective than an allgather of whole blocks around one ring."""
+    spec, workload = setting.collective, setting.workload
+    is_plain = workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
+    if not is_plain or setting.conditions.every_s is not None or setting.shared_links("joint"):
+        return None
+    rates_bps = conditions.rates_bps(start, count)
+    cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, rates_bps, workload)
+    return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
+
+
+@lru_cache(maxsize=4)
+def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
+    """As `totals`, and the time of each collective with the optimum, changes included where they are counted, [K] s; a
+    policy of the user's own that fails is left out."""
     conditions = conditions_of(setting)
-    every = {mode: decided(setting, mode, conditions, start=0, count=count) for mode in setting.run.modes}
+    every = {}
+    for mode in setting.run.modes:
+        with suppress(SpecError):
+            every[mode] = decided(setting, mode, conditions, start=0, count=count)
     modes_s = {}
     for mode, found in every.items():
         modes_s[mode] = float(predicted(setting, mode, found, conditions, start=0).sum())
@@ -55,7 +96,10 @@ def totals(setting: Scenario, count: int) -> Totals:
     times_s = np.stack([_times_s(setting, conditions, one, count) for one in candidates], axis=1)
     first_s, switch_s = _costs(setting, conditions, candidates)
     optimum = offline_optimum(times_s, switch_s, first_s=first_s)
-    return Totals(modes_s=modes_s, optimum_s=optimum.total_s, candidates=len(candidates))
+    chosen = optimum.chosen
+    changes_s = np.concatenate([first_s[chosen[:1]], switch_s[chosen[:-1], chosen[1:]]])
+    together = Totals(modes_s=modes_s, optimum_s=optimum.total_s, candidates=len(candidates))
+    return together, times_s[np.arange(count), chosen] + changes_s
 
 
 def _distinct(found: list[Decisions]) -> list[Decisions]:

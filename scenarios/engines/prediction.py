@@ -25,7 +25,15 @@ from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
-from scenarios.policies.measured import Play, at_ends, links_by_flow
+from scenarios.policies.measured import (
+    Play,
+    Readings,
+    at_ends,
+    at_ports,
+    counted_alone,
+    links_by_flow,
+    predicted_readings,
+)
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -67,6 +75,11 @@ class Expectations:
         """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
         return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
 
+    @property
+    def conditions(self) -> Conditions:
+        """The conditions of the point."""
+        return self._conditions
+
     def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
@@ -89,10 +102,13 @@ class Expectations:
             jobs_s=jobs_s,
         )
 
-    def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> None:
+    def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
-        s, which is what the choices behind it go by where knowledge is measured."""
-        if self._play is not None:
+        s, and what was read of ports, if it was: what the choices behind it go by where knowledge is measured."""
+        if readings is not None:
+            fair = self._setting.fair_links(self._mode) is not None
+            self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
+        elif self._play is not None:
             self._seen[collective] = _seen(
                 self._setting,
                 self._decisions(collective),
@@ -465,6 +481,13 @@ def _played(setting: Scenario, mode: str) -> Play:
 
     def seen(number: int, decisions: Decisions) -> Floats:
         found = predicted_times(setting, mode, decisions, conditions, start=number)
+        every_s = setting.mode(mode).measure_every_s
+        if every_s is not None:
+            (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
+            link = counted_alone(conditions.fabric, links)
+            (rates_bps,), fair = conditions.shared_bps(number, 1), setting.fair_links(mode) is not None
+            readings = predicted_readings(setting.workload, links, rates_bps, link, found, every_s=every_s, fair=fair)
+            return at_ports(readings, links=len(rates_bps), fair=fair)
         ends = {"sent_s": found.begins_s[:, 0], "arrived_s": found.arrives_s[:, 0]}
         return _seen(setting, decisions, conditions, number, **ends)
 

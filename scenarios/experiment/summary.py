@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,22 @@ _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed 
 _WHICH = ["engine", "setting", "mode"]
 _JOB_MEANS = {"": "completion", "_predicted": "predicted"}
 _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
-_VALUES = ["completion_s", "predicted_s", "bound_s", "reconfigure_s", "drops", "late", "undisturbed", *_IN_FIFO]
+_REFEREES = {
+    "best_ring_s": "fastest ring (ms)",
+    "best_ring_bound_s": "bound of rings (ms)",
+    "best_policy_s": "best policy (ms)",
+}
+_VALUES = [
+    "completion_s",
+    "predicted_s",
+    "bound_s",
+    *_REFEREES,
+    "reconfigure_s",
+    "drops",
+    "late",
+    "undisturbed",
+    *_IN_FIFO,
+]
 COLUMNS = [*_WHICH, *_VALUES]
 """The columns of the collectives that results are computed from."""
 _BUDGET = "its budget"
@@ -110,7 +125,8 @@ class PointResult:
     `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
     took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
     rounds, if they have any, `training` is what iterations were like, if that is what was done, and `budget` how they
-    stand to their budget, if they have one.
+    stand to their budget, if they have one. `referees_s` are the means of what `run.referees` asks for, by their
+    columns.
     """
 
     mode: str
@@ -122,6 +138,7 @@ class PointResult:
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
+    referees_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +234,9 @@ def _result(
             fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
             training=_training(setting, mode, float(times.completion_s.mean())),
             budget=_budget(setting.collective.budget_s, times.completion_s),
+            referees_s={
+                name: mean_s for name in _REFEREES if (mean_s := _mean(stored[mode][name].to_numpy())) is not None
+            },
         )
         for mode, times in series.items()
     )
@@ -338,7 +358,7 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
         "gain_vs_base": None if point.gain is None else point.gain.value,
     }
     which = _which(result.engine, result.setting, point.mode)
-    bound = {"mean_bound_s": point.bound_s}
+    bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
     if point.budget is not None:
@@ -445,8 +465,11 @@ def as_text(results: Sequence[SettingResult]) -> str:
     reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
     queued = any(point.fifo is not None for result in results for point in result.points)
     limited = any(point.budget is not None for result in results for point in result.points)
-    headings = (*_COLUMNS, *[_BUDGET] * limited, *[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
-    rows = [headings, *(row for result in results for row in _rows(result, limited, reconfigured, queued))]
+    points = [point for result in results for point in result.points]
+    referees = [name for name in _REFEREES if any(name in point.referees_s for point in points)]
+    headings = (*_COLUMNS, *[_BUDGET] * limited, *(_REFEREES[name] for name in referees))
+    headings += (*[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
+    rows = [headings, *(row for result in results for row in _rows(result, limited, referees, reconfigured, queued))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
@@ -505,18 +528,21 @@ def _aligned(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
-def _rows(result: SettingResult, limited: bool, reconfigured: bool, queued: bool) -> Iterator[tuple[str, ...]]:
+def _rows(
+    result: SettingResult, limited: bool, referees: Sequence[str], reconfigured: bool, queued: bool
+) -> Iterator[tuple[str, ...]]:
     for point in result.points:
         summary = point.summary
         mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
         total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
-        bound, reconfiguration = (
-            "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s)
+        best_s = [point.referees_s.get(name) for name in referees]
+        bound, reconfiguration, *best = (
+            "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s, *best_s)
         )
         which = result.engine, result.setting.label, point.mode
         budget = "" if point.budget is None else point.budget.words(summary.collectives)
         fifo = _fifo_cells(point.fifo) if queued else ()
-        more = (*[budget] * limited, *[reconfiguration] * reconfigured, *fifo)
+        more = (*[budget] * limited, *best, *[reconfiguration] * reconfigured, *fifo)
         yield *which, count, mean, bound, total, _gain(point), *more
 
 

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 MAX_STALE = 1_000_000
 LEAST_WEIGHT = 0.01
 MAX_ORDER = 16
-ENDS, LATE = "measured ends", "stale by time"
+ENDS, PORTS, LATE = "measured ends", "measured ports", "stale by time"
 
 KNOWLEDGE = {
     "oracle": "",
@@ -31,6 +31,7 @@ KNOWLEDGE = {
     "ewma": f"the weight of the newest, a number from {LEAST_WEIGHT:g} to 1",
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
     ENDS: "",
+    PORTS: "",
     LATE: "",
 }
 """The kinds of knowledge, and what the number behind each of them is; "" for none."""
@@ -48,7 +49,8 @@ class Knowledge:
     before, where conditions change by time. `mean`: every rate's long-run expectation.
     `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
     weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
-    `measured ends`: what was last seen of each link by those who used it (`Measured`).
+    `measured ends`: what was last seen of each link by those who used it. `measured ports`: what is inferred from the
+    counters of switches' ports. Both are `Measured`.
     """
 
     kind: str = "oracle"
@@ -62,13 +64,13 @@ class Knowledge:
     @property
     def is_measured(self) -> bool:
         """Whether it depends on what was used, so on what was chosen before."""
-        return self.kind == ENDS
+        return self.kind in (ENDS, PORTS)
 
     def of(self, true: Sampler, seen: "Seen | None" = None) -> Sampler:
         """The rates that are believed where these are true; of what is measured `seen` are the observations."""
         if self.is_measured:
             assert seen is not None
-            return Measured(true, seen)
+            return Measured(true, seen, steps=self.kind == PORTS)
         return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
 
 
@@ -78,8 +80,8 @@ ORACLE = Knowledge()
 
 def parse(text: str) -> Knowledge:
     """The knowledge of these words; raises ValueError with a sentence."""
-    if text.strip() == ENDS:
-        return Knowledge(ENDS)
+    if text.strip() in (ENDS, PORTS):
+        return Knowledge(text.strip())
     kind, _, number = text.strip().partition(" ")
     if kind == "stale" and number.strip()[-1:] == "s":
         try:
@@ -102,14 +104,14 @@ def parse(text: str) -> Knowledge:
 
 WORDS = (
     "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
-    "ar P (order), measured ends"
+    "ar P (order), measured ends, measured ports"
 )
 """What may be written, in words."""
 
 _Rates = Callable[[int, int], Floats]
 
-Seen = Callable[[int], Floats]
-"""What was seen of each link in a collective that is over, [links] bit/s; NaN where it was not used."""
+Seen = Callable[[int, Floats], Floats]
+"""What is believed of each link after a collective that is over, [links] bit/s, of what was believed before it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,14 +133,15 @@ class _Believed:
 
 
 class Measured:
-    """A sampler of what was last seen of each link; until it was first used its rate in the long run.
+    """A sampler of what is believed of each link by what was seen of it; at first that is its rate in the long run.
 
     Collectives are asked for one at a time, none before the one asked for last, and each before which something is
-    chosen: between those the same links are used, so that the last collective has the newest of all.
+    chosen: between those the same links are used, so that the last collective has the newest of all. With `steps` all
+    of them are looked at nevertheless, as what is believed builds on what was believed before.
     """
 
-    def __init__(self, true: Sampler, seen: Seen) -> None:
-        self._true, self._seen = true, seen
+    def __init__(self, true: Sampler, seen: Seen, *, steps: bool) -> None:
+        self._true, self._seen, self._steps = true, seen, steps
         self._number, self._rates_bps = 0, np.array(true.mean_bps)
 
     @property
@@ -154,10 +157,9 @@ class Measured:
     def rates_bps(self, start: int, count: int) -> Floats:
         """What is believed before collective `start`, [1, links] bit/s."""
         assert count == 1 and start >= self._number
-        if start > self._number:
-            newest_bps = self._seen(start - 1)
-            self._rates_bps = np.where(np.isnan(newest_bps), self._rates_bps, newest_bps)
-            self._number = start
+        for number in range(self._number if self._steps else max(self._number, start - 1), start):
+            self._rates_bps = self._seen(number, self._rates_bps)
+        self._number = start
         return self._rates_bps[None]
 
 

@@ -1,23 +1,33 @@
-"""Knowledge that is measured: what the ends of a collective's messages tell of links, and what is chosen by that."""
+"""Knowledge that is measured: what the ends of a collective's messages, or the counters of switches' ports, tell of
+links, and what is chosen by that."""
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model.max_plus import Times
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import Chooser, Decisions, channels, ways_of
+from scenarios.policies.knowledge import PORTS
 from scenarios.spec.scenario import Scenario
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
+from topologies.shaping.classes import SEGMENT_BYTES, SHORT_SEGMENT_BYTES, classes_of
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 _LEAST_S = 1e-9  # what clocks can tell apart
+ASKING_S = 47e-6
+"""How long the controller takes to ask all switches for their counters, beside its delay to them; as in the VM."""
 
 
 def links_by_flow(
@@ -86,11 +96,147 @@ def _rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
     return sum(bits for bits, _, _ in messages) / max(busy_s, _LEAST_S)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """What switches counted of links, `link` [L], in S readings: `sent_bytes` [S, L], each at an instant between
+    `since_s` and `until_s` [S, L], seconds from the collective's beginning."""
+
+    link: npt.NDArray[np.int32]
+    since_s: Floats
+    until_s: Floats
+    sent_bytes: npt.NDArray[np.int64]
+
+
+def readings(counters: npt.NDArray[np.int64]) -> Readings:
+    """The readings of rows of a link or port, the ends of an instant in ns, and bytes, [S * L, 4], link by link."""
+    link, first = np.unique(counters[:, 0], return_index=True)
+    _, since_ns, until_ns, sent = counters.reshape(max(1, link.size), -1, 4).transpose(2, 1, 0)
+    return Readings(
+        link=counters[np.sort(first), 0].astype(np.int32),
+        since_s=since_ns / 1e9,
+        until_s=until_ns / 1e9,
+        sent_bytes=sent,
+    )
+
+
+@lru_cache(maxsize=16)
+def ports_of(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """The switches' ports, by name and OpenFlow number, that send what a link or port carries behind what limits it,
+    for each of them; none where a GPU sends, as its queue is behind the cable's first port.
+    """
+    number = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
+    found: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
+    for one in classes_of(fabric):
+        if one.interface in number:
+            found[one.link].append(number[one.interface])
+    return tuple(map(tuple, found))
+
+
+@lru_cache(maxsize=16)
+def _through(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """As `ports_of`, and of a link from a border router to a GPU also the leaf's port, where nothing limits it."""
+    leaf = {(s.name, port.peer): (s.name, port.number) for s in fabric.switches for port in s.ports}
+    nic = {gpu.name: leaf[gpu.leaf, gpu.name] for gpu in fabric.gpus}
+    links = shared_by(fabric).all
+    return tuple(
+        (*ports, nic[links[index].dst]) if links[index].kind == "from_br" else ports
+        for index, ports in enumerate(ports_of(fabric))
+    )
+
+
+def counted_alone(fabric: Fabric, links: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The links, of those that flows pass, [F, H], of which a port's counter is nobody else's: [L]."""
+    used, through = np.unique(links[links >= 0]), _through(fabric)
+    users = Counter(port for link in used for port in through[link])
+    alone = [link for link in used if ports_of(fabric)[link] and all(users[port] == 1 for port in through[link])]
+    return np.array(alone, dtype=np.int32)
+
+
+def predicted_readings(
+    workload: Workload,
+    links: npt.NDArray[np.int32],
+    rates_bps: Floats,
+    link: npt.NDArray[np.int32],
+    found: Times,
+    *,
+    every_s: float,
+    fair: bool,
+) -> Readings:
+    """What is read, every so many seconds and at the end, of these links, [L], where flows pass `links` [F, H] and
+    transfers are predicted as `found`, one collective: each at a constant rate from its beginning until it has left.
+    Unless flows have `fair` shares, and little queued for that, a link before the slowest sends a message sooner, at
+    the least rate up to there; `rates_bps`, [links], are the true ones.
+    """
+    schedule, end_s = workload.schedule, float(found.arrives_s.max())
+    at_s = np.append(np.arange(0.0, end_s, every_s), end_s)
+    sent = np.zeros((at_s.size, link.size))
+    left_s: dict[int, float] = {}
+    for index, transfer in enumerate(schedule.transfers):
+        way = links[transfer.flow][links[transfer.flow] >= 0]
+        columns = np.array([(link == one).argmax() for one in way if (link == one).any()], dtype=np.intp)
+        if not columns.size:
+            continue
+        amount_bytes = transfer.amount * workload.slot_bytes
+        until_s = float(found.leaves_s[index, 0])
+        since_s = max(float(found.begins_s[index, 0]), left_s.get(transfer.flow, 0.0))
+        left_s[transfer.flow] = until_s
+        takes_s = np.full(columns.size, until_s - since_s)
+        if not fair:
+            first_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
+            takes_s = np.minimum(takes_s, 8 * amount_bytes / first_bps)
+        part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
+        sent[:, columns] += amount_bytes * part
+    since = np.tile(at_s[:, None], link.size)
+    return Readings(link=link, since_s=since, until_s=since + ASKING_S, sent_bytes=np.round(sent).astype(np.int64))
+
+
+def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
+    """The rates of links as counters tell them, whole bit/s of `links`, NaN for those that no counter is of or that
+    sent no more than a segment; segments are short where flows have `fair` shares.
+
+    Between two readings, 1, 2, 4, 8 ... apart, a link sent at least what the counter grew by less a segment, which
+    counts as sent when it begins to be, in at most the time from the earliest instant of the one to the latest of the
+    other. The highest of these rates is a lower bound of the link's.
+    """
+    segment_bytes = SHORT_SEGMENT_BYTES if fair else SEGMENT_BYTES
+    best_bps, apart = np.zeros(readings.link.size), 1
+    while apart < len(readings.sent_bytes):
+        grown = readings.sent_bytes[apart:] - readings.sent_bytes[:-apart] - segment_bytes
+        took_s = np.maximum(readings.until_s[apart:] - readings.since_s[:-apart], _LEAST_S)
+        best_bps = np.maximum(best_bps, (8.0 * grown / took_s).max(axis=0))
+        apart *= 2
+    found = np.full(links, np.nan)
+    found[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
+    return found
+
+
+def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
+    """What is believed of links, [links] bit/s, after these rates were seen, NaN for those that nothing was seen of.
+
+    `links`, [F, H], are those that flows passed. Of the ends of messages that is what was seen. A port's counter shows
+    a link's rate only where the link limited a flow. So a link is believed to have at least what was seen; and of the
+    links on a flow's way the one that was fullest, by what is believed of it then, is taken to have limited the flow,
+    and to have no more.
+    """
+    seen = ~np.isnan(seen_bps)
+    if kind != PORTS:
+        return np.where(seen, seen_bps, before_bps)
+    believed = np.where(seen, np.fmax(before_bps, seen_bps), before_bps)
+    full: Collection[int] = {
+        max(ways, key=lambda link: seen_bps[link] / believed[link])
+        for row in links
+        if (ways := [link for link in row[row >= 0].tolist() if seen[link]])
+    }
+    found = believed.copy()
+    found[list(full)] = seen_bps[list(full)]
+    return found
+
+
 class Play:
     """What a mode with measured knowledge chooses, collective by collective from the first on, as far as was asked.
 
     `seen` is called with the number of a collective and what was chosen for it, for what was seen of links in it, as
-    `at_ends`. Without faults: a choice stays until the next.
+    `at_ends` or `at_ports`. Without faults: a choice stays until the next.
     """
 
     def __init__(
@@ -99,9 +245,13 @@ class Play:
         self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
         router = Router(conditions.fabric, conditions.delays_s)
         self._choices = Chooser(router, self._mode, setting.workload, setting.collective.ring)
-        self._believed = conditions.believed(
-            self._mode.knowledge, lambda number: seen(number, self.decisions(number, 1))
-        )
+
+        def after(number: int, before_bps: Floats) -> Floats:
+            decisions = self.decisions(number, 1)
+            (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
+            return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
+
+        self._believed = conditions.believed(self._mode.knowledge, after)
         self._course = None if self._mode.is_periodic else new_course(setting, mode, self._believed)
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether they are new
 

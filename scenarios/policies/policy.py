@@ -11,11 +11,16 @@ from typing import Any
 
 from scenarios.policies import knowledge as knowing
 from scenarios.policies import own
-from scenarios.policies.knowledge import ORACLE, Knowledge
+from scenarios.policies.knowledge import ORACLE, PORTS, Knowledge
+from topologies import units
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 
 MAX_POLICIES = 100
 MAX_NUMBER = 10_000_000
+
+MEASURE_EVERY_S = 1e-3
+"""The time between two readings of counters, if not given."""
+_LEAST_EVERY_S = 100e-6
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _WHEN = (
@@ -81,14 +86,16 @@ class Mode:
     """A policy: when WAN paths and the placement are chosen anew, under what is known of conditions.
 
     With a new placement, paths are chosen too if they ever are. `horizon` is how many collectives a choice is taken to
-    serve where its gain is weighed against its cost; None is `collective.reembed_every`. `function`, "FILE:NAME", says
-    what is chosen when both are OWN.
+    serve where its gain is weighed against its cost; None is `collective.reembed_every`. `measure_every_s` is the time
+    between two readings of ports' counters, where knowledge is of those. `function`, "FILE:NAME", says what is chosen
+    when both are OWN.
     """
 
     name: str
     reroute: When = NEVER
     reembed: When = NEVER
     knowledge: Knowledge = ORACLE
+    measure_every_s: float | None = None
     horizon: int | None = None
     function: str | None = None
 
@@ -131,13 +138,15 @@ class Mode:
 
     def written(self) -> dict[str, Any]:
         """The table that declares it."""
-        found = {"name": self.name}
+        found: dict[str, Any] = {"name": self.name}
         if self.function is None:
             found |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
         else:
             found |= {"function": self.function}
-        horizon = {} if self.horizon is None else {"horizon": self.horizon}
-        return found | {"knowledge": str(self.knowledge)} | horizon
+        found["knowledge"] = str(self.knowledge)
+        if self.measure_every_s is not None:
+            found["measure_every"] = units.format_delay(self.measure_every_s)
+        return found | ({} if self.horizon is None else {"horizon": self.horizon})
 
 
 MODES = {
@@ -156,6 +165,7 @@ WORDS = {
     "reroute": _WHEN,
     "reembed": _WHEN,
     "knowledge": knowing.WORDS,
+    "measure_every": 'with measured ports: text with a unit, 100 us to 1000 s, such as "1 ms" (the default)',
     "function": "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
     "horizon": f"a whole number of collectives from 1 to {MAX_NUMBER:,}",
 }
@@ -177,6 +187,8 @@ def read(tables: list[object]) -> tuple[Mode, ...]:
             values: dict[str, Any] = {key: _READ[key](value) for key, value in table.items()}
             if "function" in values:
                 values |= {"reroute": OWN, "reembed": OWN}
+            if values.get("knowledge", ORACLE).kind == PORTS:
+                values["measure_every_s"] = values.pop("measure_every", MEASURE_EVERY_S)
             found.append(Mode(**values))
     if mistakes:
         raise SpecError(mistakes)
@@ -195,6 +207,16 @@ def _horizon(value: object) -> int:
     return value
 
 
+def _measure_every_s(value: str) -> float:
+    try:
+        found = units.parse_delay_s(value)
+    except units.UnitError as error:
+        raise ValueError(f"is no time: {error}") from None
+    if found < _LEAST_EVERY_S:
+        raise ValueError(f"is too short: allowed is {WORDS['measure_every']}")
+    return found
+
+
 def _function(value: str) -> str:
     own.function(value)
     return value
@@ -211,6 +233,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "reroute": lambda value: when(_words(value, "reroute")),
     "reembed": lambda value: when(_words(value, "reembed")),
     "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
+    "measure_every": lambda value: _measure_every_s(_words(value, "measure_every")),
     "horizon": _horizon,
     "function": lambda value: _function(_words(value, "function")),
 }
@@ -229,6 +252,8 @@ def _mistakes(table: object) -> Iterator[tuple[str, str]]:
             _READ[key](value)
         except ValueError as error:
             yield f".{key}", f"{shown(value)} {error}"
+    if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
+        yield ".measure_every", f"is given beside other knowledge: allowed is {WORDS['measure_every']}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
             yield f".{key}", "is given beside function: allowed is one of the two"

@@ -58,15 +58,19 @@ MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
 LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem counts in 2^-32, and agents do not wait for TCP without end
+MAX_OPTIMUM = 300
+"""Most collectives whose best policy is searched for: that takes the square of what all modes choose for them."""
 MAX_SETTINGS = 1000
 """Most configurations that the axes of [sweep] may span together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What is compared, and the seed of everything random; the clock and the rate scale of the emulation."""
+    """What is compared, and by what it is measured; the seed of everything random; the clock and the rate scale of the
+    emulation."""
 
     modes: tuple[str, ...] = tuple(MODES)
+    referees: tuple[str, ...] = ()
     seed: int = 1
     clock: str = "virtual"
     scale: RateScale = EVERYTHING
@@ -458,6 +462,13 @@ _MODES = Kind(
     lambda modes: unique(map(_MODE.read, modes), modes),
     list,
 )
+REFEREES = ("ring", "policy")
+_REFEREES = Kind(
+    f"a list of {' and '.join(REFEREES)}",
+    (list,),
+    lambda names: unique(map(_one_of(*REFEREES).read, names), names) if names else (),
+    list,
+)
 _WAN = Kind(ALLOWED, (str, dict), read_wan, write_wan, is_object=True)
 _NODE = _text("the name of a node of the map, in printable text", lambda text: text and text.isprintable())
 _NODES = Kind(
@@ -592,6 +603,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
         Key("collective.budget", "budget_s", _DELAY, "What each should take at most; results say whether it does."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
+        Key("run.referees", "referees", _REFEREES, "What times are stored beside: the best ring, the best policy."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
         Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
         Key("run.rate_scale", "scale", _SCALE, "What rates and chunks are multiplied by on the wall clock."),
@@ -652,7 +664,7 @@ SWEPT = (
     *(
         key
         for key in KEYS
-        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock", "policy")
+        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.referees", "run.clock", "policy")
         and not key.startswith("program.")
     ),
 )
@@ -705,6 +717,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_classes(one),
                     *_of_time(one),
                     *_of_control(one),
+                    *_of_referees(one),
                 ]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
@@ -736,6 +749,9 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}: allowed is any other knowledge")
+        elif scenario.run.is_real and scenario.mode(name).measure_every_s is not None:
+            text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
+            yield Mistake("run.modes", f"{text}: allowed is the virtual clock, or any other knowledge")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
@@ -782,6 +798,24 @@ def _of_control(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites: allowed is one for each")
     if delays_s is not None and setting.run.is_real:
         yield Mistake("control.delay", "is beside the wall clock: allowed is virtual")
+
+
+def _of_referees(setting: Scenario) -> Iterator[Mistake]:
+    """The best is known of single collectives without faults, and the best policy of some hundred of them."""
+    if not setting.run.referees:
+        return
+    kind, count = setting.collective.kind, setting.collective.count
+    beside = {
+        "jobs": setting.jobs,
+        "faults": setting.faults,
+        "a program": setting.program.command,
+        kind: kind in (MESSAGES, TRAINING),
+    }
+    for what in (what for what, is_there in beside.items() if is_there):
+        yield Mistake("run.referees", f"is given beside {what}, of which no best is known: allowed is one of the two")
+    if "policy" in setting.run.referees and count > MAX_OPTIMUM:
+        text = f"the best policy of {count:,} collectives: allowed is collective.count up to {MAX_OPTIMUM}"
+        yield Mistake("run.referees", text)
 
 
 def _of_classes(setting: Scenario) -> Iterator[Mistake]:

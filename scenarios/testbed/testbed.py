@@ -7,8 +7,9 @@ real machines, the hosts' side chooses the ring and the controller the WAN paths
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over, ways_of
-from scenarios.policies.measured import at_ends, links_passed
+from scenarios.policies.measured import at_ends, at_ports, counted_alone, learnt, links_passed, readings
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
 from scenarios.spec.classes import services
@@ -33,6 +34,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
+from scenarios.testbed.port_watch import PortWatch
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
@@ -79,6 +81,8 @@ class CollectiveRecord:
     the WAN, -1 within a site.
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
     `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
+    `counters`, where they were read, are rows of a link or port, the two instants between which its counter was read,
+    since the collective was to begin, and the bytes that it had sent since the first reading.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
@@ -99,6 +103,7 @@ class CollectiveRecord:
     arrived_ns: tuple[int, ...]
     drops: int
     retransmitted_bytes: int | None = None
+    counters: tuple[tuple[int, ...], ...] | None = None
     late: bool
     attempts: int
     faults: tuple[int, ...]
@@ -153,7 +158,8 @@ class Testbed:
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
         self._rerouted = False  # since the last collective
-        self._seen: dict[int, Floats] = {}  # where knowledge is measured: what was seen in the last collective
+        # Where knowledge is measured: what is made of the last collective, of what was believed before it.
+        self._learnt: dict[int, Callable[[Floats], Floats]] = {}
         self._measured: tuple[Conditions, Course | None] | None = None
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
@@ -269,6 +275,13 @@ class Testbed:
                 netlink.set_segment_bytes(gpu.interface, segment_bytes)
 
     @property
+    def _control_s(self) -> Mapping[str, float]:
+        """The one-way delay from the controller to each switch; empty where there is none."""
+        of_sites = self.setting.control_delays_s
+        by_address = control_delay.delays_s(of_sites) if of_sites else {}
+        return {switch: by_address[address] for switch, address in self.controller_at.items()}
+
+    @property
     def _router(self) -> Router:
         return Router(self.fabric, shared_by(self.fabric).delays_s(self.delays_s))
 
@@ -306,31 +319,35 @@ class Testbed:
         moments = moments_of(self.setting, mode.name, number, 1, course=course)
         change = self._reconfigure(mode, number, rates_bps, moments, reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        with self._changing(number) as begin:
+        every_s = mode.measure_every_s
+        watched = nullcontext() if every_s is None else PortWatch(self._controller.counters, every_s)
+        with self._changing(number) as begin, watched as watch:
 
             def begun(start_ns: int) -> None:
                 begin(start_ns)
+                if watch is not None:
+                    watch.begin(start_ns)
                 on_start(start_ns)
 
             record = self.measure(
                 number, change=change, attempt=attempt, faults=in_force, on_start=begun, undisturbed=undisturbed
             )
-        if mode.knowledge.is_measured:
-            self._seen = {number: self._seen_in(mode, record)}
-        return record
+            if watch is not None:
+                watch.end()
+        return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
         """What a mode believes of conditions, and its course where that is this testbed's own, as it is measured."""
         if not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._measured is None:
-            believed = self._conditions.believed(mode.knowledge, lambda number: self._seen[number])
+            believed = self._conditions.believed(mode.knowledge, lambda number, before: self._learnt[number](before))
             course = None if mode.is_periodic else new_course(self.setting, mode.name, believed)
             self._measured = believed, course
         return self._measured
 
-    def _seen_in(self, mode: Mode, record: CollectiveRecord) -> Floats:
-        """What a collective's messages tell of links, [links or ports] bit/s; NaN where there were none."""
+    def _taken_in(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
+        """Note what a collective tells of links; its record with the counters, if they were watched."""
         (links,) = links_passed(
             self.setting.workload,
             np.array([record.placement], dtype=np.int16),
@@ -339,8 +356,17 @@ class Testbed:
             start=record.collective,
             spreads=ways_of(self.fabric, mode) is not None,
         )
-        sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
-        return at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
+        if watch is None:
+            sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
+            seen_bps = at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
+        else:
+            link = counted_alone(self.fabric, links)
+            record = replace(record, counters=watch.of(self.fabric, link, control_s=self._control_s))
+            assert record.counters is not None
+            rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
+            seen_bps = at_ports(readings(rows), links=len(self.delays_s), fair=fair)
+        self._learnt = {record.collective: partial(learnt, mode.knowledge.kind, seen_bps=seen_bps, links=links)}
+        return record
 
     @contextmanager
     def _changing(self, number: int) -> Iterator[Callable[[int], object]]:

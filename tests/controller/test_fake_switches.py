@@ -142,3 +142,17 @@ def test_who_has_hung_up_is_seen_without_reading() -> None:
         theirs.close()
         assert has_hung_up(datapath)
     assert has_hung_up(datapath)
+
+
+def test_counters_are_those_of_every_port_however_many_messages_a_switch_answers_with(fakes: Fakes) -> None:
+    for number, switch in enumerate(fakes.switches.values()):
+        switch.sent_bytes = [number, 2**63 + number, 7]
+    before_ns = time.monotonic_ns()
+    found = fakes.controller.counters()
+    assert list(found) == list(fakes.switches)
+    for number, (asked_ns, answered_ns, sent) in enumerate(found.values()):
+        assert sent == {1: number, 2: 2**63 + number, 3: 7}
+        assert before_ns <= asked_ns <= answered_ns <= time.monotonic_ns()
+    fakes.switches["s1p1"].close()
+    with pytest.raises(ControllerError, match=r"says: the switch s1p1 (is not connected|has disconnected)"):
+        fakes.controller.counters()

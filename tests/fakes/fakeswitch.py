@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 HELLO, ERROR, ECHO, ECHO_REPLY, FEATURES, FEATURES_REPLY, FLOW_MOD = 0, 1, 2, 3, 5, 6, 14
 MULTIPART, MULTIPART_REPLY, BARRIER, BARRIER_REPLY = 18, 19, 20, 21
-PORT_DESC, FLOW_MOD_FAILED, TABLE_FULL = 13, 5, 1
+PORT_STATS, PORT_DESC, FLOW_MOD_FAILED, TABLE_FULL = 4, 13, 5, 1
 ADD, DELETE = 0, 3
 
 
@@ -31,6 +31,7 @@ class FakeSwitch:
 
     def __init__(self, name: str, dpid: int, port: int, seen: Seen, *, silent: bool = False) -> None:
         self.name, self.dpid, self.seen = name, dpid, seen
+        self.sent_bytes: list[int] = []  # by port from 1 on
         self.delay_s, self.silent, self.full, self.hangs_up = 0.0, silent, False, False
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._run)
@@ -62,6 +63,11 @@ class FakeSwitch:
             self._say(ECHO_REPLY, xid, message[8:])
         elif kind == FEATURES:
             self._say(FEATURES_REPLY, xid, struct.pack("!QIBBxxII", self.dpid, 0, 1, 0, 0, 0))
+        elif kind == MULTIPART and struct.unpack_from("!H", message, 8)[0] == PORT_STATS:
+            for port, sent_bytes in enumerate(self.sent_bytes, 1):  # an answer for each, with more to come but the last
+                more = int(port < len(self.sent_bytes))
+                counters = struct.pack("!Ixxxx12QII", port, 0, 0, 0, sent_bytes, *[0] * 10)
+                self._say(MULTIPART_REPLY, xid, struct.pack("!HHxxxx", PORT_STATS, more) + counters)
         elif kind == MULTIPART:
             self._say(MULTIPART_REPLY, xid, struct.pack("!HHxxxx", PORT_DESC, 0))
         elif kind == FLOW_MOD:

@@ -144,6 +144,9 @@ def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> 
     rows: dict[str, Any] = {
         "completion_s": random.random(count),
         "bound_s": random.random(count),
+        "best_ring_s": random.random(count),
+        "best_ring_bound_s": random.random(count),
+        "best_policy_s": random.random(count),
         "ring": random.permuted(np.tile(np.arange(n, dtype=np.int16), (count, 1)), axis=1),
         "paths": random.integers(-1, 200, (count, n), dtype=np.int16),
         "reembedded": random.random(count) < 0.5,
@@ -165,5 +168,6 @@ def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> 
             "fairness": np.where(random.random(count) < 0.5, np.nan, random.random(count)),
             "fairness_link": np.array(["", "g0>s0b0", "s0b0>s1b0"], dtype=object)[random.integers(0, 3, count)],
             "transfers": transfers,
+            "counters": np.repeat(transfers[:, :5], 2, axis=0),
         }
     return Rows(start=start, **rows)

@@ -1,18 +1,33 @@
-"""Knowledge that is measured: what messages tell of links, what is chosen by that, and that every choice replays."""
+"""Knowledge that is measured: what messages and counters tell of links, what is chosen by that, and that every choice
+replays."""
 
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hosts.collectives.program import moves
 from scenarios.engines.prediction import Expectations, decided, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.measured import at_ends, links_by_flow, links_passed
+from scenarios.policies.knowledge import PORTS
+from scenarios.policies.measured import (
+    Readings,
+    at_ends,
+    at_ports,
+    counted_alone,
+    learnt,
+    links_by_flow,
+    links_passed,
+    predicted_readings,
+    readings,
+)
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, scenario_of
 from tests.fakes.runs import ended, rows
+from topologies.shaping.classes import SHORT_SEGMENT_BYTES
 
 POLICIES = """
 [conditions]
@@ -33,6 +48,24 @@ name = "calm"
 reroute = "gain 0.1"
 reembed = "gain 0.2"
 knowledge = "measured ends"
+"""
+PORTS_POLICY = """
+[control]
+delay = ["1 ms", "2 ms"]
+[conditions]
+sampler = "markov"
+mean_stay = 3
+[collective]
+count = 6
+emulated = 6
+[run]
+modes = ["ports"]
+[[policy]]
+name = "ports"
+reroute = "every 1"
+reembed = "every 2"
+knowledge = "measured ports"
+measure_every = "700 us"
 """
 
 
@@ -74,12 +107,13 @@ def test_two_flows_that_share_a_link_tell_its_rate_together():
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "calm"])
+@pytest.mark.parametrize("mode", ["greedy", "calm", "ports"])
 def test_however_the_work_is_cut_the_choices_are_the_same(mode):
-    setting = setting_of()
+    more = '[[policy]]\nname = "ports"\nreroute = "every 2"\nreembed = "every 3"\nknowledge = "measured ports"'
+    setting = setting_of(more)
     conditions = conditions_of(setting)
     whole = decided(setting, mode, conditions, start=0, count=30)
-    again = setting_of(count=31)
+    again = setting_of(more, count=31)
     part = decided(again, mode, conditions_of(again), start=17, count=9)
     for name in ("placement", "path", "reembedded", "rerouted", "alpha_s", "beta_s"):
         assert (getattr(part, name) == getattr(whole, name)[17:26]).all()
@@ -91,6 +125,22 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
     found = [decided(setting, mode, conditions_of(setting), start=0, count=1) for mode in ("greedy", "mean")]
     assert found[0].placement.tolist() == found[1].placement.tolist()
     assert found[0].path.tolist() == found[1].path.tolist()
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            'knowledge = "measured ports"\nmeasure_every = "99 us"',
+            '"99 us" is too short: allowed is with measured ports',
+        ),
+        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
+        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
+    ],
+)
+def test_what_counters_cannot_tell_is_refused(keys, says):
+    with pytest.raises(ScenarioError, match=says):
+        scenario_of(f'[[policy]]\nname = "p"\nreroute = "every 1"\n{keys}')
 
 
 def test_measured_knowledge_beside_a_fault_is_refused():
@@ -125,3 +175,90 @@ def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_pa
             slowest_bps = [true_bps[passed[passed >= 0]].min() for passed in links]
             assert seen_bps[links[:, 0]] == pytest.approx(np.array(slowest_bps), rel=1e-3)
         assert len(chosen) > 2
+
+
+@given(
+    rate_bps=st.floats(1e9, 2e11),
+    parts=st.lists(st.tuples(st.integers(1, 200), st.floats(0, 5e-3)), min_size=1, max_size=6),
+    every_s=st.floats(1e-4, 5e-3),
+    wide_s=st.lists(st.floats(0, 5e-4), min_size=1, max_size=7),
+)
+def test_counters_never_tell_more_than_a_link_has(rate_bps, parts, every_s, wide_s):
+    """A link sends segments that count as they begin, in bursts with gaps; readings are somewhere in wide instants."""
+    at_s, begins_s = 0.0, []
+    for segments, gap_s in parts:
+        begins_s += [at_s + number * 8 * SHORT_SEGMENT_BYTES / rate_bps for number in range(segments)]
+        at_s = begins_s[-1] + 8 * SHORT_SEGMENT_BYTES / rate_bps + gap_s
+    read_s = np.arange(0, at_s + every_s, every_s)
+    wide = np.resize(wide_s, read_s.size)
+    sent = np.searchsorted(begins_s, read_s, side="right") * SHORT_SEGMENT_BYTES
+    found = Readings(
+        link=np.array([1]), since_s=(read_s - wide)[:, None], until_s=(read_s + wide)[:, None], sent_bytes=sent[:, None]
+    )
+    none, seen_bps = at_ports(found, links=2, fair=True)
+    assert np.isnan(none)
+    assert np.isnan(seen_bps) or 0 < seen_bps <= rate_bps * (1 + 1e-6) + 1
+
+
+def test_idle_links_keep_what_is_believed_and_the_fullest_of_a_way_is_taken_to_have_limited_the_flow():
+    before_bps = np.array([50.0, 40.0, 30.0, 20.0, 90.0, 60.0])
+    seen_bps = np.array([np.nan, 25.0, 25.0, 25.0, 80.0, np.nan])
+    flows = np.array([[1, 2, -1], [3, 1, -1], [4, 5, -1]], dtype=np.int32)
+    # Link 2 was the fullest of its way; link 3 proved faster than believed, so it is the fullest of the next; of the
+    # last only link 4 is known.
+    assert learnt(PORTS, before_bps, seen_bps, flows).tolist() == [50.0, 40.0, 25.0, 25.0, 80.0, 60.0]
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_all_of_it(grain, kind):
+    setting = setting_of(f'[fabric]\ngrain = "{grain}"').with_values({"collective.kind": kind})
+    conditions = conditions_of(setting)
+    decisions = decided(setting, "base", conditions, start=0, count=1)
+    (links,) = links_by_flow(setting.workload, decisions, conditions, start=0)
+    found = predicted_times(setting, "base", decisions, conditions, start=0)
+    (true_bps,), names = conditions.shared_bps(0, 1), [link.name for link in conditions.shared.all]
+    link = counted_alone(conditions.fabric, links)
+    fair = setting.fair_links("base") is not None
+    read = predicted_readings(setting.workload, links, true_bps, link, found, every_s=1e-4, fair=fair)
+    seen_bps = at_ports(read, links=len(names), fair=fair)
+    used = set(links[links >= 0].tolist())
+    if grain == "physical":  # a port's counter is its own; what a GPU sends is counted before it waits
+        assert {names[one] for one in used - set(link.tolist())} == {name for name in names if name.startswith("g")}
+    elif kind == "allgather":
+        assert set(link.tolist()) == used
+    else:  # other links of a GPU leave by the same ports
+        assert {conditions.shared.all[one].kind for one in link} == {"wan"}
+    assert (seen_bps[link] <= true_bps[link] + 1).all()
+    slowest = min(used, key=lambda one: true_bps[one])
+    if kind == "allgather" and slowest in link:
+        assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=0.05)
+
+
+def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp_path):
+    (tmp_path / "ports.toml").write_text(PORTS_POLICY)
+    said, _ = ended("ports.toml", "--engine", "emulation", "--json", "--out", tmp_path / "run", cwd=tmp_path)
+    fidelity = json.loads(said)["fidelity"]
+    assert (fidelity["collectives"], fidelity["drops"]) == (6, 0)
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    assert setting.mode("ports").measure_every_s == 700e-6
+    conditions, expected, chosen = conditions_of(setting), Expectations(setting, "ports"), set()
+    counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
+    for row in rows(tmp_path / "run").itertuples():
+        found = expected.of(row.collective)
+        assert (found.placement.tolist(), found.path.tolist()) == (list(row.ring), list(row.paths))
+        chosen.add((tuple(row.ring), tuple(row.paths)))
+        here = counters[counters.collective == row.collective]
+        columns = (here.link, here.since_s * 1e9, here.until_s * 1e9, here.sent_bytes)
+        read = readings(np.rint(np.column_stack(columns)).astype(np.int64))
+        assert (read.until_s - read.since_s < 1e-3).all()  # the delays to the switches are no part of it
+        expected.saw(row.collective, sent_s=np.empty(0), arrived_s=np.empty(0), readings=read)
+        ranks, paths = np.array([row.ring]), np.array([row.paths])
+        (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
+        assert set(read.link.tolist()) == set(links[links >= 0].tolist())
+        (true_bps,) = conditions.shared_bps(row.collective, 1)
+        seen_bps = at_ports(read, links=true_bps.size, fair=False)
+        slowest = min(read.link.tolist(), key=lambda one: true_bps[one])
+        assert (seen_bps[read.link] <= true_bps[read.link] + 1).all()
+        assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=0.15)
+    assert len(chosen) > 2

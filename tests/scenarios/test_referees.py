@@ -1,6 +1,7 @@
 """The referees: every mode's time beside the fastest ring, the best schedule and the bound, in order."""
 
 import csv
+import json
 import re
 import sys
 from pathlib import Path
@@ -13,8 +14,11 @@ from scenarios.engines.offline import totals
 from scenarios.engines.prediction import lower_bound
 from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
 from tests.fakes.commands import assert_refused, printed, scenario
+from tests.fakes.runs import ended, rows
 
 FOUR = ("--set", "fabric.gpus=4")
 
@@ -137,3 +141,59 @@ def test_the_figure_has_the_means_of_the_table_beside_the_bound(
     assert "best known beforehand" in (tmp_path / "best.svg").read_text()
     assert main(["--figure", str(tmp_path / "none" / "best")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+BESIDE = """
+[fabric]
+gpus = 4
+[collective]
+count = {count}
+emulated = 2
+[control]
+counted = true
+[run]
+modes = ["base", "joint"]
+referees = ["ring", "policy"]
+"""
+
+
+@pytest.mark.parametrize(("engine", "count"), [("model", 12), ("emulation", 2)])
+def test_a_run_has_the_best_beside_every_time_and_its_figure(tmp_path: Path, engine: str, count: int) -> None:
+    (tmp_path / "beside.toml").write_text(BESIDE.format(count=count))
+    said, _ = ended("beside.toml", "--engine", engine, "--json", "--out", "run", cwd=tmp_path)
+    found, points = rows(tmp_path / "run"), json.loads(said)["points"]
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    best = totals(setting, count)
+    for point, (mode, here) in zip(points, found.groupby("mode"), strict=True):
+        assert here.best_policy_s.sum() == pytest.approx(best.optimum_s, rel=1e-12)
+        assert here.predicted_s.sum() == pytest.approx(best.modes_s[mode], rel=1e-12)
+        assert here.best_policy_s.sum() <= here.predicted_s.sum() * (1 + 1e-12)
+        assert (here.bound_s <= here.best_ring_bound_s * (1 + 1e-12)).all()
+        assert (here.best_ring_bound_s == here.best_ring_s).all()
+        assert (here.best_ring_s <= here.predicted_s).all()
+        for name in ("best_ring_s", "best_ring_bound_s", "best_policy_s"):
+            assert point[f"mean_{name}"] == pytest.approx(here[name].mean())
+    with (tmp_path / "run" / "figures" / "beside-referees.csv").open() as file:
+        drawn = {row["what"]: float(row["mean_s"]) for row in csv.DictReader(file)}
+    assert drawn["fastest ring"] == pytest.approx(points[0]["mean_best_ring_s"])
+    assert drawn["joint"] == pytest.approx(points[1]["mean_s"])
+
+
+def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> None:
+    said, _ = ended("--engine", "model", "--collectives", "3", "--json", "--out", "run", cwd=tmp_path)
+    assert rows(tmp_path / "run").best_ring_s.isna().all()
+    assert not any("best" in name for name in json.loads(said)["points"][0])
+    assert not list((tmp_path / "run" / "figures").glob("*referees*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"collective.count": 301}, "the best policy of 301 collectives: allowed is collective.count up to 300"),
+        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
+        ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
+    ],
+)
+def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(ScenarioError, match=says):
+        scenario(**{"run.referees": ["policy"], **keys})

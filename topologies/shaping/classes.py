@@ -61,6 +61,9 @@ ClassKey = tuple[str, int]
 """A class: the interface it is on and the minor number of its id."""
 
 MTU_BYTES = 9000
+SEGMENT_BYTES, SHORT_SEGMENT_BYTES = 500_000, 64_000
+"""The largest packet that TCP makes, and the largest where flows have fair shares. They are large, as an AllGather
+costs wall time, and clock readings that take virtual time, by the packet."""
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 

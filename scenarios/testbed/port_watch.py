@@ -1,0 +1,83 @@
+"""Has the controller ask the switches for their ports' counters while a collective runs, inside the VM."""
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hosts.agent.clock import sleep_until
+from scenarios.policies.measured import ports_of
+from topologies.fabric.fabric import Fabric
+
+_PR_SET_TIMERSLACK = 29
+
+Counters = Mapping[str, tuple[int, int, Mapping[int, int]]]
+"""By switch, when it was asked and when it had answered, ns, and the bytes that each port had sent, by its number."""
+
+
+class PortWatch:
+    """The readings of one collective, each by `ask`: one before it begins, every `every_s` from then on, in a thread of
+    their own, and one at its end. A context manager that ends them in any case."""
+
+    def __init__(self, ask: Callable[[], Counters], every_s: float) -> None:
+        self._ask, self._every_ns = ask, round(every_s * 1e9)
+        self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
+        self._read: list[Counters] = []
+        self._error: Exception | None = None
+
+    def __enter__(self) -> "PortWatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:  # the thread ends by itself when the next reading would be due; that could take long
+            self._is_over = True
+
+    def begin(self, start_ns: int) -> None:
+        """The collective begins at this instant of CLOCK_MONOTONIC, in a moment."""
+        self._start_ns = start_ns
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def end(self) -> None:
+        """The collective is over: read once more, and not again. Raises the error of a reading that failed."""
+        with self._lock:
+            self._is_over = True
+            if self._error is not None:
+                raise self._error
+            self._read.append(self._ask())
+
+    def of(
+        self, fabric: Fabric, link: npt.NDArray[np.int32], *, control_s: Mapping[str, float]
+    ) -> tuple[tuple[int, ...], ...]:
+        """What was read of these links or ports, as `CollectiveRecord.counters`.
+
+        `control_s` are the one-way delays to switches: those are asked so much later, and answer so much earlier, than
+        the controller sees it. What was read before the beginning is what it is at that, as nothing is sent until then.
+        """
+        found = []
+        for one in link.tolist():
+            ports, first = ports_of(fabric)[one], None
+            for counters in self._read:
+                at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
+                asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns
+                answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
+                sent = sum(sent[port] for _, _, sent, port, _ in at)
+                first = sent if first is None else first
+                found.append((one, max(0, asked_ns), max(0, answered_ns), sent - first))
+        return tuple(found)
+
+    def _run(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # this thread's: or it would be 50 us late
+        due_ns = self._start_ns
+        while True:
+            with self._lock:
+                if self._is_over:
+                    return
+                try:
+                    self._read.append(self._ask())
+                except Exception as error:
+                    self._error = error
+                    return
+            due_ns += self._every_ns
+            sleep_until(due_ns)
