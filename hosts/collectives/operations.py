@@ -6,13 +6,18 @@ waits for are the messages and computations that have to be at its place, found 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hosts.collectives.schedule import Flow, ScheduleError, Stream
 
 MOST_WAITS = 4_000_000
 """How many waits are looked at: many operations that each require many others would be their product."""
+
+MOST_OPERATIONS = 200_000
+"""Of a file, or of the files of a trace; a message is two of them."""
+MOST_MESSAGE_BYTES = 10**12
+MOST_CALC_NS = 10**13
 
 Waits = dict[int, int]
 """The last task of each flow or stream, both by index, that has to be there."""
@@ -50,6 +55,29 @@ class Order:
     tasks: list[int]
     server: list[int]
     after: list[tuple[int, ...]]
+
+
+Ends = Mapping[tuple[int, int, int], Sequence[int]]
+"""The operations that send, or that receive, by source, destination and tag, in the order of the file."""
+
+
+def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, receives: Ends) -> None:
+    """Give every receive its send, the n-th its n-th; raises ScheduleError for one without, or of another size."""
+    for ends in dict.fromkeys((*receives, *sends)):
+        out, into = sends.get(ends, ()), receives.get(ends, ())
+        for receive, send in zip(into, out, strict=False):
+            if sizes[send] != sizes[receive]:
+                raise ScheduleError(
+                    f"{operations[receive].where}: {sizes[receive]:,.0f} bytes are received of the "
+                    f"{sizes[send]:,.0f} that {operations[send].what} of rank {ends[0]} has: allowed are as many"
+                )
+            operations[receive].message = send
+            # One connection carries both, whatever NIC the receiver names.
+            operations[receive].server = operations[send].server
+        if len(out) != len(into):
+            more, other = (into, "send") if len(into) > len(out) else (out, "recv")
+            one = operations[more[min(len(out), len(into))]]
+            raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end: allowed is one of each")
 
 
 def in_order(operations: Sequence[Operation]) -> Order:
