@@ -25,7 +25,7 @@ from hosts.collectives.operations import (
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
 
-MOST_WAITS = 2_000_000
+MOST_WAITS = 10_000_000
 """Of all nodes together."""
 MOST_DIMENSIONS = 16
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hosts.collectives.schedule import Flow, ScheduleError, Stream
 
-MOST_WAITS = 4_000_000
+MOST_WAITS = 16_000_000
 """How many waits are looked at: many operations that each require many others would be their product."""
 
 MOST_OPERATIONS = 200_000

@@ -98,13 +98,17 @@ def routed(found: Workload, spec: FabricSpec) -> Workload:
 def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workload:
     """The workload of a schedule's file, which is named in place of an algorithm, or of a trace's."""
     gpus = sum(sites)
-    if spec.kind == TRACE and (spec.channels, spec.pieces, spec.size_bytes) == (1, 1, None):
+    if spec.kind == TRACE:
+        if (spec.channels, spec.pieces, spec.size_bytes) != (1, 1, None):
+            raise ScheduleError(f"{path} is beside channels, pieces or a size: allowed is an algorithm beside a trace")
         return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
+    if "*" in path.name and not path.exists():
+        raise ScheduleError(f"{path} has a * for the rank, asked for as {spec.kind}: allowed is the kind {TRACE}")
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
             f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"
         )
-    if spec.kind in OWN_SIZES and spec.size_bytes is not None:
+    if spec.kind == MESSAGES and spec.size_bytes is not None:
         raise ScheduleError(f"collective.size is beside {path}: allowed are the sizes that its messages have")
     found = Workload(
         kind=spec.kind,
