@@ -6,6 +6,7 @@ Sridharan et al., "Chakra: Advancing Performance Benchmarking and Co-design usin
 than a generated module with its runtime, and nothing else of what a file says is kept.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ def files_of(path: Path) -> list[Path]:
     """The file itself, or of a trace, whose name has a * for the rank, the files of ranks 0, 1, 2 ... as they are."""
     if "*" not in path.name:
         return [path]
-    return list(takewhile(Path.exists, (_of_rank(path, rank) for rank in count())))
+    return list(takewhile(os.path.exists, (_of_rank(path, rank) for rank in count())))
 
 
 def _of_rank(path: Path, rank: int) -> Path:
@@ -278,6 +279,7 @@ class _Trace:
         self._path, self._sites, self._algorithm, self._tflops = path, sites, algorithm, tflops
         self._site = [site for site, gpus in enumerate(sites) for _ in range(gpus)]
         self._operations: list[Operation] = []
+        self._positions: list[int] = []  # of their nodes, in the file
         self._sizes: list[float] = []  # bytes, or seconds of a computation
         self._slots: dict[int, tuple[tuple[int, int], ...]] = {}  # by the operation that sends them
         self._adds: set[int] = set()
@@ -313,7 +315,7 @@ class _Trace:
                         node.waits |= node.control
                     if node.id in nodes:
                         raise _Malformed(f"the id {node.id} is that of another node: allowed is one of its own")
-                    begin, nodes[node.id] = self._add_node(rank, node, f"{path}, node {node.id}")
+                    begin, nodes[node.id] = self._add_node(rank, node, number, path)
                     waiting.append((begin, node.waits))
                     self._waits += len(node.waits)
                     if self._waits > MOST_WAITS:
@@ -331,11 +333,12 @@ class _Trace:
                 )
             operation.requires += [nodes[one] for one in sorted(waits)]
 
-    def _add_node(self, rank: int, node: _Node, where: str) -> tuple[int, int]:
+    def _add_node(self, rank: int, node: _Node, position: int, path: Path) -> tuple[int, int]:
         """Add a node; returns the operations that are its beginning and its end."""
+        where = f"{path}, node {node.id}"
         is_of_cpu = bool(node.number("is_cpu_op", 0, 1, 0))
         if node.type == _COLLECTIVE and not is_of_cpu:
-            return self._add_collective(rank, node, where)
+            return self._add_collective(rank, node, position, where)
         operation = Operation(where=where, what=node.what)
         size, index = 0.0, len(self._operations)
         if node.type == _COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):  # a CPU calls for what a GPU does
@@ -356,7 +359,7 @@ class _Trace:
                 self._receives[peer, rank, tag].append(index)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE: allowed are all others, as there is no such memory")
-        self._add(operation, size)
+        self._add(operation, position, size)
         return index, index
 
     def _seconds(self, node: _Node) -> float:
@@ -372,27 +375,28 @@ class _Trace:
             raise _Malformed(f"its {ops:,} num_ops take {seconds:,.0f} s: allowed are {most_us / 1e6:,.0f} s at most")
         return seconds
 
-    def _add(self, operation: Operation, size: float = 0.0) -> int:
+    def _add(self, operation: Operation, position: int, size: float = 0.0) -> int:
         if len(self._operations) >= MOST_OPERATIONS:
             raise _Malformed(
                 f"one operation more than {MOST_OPERATIONS:,}: allowed are so many of all ranks, where a message is two"
             )
         self._operations.append(operation)
+        self._positions.append(position)
         self._sizes.append(size)
         return len(self._operations) - 1
 
-    def _add_collective(self, rank: int, node: _Node, where: str) -> tuple[int, int]:
+    def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
         size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
         name, dimensions = node.values.get("pg_name", ""), node.values.get("involved_dim", ())
         if not isinstance(name, str) or not isinstance(dimensions, tuple):
             raise _Malformed("its pg_name or involved_dim is something else: allowed are text and a list of booleans")
-        begin = self._add(Operation(where=where, what=node.what))
+        begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
         self._operations[begin].requires += before
         # Of no length on a stream of the group, so that what comes behind waits for it alone.
-        end = self._add(Operation(where=where, what=node.what, requires=[begin]))
+        end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
 
@@ -435,7 +439,7 @@ class _Trace:
                     self._collective(members, at_once, channel, word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
-        order = in_order(self._operations)
+        order = in_order(self._operations, self._positions)
         if not any(isinstance(server, Flow) for server in order.servers):
             raise ScheduleError(f"{self._path}: nothing is sent: allowed is one message at least")
         transfers = []
@@ -487,6 +491,7 @@ class _Trace:
         if len(members) < 2:
             return
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
+        position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
         found = sized(self._of_kind(kind, members), size)
         schedule, slot_bytes = found.schedule, -(-found.slot_bytes // word) * word
@@ -506,6 +511,7 @@ class _Trace:
                     requires=[calls[src].begin, *(received[one] for one in transfer.after)],
                     started=[last[transfer.flow]] if transfer.flow in last else [],
                 ),
+                position,
                 float(slot_bytes * len(transfer.slots)),
             )
             last[transfer.flow] = send
@@ -513,7 +519,7 @@ class _Trace:
             if transfer.adds:
                 self._adds.add(send)
             server = self._operations[send].server
-            received.append(self._add(Operation(where=where, what=what, server=server, message=send)))
+            received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))
             self._operations[calls[dst].end].requires.append(received[-1])
 
     def _room(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:

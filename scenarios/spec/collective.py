@@ -102,8 +102,10 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
         if (spec.channels, spec.pieces, spec.size_bytes) != (1, 1, None):
             raise ScheduleError(f"{path} is beside channels, pieces or a size: allowed is an algorithm beside a trace")
         return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
-    if "*" in path.name and not path.exists():
-        raise ScheduleError(f"{path} has a * for the rank, asked for as {spec.kind}: allowed is the kind {TRACE}")
+    if "*" in path.name and chakra.files_of(path):
+        raise ScheduleError(
+            f"{path}: it is a file for every rank, asked for as {spec.kind}: allowed is the kind {TRACE}"
+        )
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
             f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"

@@ -220,6 +220,15 @@ def test_computations_take_their_time_or_that_of_their_operations_on_gpu_and_cpu
     assert found.schedule.flows == (Stream(0, 0), Stream(0, 1), Flow(0, 1))
 
 
+def test_a_rank_computes_what_comes_first_in_its_file_and_not_what_waits_for_a_sum(tmp_path: Path) -> None:
+    """A backward pass of 30 layers beside the sum of the first one's gradients, whose optimizer is at its end."""
+    chain = [node(one, COMP, us=10, data=[one - 1] if one else []) for one in range(30)]
+    each = file_of(*chain, all_reduce(50, 800_000, data=[0]), node(51, COMP, us=5, data=[50]))
+    found = chakra.read(trace(tmp_path, each, each), sites=(1, 1))
+    assert 2 * (LINK_S + 400_000 * BYTE_S) > 140e-6
+    assert arrivals_s(found).max() == pytest.approx(305e-6, rel=1e-12)
+
+
 def test_in_files_of_chakras_converters_ctrl_deps_are_callers_and_not_waited_for(tmp_path: Path) -> None:
     sent = [node(0, COMP, us=50, control=[77]), node(1, SEND, control=[0, 1], comm_dst=1, comm_size=8)]
     end = file_of(node(1, RECV, comm_src=0, comm_size=8))
