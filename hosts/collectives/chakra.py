@@ -41,7 +41,7 @@ _KINDS = {  # CollectiveCommType
 _OF_EACH = ("allgather", "gather")  # comm_size is what a rank contributes; of all others it is the whole buffer
 _SUMS = ("allreduce", "reduce", "reducescatter")
 _WORD = 4
-_GPU, _CPU = 0, 1  # streams; those behind them are of groups
+_GPU, _CPU = 0, 1  # streams
 
 
 def files_of(path: Path) -> list[Path]:
@@ -395,7 +395,6 @@ class _Trace:
         calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
         self._operations[begin].requires += before
-        # Of no length on a stream of the group, so that what comes behind waits for it alone.
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
@@ -486,8 +485,6 @@ class _Trace:
 
     def _collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
         """Add what the ranks of a group send each other in a collective."""
-        for member, call in zip(members, calls, strict=True):
-            self._operations[call.end].server = Stream(member, _CPU + channel)
         if len(members) < 2:
             return
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what

@@ -127,7 +127,7 @@ def test_a_trace_of_one_collective_is_that_collective(tmp_path: Path, kind: str,
     found = chakra.read(trace(tmp_path, *[each] * 5), sites=(3, 2), algorithm=algorithm)
     size = 60_000 * (5 if kind in ("allgather", "gather") else 1)
     alone = workload(kind, algorithm or ALGORITHMS[kind][0], sites=(3, 2), size_bytes=size)
-    # Its flows have a channel of their own, and every rank's end is a computation of no length.
+    # Its flows have a channel of their own.
     mine = {
         flow: [
             (one.slots, one.adds, one.size)
