@@ -14,7 +14,7 @@ from itertools import count, groupby, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from hosts.collectives.kinds import ALGORITHMS, TRACE, Sites, Workload, contents, sized, workload
+from hosts.collectives.kinds import ALGORITHMS, TRACE, Sites, Workload, blocks, contents, sized, workload
 from hosts.collectives.operations import (
     MOST_CALC_NS,
     MOST_MESSAGE_BYTES,
@@ -29,6 +29,9 @@ from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opene
 MOST_WAITS = 10_000_000
 """Of all nodes together."""
 MOST_DIMENSIONS = 16
+MOST_GROUPS = 64
+"""Of a rank, each with connections of its own."""
+MOST_NAME = 200
 
 _NO_TIME, _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
 _COMMUNICATES = (_SENDS, _RECEIVES, _COLLECTIVE)
@@ -240,7 +243,7 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
         elif isinstance(given, int) and number in (11, 13, 27):  # uint32, uint64, bool
             value = given
         elif isinstance(given, bytes) and number == 29:
-            value = given[:60].decode(errors="replace")
+            value = given[: MOST_NAME + 1].decode(errors="replace")
         elif isinstance(given, bytes) and number == 28:  # BoolList
             bools = list[int]()
             for _, one in _fields(given):
@@ -270,6 +273,10 @@ _Room = tuple[tuple[int, int], int]
 
 Group = tuple[int, ...] | str
 """The ranks of a group, or the name that its ranks give it."""
+
+
+def _named(group: Group) -> str:
+    return f"the group {group!r}" if isinstance(group, str) else f"the group of {len(group):,} ranks"
 
 
 class _Trace:
@@ -326,10 +333,11 @@ class _Trace:
             raise ScheduleError(f"{path}: it is empty: allowed is GlobalMetadata, and Nodes behind it")
         for begin, waits in waiting:
             operation = self._operations[begin]
-            if missing := sorted(waits - nodes.keys()):
+            missing = next((one for one in waits if one not in nodes), None)
+            if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it depends on the node {missing[0]}, which is not in the file: allowed are "
-                    "those that are"
+                    f"{operation.where}: it depends on the node {missing}, which is not in the file: allowed are those "
+                    "that are"
                 )
             operation.requires += [nodes[one] for one in sorted(waits)]
 
@@ -389,8 +397,11 @@ class _Trace:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
         size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
         name, dimensions = node.values.get("pg_name", ""), node.values.get("involved_dim", ())
-        if not isinstance(name, str) or not isinstance(dimensions, tuple):
-            raise _Malformed("its pg_name or involved_dim is something else: allowed are text and a list of booleans")
+        if not isinstance(name, str) or len(name.encode()) > MOST_NAME or not isinstance(dimensions, tuple):
+            raise _Malformed(
+                f"its pg_name or involved_dim is something else: allowed are text of {MOST_NAME} bytes at most and a "
+                "list of booleans"
+            )
         begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
@@ -431,10 +442,17 @@ class _Trace:
         try:
             for group, calls in self._calls.items():
                 members = tuple(sorted(calls)) if isinstance(group, str) else group
+                matched = self._matched(group, members, calls)
+                if len(members) < 2:
+                    continue
                 channel = next(one for one in count(1) if not any(one in taken[member] for member in members))
+                if channel > MOST_GROUPS:
+                    raise _Malformed(
+                        f"{_named(group)} comes after {MOST_GROUPS} others that a rank of it is in: allowed are so many"
+                    )
                 for member in members:
                     taken[member].add(channel)
-                for at_once in self._matched(group, members, calls):
+                for at_once in matched:
                     self._collective(members, at_once, channel, word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
@@ -466,27 +484,24 @@ class _Trace:
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
     ) -> Iterator[tuple[_Call, ...]]:
         """The collectives of a group, in order, as each of its ranks has them."""
-        name = f"the group {group!r}" if isinstance(group, str) else f"the group of {len(group):,} ranks"
         first = calls.get(members[0], [])
         for member in members:
             if len(mine := calls.get(member, [])) != len(first):
                 raise _Malformed(
-                    f"{name} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank {member}: "
-                    "allowed are as many on each"
+                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank "
+                    f"{member}: allowed are as many on each"
                 )
             for one, other in zip(first, mine, strict=True):
                 if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
                     raise ScheduleError(
-                        f"{self._operations[other.begin].where}: {name} has here an {other.kind} of "
-                        f"{other.size_bytes:,} bytes and on rank {members[0]} an {one.kind} of {one.size_bytes:,}: "
+                        f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
+                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}: "
                         "allowed is the same"
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
     def _collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
         """Add what the ranks of a group send each other in a collective."""
-        if len(members) < 2:
-            return
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
         position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
@@ -530,17 +545,23 @@ class _Trace:
         if (key, number) not in self._rooms:
             self._rooms[key, number] = len(self._slot_sizes)
             self._slot_sizes += [slot_bytes] * slots
-            if len(self._slot_sizes) * len(self._site) > MOST_SLOTS:
-                raise _Malformed(
-                    f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as "
-                    "blocks: allowed are so many, so fewer collectives, or another collective.algorithm"
-                )
+            self._check_slots(len(self._slot_sizes))
         return self._rooms[key, number]
+
+    def _check_slots(self, slots: int) -> None:
+        if slots * len(self._site) > MOST_SLOTS:
+            raise _Malformed(
+                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as blocks: "
+                "allowed are so many, so fewer collectives, or another collective.algorithm"
+            )
 
     def _of_kind(self, kind: str, members: Sequence[int]) -> Workload:
         """A collective among so many ranks, with slots of some size."""
         sites = tuple(len(list(row)) for _, row in groupby(self._site[member] for member in members))
         if (kind, sites) not in self._known:
             algorithm = self._algorithm if self._algorithm in ALGORITHMS[kind] else ALGORITHMS[kind][0]
+            is_tree = kind == "allreduce" and algorithm in ("chain", "tree", "double-tree")
+            if blocks(kind, len(members)) > 1 and not is_tree:
+                self._check_slots(len(members))  # before as many transfers are made as that squared
             self._known[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
         return self._known[kind, sites]

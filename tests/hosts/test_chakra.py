@@ -294,8 +294,13 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         (alone(node(0, COLL, comm_type=0)), "its comm_size is not there"),
         (alone(all_reduce(0, involved_dim=[True] * 17)), "a list has more than 16 booleans"),
         (alone(all_reduce(0, pg_name=3)), "its pg_name or involved_dim is something else"),
+        (alone(all_reduce(0, pg_name="x" * 201)), "allowed are text of 200 bytes at most"),
+        (
+            (file_of(*(all_reduce(one, pg_name=f"g{one}") for one in range(65))),) * 2,
+            "the group 'g64' comes after 64 others that a rank of it is in",
+        ),
         (alone(all_reduce(0)), "the group of 2 ranks has 2 collectives on rank 0 and 1 on rank 1"),
-        ((file_of(all_reduce(0, 9)), file_of(all_reduce(0, 8))), "of 8 bytes and on rank 0 an allreduce of 9"),
+        ((file_of(all_reduce(0, 9)), file_of(all_reduce(0, 8))), "of 8 bytes here and allreduce of 9 on rank 0"),
         ((file_of(all_reduce(0, pg_name="a")), file_of(all_reduce(0, pg_name="b"))), "nothing is sent"),
     ],
 )  # fmt: skip
