@@ -115,7 +115,7 @@ def _together(setting: "Scenario", found: "Totals", count: int) -> str:
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":
     """The scenario that is asked for; raises ValueError where it has no bound."""
-    from hosts.collectives.kinds import MESSAGES, TRAINING
+    from hosts.collectives.kinds import OWN_SIZES
     from scenarios.spec.load import assignment, load_scenario
 
     if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
@@ -123,9 +123,10 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     if not 0 <= asked.seconds <= 1e6:
         raise ValueError(f"--seconds: {asked.seconds}: allowed is 0, for no search, to 1,000,000")
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
-    if any(one.jobs or one.faults or one.collective.kind in (MESSAGES, TRAINING) for one in found.settings()):
+    if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in found.settings()):
         raise ValueError(
-            f"{asked.scenario} has jobs, faults, messages or training, for which no best is known: allowed is none"
+            f"{asked.scenario} has jobs, faults, messages, training or a trace, for which no best is known: allowed is "
+            "none"
         )
     if asked.figure is not None and len(found.settings()) > _MOST_DRAWN:
         raise ValueError(f"--figure: {len(found.settings())} configurations: allowed are {_MOST_DRAWN} at most")

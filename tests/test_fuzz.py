@@ -24,7 +24,7 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, write_table
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
-from hosts.collectives import files
+from hosts.collectives import chakra, files
 from hosts.collectives.kinds import MESSAGES
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec import FOLDER, ScenarioError, load
@@ -237,7 +237,7 @@ def test_the_trace_reader(data: bytes) -> None:
 
 
 DATA = PROJECT / "tests" / "data"
-SCHEDULES = [path.read_bytes() for path in (*sorted(DATA.glob("*/*")), DATA / "teccl_mesh_4.json")]
+SCHEDULES = [path.read_bytes() for path in (*sorted(DATA.glob("[!c]*/*")), DATA / "teccl_mesh_4.json")]
 NOTES = [b"-1", b"0", b"1", b"2", b"7", b"64", b"1000000", b"9" * 30, b"\0", b"<!ENTITY a 'b'>", b"&a;", b"{", b"}",
          b"/*", b"requires", b"\n", b'<step s="0"/>', b"send 8b to 1\n", b"\xc3\xa9"]  # fmt: skip
 
@@ -265,6 +265,29 @@ def test_the_files_of_schedules(data: bytes) -> None:
                     return
                 kind, gpus = right[1], int(right[2])
     raise AssertionError("it is not what it is said to be")
+
+
+TRACES = [path.read_bytes() for path in sorted((DATA / "chakra").glob("*.0.et"))]
+RECORDS = [b"\xff" * 11, b"\x80", b"\0", b"\x01", b"\x0a", b"\x52\x0e\x0a\x09is_cpu_op\xd8\x01\x01", b"\x2a\x01\0",
+           b"\x18\x07", b"\x07\x0a\x050.0.4", b"\x38\xff\xff\xff\xff\x0f", b"comm_size", b"pg_name"]  # fmt: skip
+
+
+@settings(fuzzed, max_examples=4 * EXAMPLES)
+@given(mutated(TRACES, RECORDS) | anything(RECORDS), st.booleans())
+@example(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", False)
+@example(b"\x07\x0a\x050.0.4" + b"\0" * 1_000_000, False)
+@example(b"\x07\x0a\x050.0.4" + b"\x84\x80\x40\x2a\x80\x80\x40" + b"\x01" * (1 << 20), False)
+def test_the_files_of_traces(data: bytes, both: bool) -> None:
+    for rank in range(4):
+        (_SCRATCH / f"trace.{rank}.et").write_bytes(data if both or rank == 0 else TRACES[0])
+    with bounded():
+        try:
+            found = chakra.read(_SCRATCH / "trace.*.et", sites=(2, 2))
+        except ScheduleError as error:
+            one_line(error)
+            assert str(error).startswith(str(_SCRATCH))
+            return
+        assert found.holds and found.schedule.ends
 
 
 REQUESTS: list[dict[str, Any]] = [

@@ -6,18 +6,14 @@ they are added, is lost.
 """
 
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hosts.collectives.operations import Operation, in_order
+from hosts.collectives.operations import MOST_CALC_NS, MOST_MESSAGE_BYTES, MOST_OPERATIONS, Operation, in_order, match
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 from hosts.collectives.text_file import MOST_GPUS
 
-MOST_OPERATIONS = 200_000
-"""A message is two of them."""
-MOST_MESSAGE_BYTES = 10**12
-MOST_CALC_NS = 10**13
 MOST_NICS, MOST_CPUS = 64, 256
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -88,7 +84,7 @@ def read(path: Path, content: str) -> Schedule:
     """
     reader = _Reader(path)
     reader.read(content)
-    reader.match()
+    match(reader.operations, reader.sizes, reader.sends, reader.receives)
     order = in_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
         raise ScheduleError(f"{path}: nothing is sent: allowed is one message at least")
@@ -114,8 +110,8 @@ class _Reader:
         self.ranks: set[int] = set()
         self.operations: list[Operation] = []
         self.sizes: list[float] = []  # bytes, or seconds of a computation
-        self._sends: defaultdict[tuple[int, int, int], deque[int]] = defaultdict(deque)
-        self._receives: defaultdict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        self.sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self.receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def read(self, content: str) -> None:
         """Read the whole text; comments may be anywhere."""
@@ -131,30 +127,6 @@ class _Reader:
             raise self._error(
                 f"the file ends after {len(self.ranks):,} ranks: allowed are num_ranks, and as many ranks as it says"
             )
-
-    def match(self) -> None:
-        """Give every receive its send."""
-        for (src, dst, tag), receives in self._receives.items():
-            sends = self._sends.pop((src, dst, tag), deque())
-            for receive, send in zip(receives, sends, strict=False):
-                if self.sizes[send] != self.sizes[receive]:
-                    raise ScheduleError(
-                        f"{self.operations[receive].where}: {self.sizes[receive]:,.0f} bytes are received of the "
-                        f"{self.sizes[send]:,.0f} that {self.operations[send].what} of rank {src} has: allowed are as "
-                        "many"
-                    )
-                self.operations[receive].message = send
-                # One connection carries both, whatever NIC the receiver names.
-                self.operations[receive].server = self.operations[send].server
-            if len(sends) != len(receives):
-                more, other = (receives, "send") if len(receives) > len(sends) else (sends, "recv")
-                self._unmatched(more[min(len(sends), len(receives))], other)
-        for sends in self._sends.values():
-            self._unmatched(sends[0], "recv")
-
-    def _unmatched(self, index: int, other: str) -> None:
-        one = self.operations[index]
-        raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end: allowed is one of each")
 
     def _error(self, sentence: str) -> ScheduleError:
         return ScheduleError(f"{self._path}, line {self._line:,}: {sentence}")
@@ -213,9 +185,9 @@ class _Reader:
         index = self._add(label, kind, int(size))
         if kind == "send":
             self.operations[index].server = Flow(self._rank, peer, channel)
-            self._sends[self._rank, peer, int(tag or 0)].append(index)
+            self.sends[self._rank, peer, int(tag or 0)].append(index)
         else:
-            self._receives[peer, self._rank, int(tag or 0)].append(index)
+            self.receives[peer, self._rank, int(tag or 0)].append(index)
 
     def _calc(self, label: str | None, length: str, cpu: str | None) -> None:
         assert self._rank is not None

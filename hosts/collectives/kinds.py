@@ -139,9 +139,9 @@ class Workload:
     sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0.
 
     Of several jobs at once `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` says which transfers are whose.
-    There and in training a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as `slot_bytes` is 1,
-    `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all others stay. `dscp`
-    is that of the packets of each flow, none where all are alike; flows of a channel have one.
+    There, in training and in traces a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as
+    `slot_bytes` is 1, `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all
+    others stay. `dscp` is that of the packets of each flow, none where all are alike; flows of a channel have one.
 
     `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
 
@@ -219,7 +219,10 @@ JOBS = "jobs"
 TRAINING = "training"
 """The kind of a training iteration (`hosts.collectives.training`)."""
 
-OWN_SIZES = (MESSAGES, JOBS, TRAINING)
+TRACE = "trace"
+"""The kind of an iteration that was recorded (`hosts.collectives.chakra`)."""
+
+OWN_SIZES = (MESSAGES, JOBS, TRAINING, TRACE)
 """The kinds whose messages have sizes of their own, and no blocks."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -5,14 +5,20 @@ takes time; a receive when its message is there; a computation when it has been 
 waits for are the messages and computations that have to be at its place, found by going back through all the others.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 
 from hosts.collectives.schedule import Flow, ScheduleError, Stream
 
-MOST_WAITS = 4_000_000
+MOST_WAITS = 16_000_000
 """How many waits are looked at: many operations that each require many others would be their product."""
+
+MOST_OPERATIONS = 200_000
+"""Of a file, or of the files of a trace; a message is two of them."""
+MOST_MESSAGE_BYTES = 10**12
+MOST_CALC_NS = 10**13
 
 Waits = dict[int, int]
 """The last task of each flow or stream, both by index, that has to be there."""
@@ -52,12 +58,36 @@ class Order:
     after: list[tuple[int, ...]]
 
 
-def in_order(operations: Sequence[Operation]) -> Order:
-    """The order in which operations begin if nothing takes time, of several the one that could begin first.
+Ends = Mapping[tuple[int, int, int], Sequence[int]]
+"""The operations that send, or that receive, by source, destination and tag, in the order of the file."""
+
+
+def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, receives: Ends) -> None:
+    """Give every receive its send, the n-th its n-th; raises ScheduleError for one without, or of another size."""
+    for ends in dict.fromkeys((*receives, *sends)):
+        out, into = sends.get(ends, ()), receives.get(ends, ())
+        for receive, send in zip(into, out, strict=False):
+            if sizes[send] != sizes[receive]:
+                raise ScheduleError(
+                    f"{operations[receive].where}: {sizes[receive]:,.0f} bytes are received of the "
+                    f"{sizes[send]:,.0f} that {operations[send].what} of rank {ends[0]} has: allowed are as many"
+                )
+            operations[receive].message = send
+            # One connection carries both, whatever NIC the receiver names.
+            operations[receive].server = operations[send].server
+        if len(out) != len(into):
+            more, other = (into, "send") if len(into) > len(out) else (out, "recv")
+            one = operations[more[min(len(out), len(into))]]
+            raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end: allowed is one of each")
+
+
+def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:
+    """The order in which operations begin if nothing takes time, of several the one that could begin first; or with
+    `positions`, one each, the one of the lowest.
 
     Raises ScheduleError where operations wait for one another, or look at more than MOST_WAITS of each other.
     """
-    order = Order(events=_events(operations), servers=(), tasks=[], server=[], after=[])
+    order = Order(events=_events(operations, positions), servers=(), tasks=[], server=[], after=[])
     servers: dict[Flow | Stream, int] = {}
     task_of: dict[int, int] = {}
     begun, done = dict[int, Waits](), dict[int, Waits]()
@@ -116,23 +146,32 @@ def _merged(sources: Sequence[Waits]) -> Waits:
     return found
 
 
-def _events(operations: Sequence[Operation]) -> list[tuple[int, bool]]:
-    """The beginnings and ends of operations (node 2 i and 2 i + 1) in topological order, first come, first served."""
+def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[tuple[int, bool]]:
+    """The beginnings and ends of operations (node 2 i and 2 i + 1) in topological order, first come, first served, or
+    the lowest position first."""
     followers: list[list[int]] = [[2 * (node // 2) + 1] if node % 2 == 0 else [] for node in range(2 * len(operations))]
     missing = [node % 2 for node in range(2 * len(operations))]
     for index, one in enumerate(operations):
         for node, before in _before(index, one):
             followers[before].append(node)
             missing[node] += 1
-    ready = deque(node for node in range(0, 2 * len(operations), 2) if not missing[node])
+    turns = count()
+    ready: list[tuple[int, int]] = []  # (turn or position, node)
+
+    def is_ready(node: int) -> None:
+        heappush(ready, (positions[node // 2] if positions else next(turns), node))
+
+    for node in range(0, 2 * len(operations), 2):
+        if not missing[node]:
+            is_ready(node)
     events = []
     while ready:
-        node = ready.popleft()
+        _, node = heappop(ready)
         events.append((node // 2, bool(node % 2)))
         for other in followers[node]:
             missing[other] -= 1
             if not missing[other]:
-                ready.append(other)
+                is_ready(other)
     if len(events) < 2 * len(operations):
         raise ScheduleError(_deadlock(operations, missing))
     return events

@@ -2,7 +2,10 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from hosts.collectives.schedule import ScheduleError
 
@@ -14,8 +17,9 @@ MOST_SLOTS = 2**15
 """Of all GPUs together: the proof keeps a bit for every two of them."""
 
 
-def text_of(path: Path) -> str:
-    """The text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the file."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; raises ScheduleError, one sentence that begins with the file, also within."""
     try:
         # A pipe or a device would block or never end: opened without waiting, it is looked at before it is read.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -25,11 +29,17 @@ def text_of(path: Path) -> str:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ScheduleError(f"{path}: it is not a regular file: allowed is one")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(MOST_BYTES + 1)
+            yield file
     except OSError as error:
         raise ScheduleError(f"{path}: it cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+def text_of(path: Path) -> str:
+    """The text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the file."""
+    with opened(path) as file:
+        content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ScheduleError(f"{path}: it is too large: allowed are {MOST_BYTES:,} bytes at most")
     try:

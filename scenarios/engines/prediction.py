@@ -20,7 +20,7 @@ from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
-from hosts.collectives.kinds import MESSAGES, TRAINING, JobSpan, Workload
+from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
@@ -332,7 +332,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
 def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     """The bound of a configuration's collective or round, None where there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
-    if not setting.jobs and spec.kind not in (MESSAGES, TRAINING):
+    if not setting.jobs and spec.kind not in OWN_SIZES:
         return LowerBound(
             fabric,
             delays_s=delays_s,
@@ -343,7 +343,7 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in setting.jobs:
         ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind not in (MESSAGES, TRAINING):
+        if not job.is_background and does.kind not in OWN_SIZES:
             demands.append(
                 Demand(
                     kind=does.kind,

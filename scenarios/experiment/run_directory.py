@@ -25,6 +25,7 @@ import pyarrow as pa
 from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
+from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.place import Place
 from scenarios.experiment.summary import SettingResult, summary_csv
@@ -139,10 +140,11 @@ def _kept(scenario: Scenario) -> dict[Path, str]:
 def _files(scenario: Scenario) -> list[Path]:
     """All files that a scenario's configurations are read from, but for those of policies."""
     found = [
-        path
+        file
         for one in scenario.settings()
         for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
         if path is not None
+        for file in files_of(path)
     ]
     return list(dict.fromkeys(found))
 

@@ -5,8 +5,20 @@ from functools import lru_cache
 from pathlib import Path
 
 from controller.routing.multipath import multipath
+from hosts.collectives import chakra
 from hosts.collectives.files import read
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, ROOTED, TRAINING, Workload, blocks, sized, workload
+from hosts.collectives.kinds import (
+    ALGORITHMS,
+    MESSAGES,
+    OWN_SIZES,
+    ROOTED,
+    TRACE,
+    TRAINING,
+    Workload,
+    blocks,
+    sized,
+    workload,
+)
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
 from hosts.collectives.spraying import over_planes, sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -19,7 +31,8 @@ class CollectiveSpec:
 
     `algorithm` None is the kind's first. The size is that of a block, `chunk_bytes`, or of the whole buffer,
     `size_bytes`, which then decides: of a configuration `chunk_bytes` follows from it. `schedule` is a file that the
-    schedule is read from, in place of an algorithm; messages have the sizes that it says.
+    schedule is read from, in place of an algorithm; messages have the sizes that it says. Of a trace the algorithm is
+    that of its collectives, and `tflops` are 10^12 operations a second of a GPU.
     `ring` is what a ring is chosen by (`hosts.embedding.ring`).
     `emulated` is how many collectives the emulation measures, from the first, where it is less than `count`.
     `budget_s` is what a collective should take at most; it changes nothing but what is told.
@@ -30,6 +43,7 @@ class CollectiveSpec:
     channels: int = 1
     pieces: int = 1
     schedule: Path | None = None
+    tflops: float | None = None
     chunk_bytes: int = 8_000_000
     size_bytes: int | None = None
     count: int = 100_000
@@ -49,11 +63,12 @@ class CollectiveSpec:
 def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     """What every collective does over the GPUs of these sites, proven; raises ScheduleError where it makes no sense."""
     if spec.schedule is not None:
-        return _imported(spec, spec.schedule, sum(sites))
+        return _imported(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
         raise ScheduleError(f"{TRAINING} is of a run: allowed are {', '.join(ALGORITHMS)}")
-    if spec.kind == MESSAGES:
-        raise ScheduleError(f"{MESSAGES} are those of a GOAL file: allowed is one as collective.schedule")
+    if spec.kind in (MESSAGES, TRACE):
+        of = "those of a GOAL file" if spec.kind == MESSAGES else "that of Chakra's files"
+        raise ScheduleError(f"{spec.kind} is {of}, and none is given: allowed is one as collective.schedule")
     return workload(
         spec.kind,
         spec.algorithm or ALGORITHMS[spec.kind][0],
@@ -82,8 +97,17 @@ def routed(found: Workload, spec: FabricSpec) -> Workload:
     )
 
 
-def _imported(spec: CollectiveSpec, path: Path, gpus: int) -> Workload:
-    """The workload of a schedule's file, which is named in place of an algorithm."""
+def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workload:
+    """The workload of a schedule's file, which is named in place of an algorithm, or of a trace's."""
+    gpus = sum(sites)
+    if spec.kind == TRACE:
+        if (spec.channels, spec.pieces, spec.size_bytes) != (1, 1, None):
+            raise ScheduleError(f"{path} is beside channels, pieces or a size: allowed is an algorithm beside a trace")
+        return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
+    if "*" in path.name and chakra.files_of(path):
+        raise ScheduleError(
+            f"{path}: it is a file for every rank, asked for as {spec.kind}: allowed is the kind {TRACE}"
+        )
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
             f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"

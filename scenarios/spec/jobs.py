@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.jobs import Job, together
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
@@ -36,7 +36,7 @@ MAX_CHANNELS, MAX_PIECES = 64, 4096
 BACKGROUND = "background"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, BACKGROUND)
+_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
 
 
@@ -83,10 +83,10 @@ class JobSpec:
         found = default
         if self.kind not in (None, default.kind):
             found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
-            if self.kind in (MESSAGES, TRAINING):
+            if self.kind in OWN_SIZES:
                 found = replace(found, size_bytes=None)
         if self.schedule is not None:
-            found = replace(found, schedule=self.schedule, algorithm=None, channels=1, pieces=1)
+            found = replace(found, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
         elif self.algorithm not in (None, found.algorithm):
             found = replace(found, algorithm=self.algorithm, channels=1, schedule=None)
         if self.size_bytes is not None or self.chunk_bytes is not None:
@@ -188,7 +188,12 @@ KEYS: Mapping[str, Key] = {
     "pieces": Key("pieces", *_whole(MAX_PIECES)),
     "chunk": Key("chunk_bytes", *_SIZE, units.format_size),
     "size": Key("size_bytes", *_SIZE, units.format_size),
-    "schedule": Key("schedule", "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text", _file, str),
+    "schedule": Key(
+        "schedule",
+        "the path of a GOAL, MSCCL XML or TE-CCL JSON file, or of Chakra's with * for the rank, in printable text",
+        _file,
+        str,
+    ),
     "start": Key("start_s", f'{_quantity(units.DELAY, units.parse_delay_s)[0]}, or "0 s"', _start, units.format_delay),
     "count": Key("count", *_whole(MAX_COUNT)),
     "class": Key("traffic_class", "the name of a [[class]]", _class),
@@ -245,8 +250,8 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
             if key not in table:
                 yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
     sizes = [key for key in ("chunk", "size") if key in table]
-    if (kind := table.get("kind")) in (MESSAGES, TRAINING):
-        where = f"[{TRAINING}] has" if kind == TRAINING else f"{MESSAGES} have in their file"
+    if (kind := table.get("kind")) in OWN_SIZES:
+        where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"
         for key in sizes:
             yield f".{key}", f"does nothing here: allowed are the sizes that {where}"
     elif len(sizes) > 1:

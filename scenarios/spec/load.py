@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from hosts.collectives.kinds import TRAINING
+from hosts.collectives.kinds import TRACE, TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.scenario import (
@@ -349,6 +349,10 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given]) -> Iterator[Mistake]:
     for key in given:
         if key.removeprefix("sweep.").startswith("training.") and not trains:
             yield Mistake(key, 'does nothing here: allowed with collective.kind = "training"')
+        if key.removeprefix("sweep.") == "collective.tflops" and not any(
+            spec.kind == TRACE for one in scenario.settings() for spec in one.does
+        ):
+            yield Mistake(key, f'does nothing here: allowed with collective.kind = "{TRACE}"')
         samplers = KEYS[swept].samplers if (swept := key.removeprefix("sweep.")) in KEYS else SAMPLERS
         if not {*chosen} & {*samplers}:
             text = f"does nothing with the sampler {' or '.join(chosen)}: allowed only with {', '.join(samplers)}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
@@ -141,10 +141,14 @@ class Scenario:
         return routed(found, self.fabric)
 
     @property
+    def does(self) -> list[CollectiveSpec]:
+        """What a configuration repeats: its collective, or those of its jobs, background apart."""
+        return [job.collective(self.collective) for job in self.jobs if not job.is_background] or [self.collective]
+
+    @property
     def training_plan(self) -> TrainingPlan | None:
         """The training of a configuration; None where neither its collective nor a job is any."""
-        does = [job.collective(self.collective) for job in self.jobs if not job.is_background] or [self.collective]
-        if all(one.kind != TRAINING for one in does):
+        if all(one.kind != TRAINING for one in self.does):
             return None
         return TrainingPlan(self.training, self.fabric, self.conditions, self.run.seed)
 
@@ -247,7 +251,8 @@ class Scenario:
             return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
+        if self.jobs or spec.kind not in OWN_SIZES:
+            yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
     @cached_property
     def columns(self) -> Mapping[str, Any]:
@@ -431,7 +436,7 @@ _FILE = _text(
     "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
 )
 _SCHEDULE = _text(
-    "the path of a GOAL, MSCCL XML or TE-CCL JSON file, in printable text",
+    "the path of a GOAL, MSCCL XML or TE-CCL JSON file, or of Chakra's with * for the rank, in printable text",
     lambda text: text and text.isprintable(),
     Path,
 )
@@ -439,6 +444,7 @@ _ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
 _LOSS = _number((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
+_TFLOPS = _number((int, float), 0.001, 10**9)
 _STAY = _number((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
 _RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
@@ -590,11 +596,17 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("conditions.every", "every_s", _EVERY, "Time until conditions change; if not given a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from one collective to the next, with every.", _DRAWN),
-        Key("collective.kind", "kind", _one_of(*ALGORITHMS, MESSAGES, TRAINING), "The collective that is repeated."),
+        Key(
+            "collective.kind",
+            "kind",
+            _one_of(*ALGORITHMS, MESSAGES, TRAINING, TRACE),
+            "The collective that is repeated.",
+        ),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
         Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
         Key("collective.pieces", "pieces", _whole(1, 4096), "Messages that each block is sent as, which pipelines."),
         Key("collective.schedule", "schedule", _SCHEDULE, "A schedule; relative to the scenario's file."),
+        Key("collective.tflops", "tflops", _TFLOPS, "10^12 operations a second of a GPU, for the num_ops of a trace."),
         Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes of a block: what each GPU contributes to an allgather."),
         Key("collective.size", "size_bytes", _SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),

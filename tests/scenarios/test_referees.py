@@ -117,7 +117,7 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
     [
         (["--collectives", "0"], "--collectives: 0: allowed is 1 to 1,000"),
         (["--seconds", "-1"], "--seconds: -1.0: allowed is 0"),
-        (["tenants"], "tenants has jobs, faults, messages or training"),
+        (["tenants"], "tenants has jobs, faults, messages, training or a trace"),
         (["--set", "fabric.gpu=8"], "did you mean gpus?"),
     ],
 )

@@ -1,18 +1,24 @@
 """A scenario's schedule from a file and into one, and a file that changes before a run goes on."""
 
+import json
+
 import pytest
 
 from analysis.statistics.bandwidth import busbw_factor
 from hosts.collectives import files
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import Flow
+from scenarios.engines.model import Model
 from scenarios.engines.prediction import planned
 from scenarios.experiment import command
 from scenarios.experiment.place import Place
 from scenarios.experiment.run_directory import RunDirectory, recorded
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import load_scenario
+from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT
+from tests.fakes.commands import times
+from tests.fakes.runs import ended
+from tests.hosts.test_chakra import ASTRA_SIM_NS
 
 DATA = PROJECT / "tests" / "data"
 
@@ -77,13 +83,61 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "beside an algorithm, channels or pieces"),
         ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "beside an algorithm, channels or pieces"),
         ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed are the sizes that its messages have"),
+        ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
+        ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed is a name with one \* for the rank"),
+        ('kind = "trace"\nschedule = "TRACE"', 8, "the files of 4 ranks, asked for between 8 GPUs"),
+        ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed is an algorithm beside"),
+        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, "allowed is an algorithm beside"),
+        ('schedule = "TRACE"', 4, "asked for as allgather: allowed is the kind trace"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
     with pytest.raises(ScenarioError, match=words) as refused:
-        scenario(tmp_path, text.replace("GOAL", str(DATA / "goal/allreduce_ring.goal")), gpus=gpus)
+        places = {"GOAL": "goal/allreduce_ring.goal", "TRACE": "chakra/step.*.et"}
+        for name, path in places.items():
+            text = text.replace(name, str(DATA / path))
+        scenario(tmp_path, text, gpus=gpus)
     (sentence,) = refused.value.mistakes
     assert f"collective.{'schedule' if 'schedule' in text else 'kind'}: " in sentence and "\n" not in sentence
+
+
+def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(tmp_path):
+    for rank in range(4):
+        (tmp_path / f"it.{rank}.et").write_bytes((DATA / f"chakra/step.{rank}.et").read_bytes())
+    whole = 'kind = "trace"\nschedule = "it.*.et"\ntflops = 312.5'
+    alone = scenario(tmp_path, whole, gpus=4)
+    assert (alone.workload.kind, alone.workload.algorithm) == ("trace", "it.*.et")
+    assert load_scenario(str(tmp_path / "a.toml")) == scenario_of(resolved(alone))
+    job = '[[job]]\nkind = "trace"\nschedule = "it.*.et"\n'
+    (one_s, job_s) = (times(one.settings(), Model())[0, "base"] for one in (alone, scenario(tmp_path, job, gpus=4)))
+    assert job_s == pytest.approx(one_s, rel=1e-12)
+    ring, chain = (
+        scenario(tmp_path, f'{job}algorithm = "{name}"\n', gpus=4).workload.schedule for name in ("ring", "chain")
+    )
+    assert max(one.size for _, one in ring.sends() if one.adds) == 4_000_000  # of the 8 MB that two ranks sum
+    assert max(one.size for _, one in chain.sends() if one.adds) == 8_000_000
+    directory = RunDirectory.begun(Place.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
+    (tmp_path / "it.2.et").write_bytes(b"")
+    (sentence,) = recorded(directory.path).differences(alone, None)
+    assert f"{tmp_path / 'it.2.et'} is not what it was when the run began" in sentence
+
+
+def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_are_right(tmp_path):
+    """Links as on ASTRA-sim's switch, 5 GB/s and 1 us each way, and a WAN that four such flows do not fill."""
+    rates = ("conditions.intra_rate=42949672960 bit/s", "conditions.wan_rate=171798691840 bit/s")
+    delays = ("conditions.intra_delay=500 ns", "conditions.wan_delay=10 ns")
+    file = f"collective.schedule={DATA / 'chakra/layers.*.et'}"
+    asked = [part for key in (*rates, *delays, "collective.kind=trace", file) for part in ("--set", key)]
+    arguments = ("--json", "--engine", "both", "--gpus", "4", "--modes", "base", "--collectives", "1", *asked)
+    answer = json.loads(ended(*arguments, cwd=tmp_path)[0])
+    assert answer["fidelity"]["drops"] == 0 and abs(answer["fidelity"]["median_ratio"] - 1) <= 0.002
+    for point in answer["points"]:
+        assert 1e9 * point["mean_s"] == pytest.approx(ASTRA_SIM_NS["layers"], rel=0.05)
+
+
+def test_operations_a_second_do_nothing_without_a_trace(tmp_path):
+    with pytest.raises(ScenarioError, match=r"tflops: does nothing here: allowed with collective\.kind"):
+        scenario(tmp_path, "tflops = 5")
 
 
 @pytest.mark.parametrize("form", ["goal", "msccl"])

@@ -1,0 +1,567 @@
+"""Chakra execution traces, one file a rank, as workloads: computations, messages, and collectives of groups of ranks.
+
+Sridharan et al., "Chakra: Advancing Performance Benchmarking and Co-design using Standardized Execution Traces"
+(arXiv 2305.14516); a file is a GlobalMetadata and then Nodes of `et_def.proto` (github.com/mlcommons/chakra, schema
+0.0.4), each with its length before it. The few fields that are needed are read here, message by message: that is less
+than a generated module with its runtime, and nothing else of what a file says is kept.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, groupby, takewhile
+from pathlib import Path
+from typing import BinaryIO
+
+from hosts.collectives.kinds import ALGORITHMS, TRACE, Sites, Workload, blocks, contents, sized, workload
+from hosts.collectives.operations import (
+    MOST_CALC_NS,
+    MOST_MESSAGE_BYTES,
+    MOST_OPERATIONS,
+    Operation,
+    in_order,
+    match,
+)
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
+
+MOST_WAITS = 10_000_000
+"""Of all nodes together."""
+MOST_DIMENSIONS = 16
+MOST_GROUPS = 64
+"""Of a rank, each with connections of its own."""
+MOST_NAME = 200
+
+_NO_TIME, _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
+_COMMUNICATES = (_SENDS, _RECEIVES, _COLLECTIVE)
+_NAMES = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")
+_BARRIER = 9
+_KINDS = {  # CollectiveCommType
+    **{0: "allreduce", 1: "reduce", 2: "allgather", 3: "gather", 4: "scatter", 5: "broadcast", 6: "alltoall"},
+    **{7: "reducescatter", 8: "reducescatter", _BARRIER: "allreduce"},
+}
+_OF_EACH = ("allgather", "gather")  # comm_size is what a rank contributes; of all others it is the whole buffer
+_SUMS = ("allreduce", "reduce", "reducescatter")
+_WORD = 4
+_GPU, _CPU = 0, 1  # streams
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or of a trace, whose name has a * for the rank, the files of ranks 0, 1, 2 ... as they are."""
+    if "*" not in path.name:
+        return [path]
+    return list(takewhile(os.path.exists, (_of_rank(path, rank) for rank in count())))
+
+
+def _of_rank(path: Path, rank: int) -> Path:
+    return path.with_name(path.name.replace("*", str(rank)))
+
+
+def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: float | None = None) -> Workload:
+    """The workload of a trace, whose files' name has a * for the rank, with rank r at place r of these sites.
+
+    A node begins when those are over that it depends on (data_deps and ctrl_deps); a send is over once it begins. In
+    files of Chakra's converters, whose GlobalMetadata have a schema, ctrl_deps are the callers of a node, which go on
+    while it runs, and data_deps are all that it depends on. Computations, and all that a CPU does (is_cpu_op), take
+    their duration_micros on their rank's GPU or CPU, one after another; or num_ops at 10^12 `tflops` operations a
+    second, where that is given. The n-th send to a rank under a tag is the n-th receive there.
+
+    A group is the ranks that have its pg_name, or those along the dimensions of involved_dim, the GPUs of a site and
+    the sites. The n-th collective of a group is the same one on all of its ranks, on each behind the one before, with
+    connections of the group's own. It has this `algorithm` if its kind has, else the first of its kind, and the first
+    rank of the group is its root. Sums are of 4-byte words, to which all sizes are rounded up where there is any.
+
+    Raises ScheduleError, one sentence that begins with the file, for what is not such a trace or is too large, where
+    ranks do not fit together, and for nodes that wait for one another.
+    """
+    if path.name.count("*") != 1:
+        raise ScheduleError(f"{path}: allowed is a name with one * for the rank, such as trace.*.et")
+    found, places = len(files_of(path)), sum(sites)
+    if not found or found != places or places > MOST_GPUS:
+        raise ScheduleError(
+            f"{path}: there are the files of {found:,} ranks, asked for between {places:,} GPUs: allowed are as many, "
+            f"{MOST_GPUS:,} at most"
+        )
+    trace = _Trace(path, sites, algorithm, tflops)
+    for rank in range(places):
+        trace.read(rank)
+    return trace.workload()
+
+
+# --- protobuf ---------------------------------------------------------------------------------------------------------
+
+
+class _Malformed(Exception):
+    """What is wrong with a message, in words."""
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, of 64 bits at most, and the position behind it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(content):
+            raise _Malformed("it ends within a number")
+        byte = content[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & (1 << 64) - 1, at
+    raise _Malformed("a number has more than 10 bytes")
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: the number of each, and a varint as a number, all else as bytes."""
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(content, at)
+            yield tag >> 3, value
+            continue
+        if kind == 2:
+            size, at = _varint(content, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise _Malformed(f"a field has the wire type {kind}")
+        if size > len(content) - at:
+            raise _Malformed("a field ends behind it")
+        yield tag >> 3, content[at : at + size]
+        at += size
+
+
+def _messages(file: BinaryIO) -> Iterator[bytes]:
+    """The messages of a file, each of which has its length before it."""
+    while first := file.read(1):
+        head = first
+        while head[-1] >= 0x80 and len(head) < 10 and (byte := file.read(1)):
+            head += byte
+        size, _ = _varint(head, 0)
+        if size > MOST_BYTES:
+            raise _Malformed(f"it has {size:,} bytes: allowed are {MOST_BYTES:,}")
+        content = file.read(size)
+        if len(content) < size:
+            raise _Malformed(f"the file ends after {len(content):,} of its {size:,} bytes")
+        yield content
+
+
+Value = int | str | tuple[bool, ...]
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is needed of a node; `values` are those of its attributes."""
+
+    id: int = 0
+    name: str = ""
+    type: int = 0
+    duration_us: int = 0
+    waits: set[int] = field(default_factory=set)
+    control: set[int] = field(default_factory=set)
+    values: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """The node in words."""
+        return f"{_NAMES[self.type]}_NODE {self.name!r}"
+
+    def number(self, name: str, least: int, most: int, default: int | None = None) -> int:
+        """The value of an attribute that is a number; raises _Malformed where it is none of these."""
+        value = self.values.get(name, default)
+        if not isinstance(value, int) or not least <= value <= most:
+            shown = "is not there" if value is None else f"{value!r}"[:80]
+            raise _Malformed(f"its {name} {shown}: allowed is a whole number from {least:,} to {most:,}")
+        return value
+
+
+_READ = (
+    *("is_cpu_op", "num_ops", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name"),
+    *("involved_dim", "schema"),
+)
+
+
+def _node(content: bytes) -> _Node:
+    node = _Node()
+    numbers = {1: "id", 3: "type", 7: "duration_us"}
+    for number, value in _fields(content):
+        if number in numbers:
+            if not isinstance(value, int):
+                raise _Malformed(f"its field {number} is not a number")
+            setattr(node, numbers[number], value)
+        elif number in (4, 5):
+            waits = node.control if number == 4 else node.waits
+            waits.update((value,) if isinstance(value, int) else _packed(value, MOST_OPERATIONS))
+            if len(waits) > MOST_OPERATIONS:
+                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes: allowed are so many")
+        elif number in (2, 10):
+            if not isinstance(value, bytes):
+                raise _Malformed(f"its field {number} is a number")
+            if number == 2:
+                node.name = value[:60].decode(errors="replace")
+            else:
+                _attribute(value, node.values)
+    if node.type >= len(_NAMES):
+        raise _Malformed(f"its type is {node.type}: allowed are 0 to {len(_NAMES) - 1}")
+    return node
+
+
+def _is_converted(content: bytes) -> bool:
+    """Whether a file's GlobalMetadata are those of Chakra's converters, with a schema."""
+    values: dict[str, Value] = {}
+    for number, value in _fields(content):
+        if not isinstance(value, bytes):
+            raise _Malformed("it is not GlobalMetadata: allowed is that, and Nodes behind it")
+        if number == 2:
+            _attribute(value, values)
+    return "schema" in values
+
+
+def _packed(content: bytes, most: int) -> list[int]:
+    """Numbers of a repeated field."""
+    found, at = list[int](), 0
+    while at < len(content):
+        if len(found) > most:
+            raise _Malformed(f"a list has more than {most:,} numbers: allowed are so many")
+        number, at = _varint(content, at)
+        found.append(number)
+    return found
+
+
+def _attribute(content: bytes, values: dict[str, Value]) -> None:
+    """Add the value of an AttributeProto, if it is one of those that are read."""
+    name = ""
+    value: Value | None = None
+    for number, given in _fields(content):
+        if number == 1 and isinstance(given, bytes):
+            name = given[:60].decode(errors="replace")
+        elif isinstance(given, int) and number in (7, 9):  # int32, int64
+            value = given - (given >> 63 << 64)
+        elif isinstance(given, int) and number in (15, 17):  # sint32, sint64
+            value = given >> 1 ^ -(given & 1)
+        elif isinstance(given, int) and number in (11, 13, 27):  # uint32, uint64, bool
+            value = given
+        elif isinstance(given, bytes) and number == 29:
+            value = given[: MOST_NAME + 1].decode(errors="replace")
+        elif isinstance(given, bytes) and number == 28:  # BoolList
+            bools = list[int]()
+            for _, one in _fields(given):
+                bools += [one] if isinstance(one, int) else _packed(one, MOST_DIMENSIONS)
+                if len(bools) > MOST_DIMENSIONS:
+                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans: allowed are so many")
+            value = tuple(map(bool, bools))
+    if name in _READ and value is not None:
+        values[name] = value
+
+
+# --- ranks together ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A collective as a rank's node has it, with the operations that are its beginning and its end there."""
+
+    begin: int
+    end: int
+    kind: str
+    size_bytes: int
+
+
+_Room = tuple[tuple[int, int], int]
+"""Slots of a number and a size, the how many of its kind."""
+
+Group = tuple[int, ...] | str
+"""The ranks of a group, or the name that its ranks give it."""
+
+
+def _named(group: Group) -> str:
+    return f"the group {group!r}" if isinstance(group, str) else f"the group of {len(group):,} ranks"
+
+
+class _Trace:
+    """What has been read of a trace so far."""
+
+    def __init__(self, path: Path, sites: Sites, algorithm: str | None, tflops: float | None) -> None:
+        self._path, self._sites, self._algorithm, self._tflops = path, sites, algorithm, tflops
+        self._site = [site for site, gpus in enumerate(sites) for _ in range(gpus)]
+        self._operations: list[Operation] = []
+        self._positions: list[int] = []  # of their nodes, in the file
+        self._sizes: list[float] = []  # bytes, or seconds of a computation
+        self._slots: dict[int, tuple[tuple[int, int], ...]] = {}  # by the operation that sends them
+        self._adds: set[int] = set()
+        self._sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self._receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self._calls: defaultdict[Group, dict[int, list[_Call]]] = defaultdict(dict)
+        self._waits = 0
+        self._slot_sizes: list[int] = []
+        self._holds: list[set[int]] = [set() for _ in self._site]  # the slots that each place has something in
+        self._used: list[set[_Room]] = [set() for _ in self._site]
+        self._latest: dict[tuple[tuple[int, ...], tuple[int, int]], int] = {}
+        self._rooms: dict[_Room, int] = {}  # the first slot of each
+        self._known: dict[tuple[str, Sites], Workload] = {}
+
+    def read(self, rank: int) -> None:
+        """Read the file of a rank."""
+        path = _of_rank(self._path, rank)
+        nodes: dict[int, int] = {}  # the operation that is the end of each, by id
+        waiting: list[tuple[int, set[int]]] = []
+        number, converted = 0, False
+        with opened(path) as file:
+            try:
+                messages = _messages(file)
+                while True:
+                    number += 1
+                    if (content := next(messages, None)) is None:
+                        break
+                    if number == 1:
+                        converted = _is_converted(content)
+                        continue
+                    node = _node(content)
+                    if not converted:
+                        node.waits |= node.control
+                    if node.id in nodes:
+                        raise _Malformed(f"the id {node.id} is that of another node: allowed is one of its own")
+                    begin, nodes[node.id] = self._add_node(rank, node, number, path)
+                    waiting.append((begin, node.waits))
+                    self._waits += len(node.waits)
+                    if self._waits > MOST_WAITS:
+                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others: allowed are so many")
+            except _Malformed as error:
+                raise ScheduleError(f"{path}, message {number:,}: {error}") from None
+        if number == 1:
+            raise ScheduleError(f"{path}: it is empty: allowed is GlobalMetadata, and Nodes behind it")
+        for begin, waits in waiting:
+            operation = self._operations[begin]
+            missing = next((one for one in waits if one not in nodes), None)
+            if missing is not None:
+                raise ScheduleError(
+                    f"{operation.where}: it depends on the node {missing}, which is not in the file: allowed are those "
+                    "that are"
+                )
+            operation.requires += [nodes[one] for one in sorted(waits)]
+
+    def _add_node(self, rank: int, node: _Node, position: int, path: Path) -> tuple[int, int]:
+        """Add a node; returns the operations that are its beginning and its end."""
+        where = f"{path}, node {node.id}"
+        is_of_cpu = bool(node.number("is_cpu_op", 0, 1, 0))
+        if node.type == _COLLECTIVE and not is_of_cpu:
+            return self._add_collective(rank, node, position, where)
+        operation = Operation(where=where, what=node.what)
+        size, index = 0.0, len(self._operations)
+        if node.type == _COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):  # a CPU calls for what a GPU does
+            size = self._seconds(node)
+            if size:
+                operation.server = Stream(rank, _CPU if is_of_cpu else _GPU)
+        elif node.type in (_SENDS, _RECEIVES):
+            mine, theirs = ("comm_src", "comm_dst") if node.type == _SENDS else ("comm_dst", "comm_src")
+            node.number(mine, rank, rank, rank)
+            peer, tag = node.number(theirs, 0, len(self._site) - 1), node.number("comm_tag", -(2**31), 2**32, 0)
+            if peer == rank:
+                raise _Malformed(f"its {theirs} is {rank}, its own rank: allowed is another")
+            size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
+            if node.type == _SENDS:
+                operation.server = Flow(rank, peer)
+                self._sends[rank, peer, tag].append(index)
+            else:
+                self._receives[peer, rank, tag].append(index)
+        elif node.type not in _NO_TIME:
+            raise _Malformed(f"it is a {_NAMES[node.type]}_NODE: allowed are all others, as there is no such memory")
+        self._add(operation, position, size)
+        return index, index
+
+    def _seconds(self, node: _Node) -> float:
+        """How long a computation takes."""
+        most_us, ops = MOST_CALC_NS // 1000, node.number("num_ops", 0, 2**63, 0)
+        if node.duration_us > most_us:
+            raise _Malformed(f"its duration_micros {node.duration_us:,}: allowed are {most_us:,} at most")
+        if not ops or (self._tflops is None and node.duration_us):
+            return node.duration_us * 1e-6
+        if self._tflops is None:
+            raise _Malformed(f"it has {ops:,} num_ops and no duration_micros: allowed with collective.tflops")
+        if (seconds := ops / (1e12 * self._tflops)) * 1e6 > most_us:
+            raise _Malformed(f"its {ops:,} num_ops take {seconds:,.0f} s: allowed are {most_us / 1e6:,.0f} s at most")
+        return seconds
+
+    def _add(self, operation: Operation, position: int, size: float = 0.0) -> int:
+        if len(self._operations) >= MOST_OPERATIONS:
+            raise _Malformed(
+                f"one operation more than {MOST_OPERATIONS:,}: allowed are so many of all ranks, where a message is two"
+            )
+        self._operations.append(operation)
+        self._positions.append(position)
+        self._sizes.append(size)
+        return len(self._operations) - 1
+
+    def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
+        type_ = node.number("comm_type", 0, len(_KINDS) - 1)
+        size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
+        name, dimensions = node.values.get("pg_name", ""), node.values.get("involved_dim", ())
+        if not isinstance(name, str) or len(name.encode()) > MOST_NAME or not isinstance(dimensions, tuple):
+            raise _Malformed(
+                f"its pg_name or involved_dim is something else: allowed are text of {MOST_NAME} bytes at most and a "
+                "list of booleans"
+            )
+        begin = self._add(Operation(where=where, what=node.what), position)
+        calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
+        before = [calls[-1].end] if calls else []
+        self._operations[begin].requires += before
+        end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
+        calls.append(_Call(begin, end, _KINDS[type_], size))
+        return begin, end
+
+    def _along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
+        """The ranks of a collective along these dimensions of the GPUs: in a site, and over sites."""
+        everyone = tuple(range(len(self._site)))
+        if all(dimensions):
+            return everyone
+        gpus = self._sites[0]
+        if set(self._sites) != {gpus}:
+            raise _Malformed(
+                f"its involved_dim is of some dimensions, and sites of {', '.join(map(str, self._sites))} GPUs are "
+                "none: allowed are as many in each"
+            )
+        inside, across = (*dimensions, False)[:2]
+        return tuple(
+            one for one in everyone if (inside or one % gpus == rank % gpus) and (across or one // gpus == rank // gpus)
+        )
+
+    def workload(self) -> Workload:
+        """The workload of what has been read."""
+        match(self._operations, self._sizes, self._sends, self._receives)
+        of_kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
+        if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in of_kinds):
+            allowed = (
+                ", ".join(sorted({name for kind in of_kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
+            )
+            raise ScheduleError(
+                f"{self._path}: no collective of it has the algorithm {self._algorithm}: allowed are {allowed}"
+            )
+        word = _WORD if of_kinds & {*_SUMS} else 1
+        taken: list[set[int]] = [set() for _ in self._site]  # the channels of each rank's groups
+        try:
+            for group, calls in self._calls.items():
+                members = tuple(sorted(calls)) if isinstance(group, str) else group
+                matched = self._matched(group, members, calls)
+                if len(members) < 2:
+                    continue
+                channel = next(one for one in count(1) if not any(one in taken[member] for member in members))
+                if channel > MOST_GROUPS:
+                    raise _Malformed(
+                        f"{_named(group)} comes after {MOST_GROUPS} others that a rank of it is in: allowed are so many"
+                    )
+                for member in members:
+                    taken[member].add(channel)
+                for at_once in matched:
+                    self._collective(members, at_once, channel, word)
+        except _Malformed as error:
+            raise ScheduleError(f"{self._path}: {error}") from None
+        order = in_order(self._operations, self._positions)
+        if not any(isinstance(server, Flow) for server in order.servers):
+            raise ScheduleError(f"{self._path}: nothing is sent: allowed is one message at least")
+        transfers = []
+        for index, server, after in zip(order.tasks, order.server, order.after, strict=True):
+            size = self._sizes[index]
+            if isinstance(order.servers[server], Flow):
+                size = float(-(-int(size) // word) * word)
+            slots = self._slots.get(index, ())
+            transfers.append(Transfer(flow=server, size=size, slots=slots, adds=index in self._adds, after=after))
+        places, slots_of_one = len(self._site), len(self._slot_sizes)
+        return Workload(
+            kind=TRACE,
+            algorithm=self._path.name,
+            schedule=Schedule(places=places, slots=slots_of_one, flows=order.servers, transfers=tuple(transfers)),
+            slot_bytes=1,
+            slot_sizes=tuple(self._slot_sizes),
+            contents=[
+                [1 << (place * slots_of_one + slot) if slot in held else 0 for slot in range(slots_of_one)]
+                for place, held in enumerate(self._holds)
+            ],
+            groups=(),
+        )
+
+    def _matched(
+        self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
+    ) -> Iterator[tuple[_Call, ...]]:
+        """The collectives of a group, in order, as each of its ranks has them."""
+        first = calls.get(members[0], [])
+        for member in members:
+            if len(mine := calls.get(member, [])) != len(first):
+                raise _Malformed(
+                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank "
+                    f"{member}: allowed are as many on each"
+                )
+            for one, other in zip(first, mine, strict=True):
+                if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
+                    raise ScheduleError(
+                        f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
+                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}: "
+                        "allowed is the same"
+                    )
+        return zip(*(calls[member] for member in members), strict=True)
+
+    def _collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
+        """Add what the ranks of a group send each other in a collective."""
+        kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
+        position = self._positions[calls[0].begin]
+        size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
+        found = sized(self._of_kind(kind, members), size)
+        schedule, slot_bytes = found.schedule, -(-found.slot_bytes // word) * word
+        slot = self._room(members, schedule.slots, slot_bytes)
+        holds, _ = contents(kind, places=len(members), slots=schedule.slots)
+        for member, held in zip(members, holds, strict=True):
+            self._holds[member] |= {slot + here for here, content in enumerate(held) if content}
+        last, received = dict[int, int](), list[int]()
+        begins, ends = schedule.ends
+        for transfer in schedule.transfers:
+            src, dst = begins[transfer.flow], ends[transfer.flow]
+            send = self._add(
+                Operation(
+                    where=where,
+                    what=what,
+                    server=Flow(members[src], members[dst], channel),
+                    requires=[calls[src].begin, *(received[one] for one in transfer.after)],
+                    started=[last[transfer.flow]] if transfer.flow in last else [],
+                ),
+                position,
+                float(slot_bytes * len(transfer.slots)),
+            )
+            last[transfer.flow] = send
+            self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
+            if transfer.adds:
+                self._adds.add(send)
+            server = self._operations[send].server
+            received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))
+            self._operations[calls[dst].end].requires.append(received[-1])
+
+    def _room(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:
+        """The first of so many slots that none of these ranks uses yet; groups apart from each other share them."""
+        key = slots, slot_bytes
+        first = self._latest.get((members, key), -1) + 1
+        number = next(one for one in count(first) if not any((key, one) in self._used[member] for member in members))
+        self._latest[members, key] = number
+        for member in members:
+            self._used[member].add((key, number))
+        if (key, number) not in self._rooms:
+            self._rooms[key, number] = len(self._slot_sizes)
+            self._slot_sizes += [slot_bytes] * slots
+            self._check_slots(len(self._slot_sizes))
+        return self._rooms[key, number]
+
+    def _check_slots(self, slots: int) -> None:
+        if slots * len(self._site) > MOST_SLOTS:
+            raise _Malformed(
+                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as blocks: "
+                "allowed are so many, so fewer collectives, or another collective.algorithm"
+            )
+
+    def _of_kind(self, kind: str, members: Sequence[int]) -> Workload:
+        """A collective among so many ranks, with slots of some size."""
+        sites = tuple(len(list(row)) for _, row in groupby(self._site[member] for member in members))
+        if (kind, sites) not in self._known:
+            algorithm = self._algorithm if self._algorithm in ALGORITHMS[kind] else ALGORITHMS[kind][0]
+            is_tree = kind == "allreduce" and algorithm in ("chain", "tree", "double-tree")
+            if blocks(kind, len(members)) > 1 and not is_tree:
+                self._check_slots(len(members))  # before as many transfers are made as that squared
+            self._known[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
+        return self._known[kind, sites]

@@ -1,0 +1,353 @@
+"""Chakra traces: ASTRA-sim's times of its own examples, the same collective alone, and a sentence for all else."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.model.max_plus import times
+from hosts.collectives import chakra, goal, operations
+from hosts.collectives.kinds import ALGORITHMS, TRACE, Workload, contents, workload
+from hosts.collectives.schedule import Flow, ScheduleError, Stream, delivered
+from tests.conftest import PROJECT
+
+DATA = PROJECT / "tests" / "data" / "chakra"  # the README beside it says where the files are from
+
+# When the last rank is done, as ASTRA-sim (commit c459ab6, analytical backend 599a047, congestion unaware) prints of
+# these files on one switch of 4 NPUs, 5 GB/s (of 2^30 bytes) and 500 ns a link: rings, all-to-all direct, endpoint
+# delay 1, one chunk.
+ASTRA_SIM_NS = {
+    "all_reduce": 300442,
+    "all_gather": 588940,
+    "reduce_scatter": 150955,
+    "all_to_all": 49830,
+    "step": 4146704,
+    "layers": 4591118,
+}
+LINK_S, BYTE_S = 2 * 500e-9, 1 / (5 * 2**30)
+
+
+def arrivals_s(found: Workload) -> np.ndarray:
+    """When each transfer has arrived where all flows are alike, each with a link of its own."""
+    is_flow = [[isinstance(server, Flow)] for server in found.schedule.flows]
+    alpha, beta = np.where(is_flow, LINK_S, 0.0), np.where(is_flow, BYTE_S, 1.0)
+    return times(found.schedule.transfers, alpha, beta).arrives_s[:, 0]
+
+
+@pytest.mark.parametrize("name", ASTRA_SIM_NS)
+def test_a_trace_takes_as_long_as_astra_sim_says(name: str) -> None:
+    found = chakra.read(DATA / f"{name}.*.et", sites=(2, 2))
+    assert 1e9 * arrivals_s(found).max() == pytest.approx(ASTRA_SIM_NS[name], rel=0.01)
+
+
+def test_the_nodes_of_a_step_are_done_when_their_sizes_say() -> None:
+    """Two stages of two replicas, by hand: 300 us, 2 MB there, 900 us, 2 MB back, 600 us, sums of 8 MB, 100 us."""
+    found = chakra.read(DATA / "step.*.et", sites=(2, 2))
+    act, half = LINK_S + 2e6 * BYTE_S, LINK_S + 4e6 * BYTE_S
+    wanted = {0: 300e-6 + act + 900e-6 + act + 600e-6 + 2 * half + 100e-6, 2: 300e-6 + act + 900e-6 + 2 * half + 100e-6}
+    ends, at = found.schedule.ends[1], arrivals_s(found)
+    for place, seconds in wanted.items():
+        mine = [
+            when
+            for when, transfer in zip(at, found.schedule.transfers, strict=True)
+            if found.schedule.flows[transfer.flow] == Stream(place)
+        ]
+        assert max(mine) == pytest.approx(seconds, rel=1e-12)
+    assert {(ends[one.flow], found.schedule.flows[one.flow]) for one in found.schedule.transfers if one.adds} == {
+        (dst, Flow(src, dst, 1)) for src, dst in ((0, 1), (1, 0), (2, 3), (3, 2))
+    }
+
+
+# --- files as the format says, written apart from what reads them ----------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    found = bytearray()
+    number &= (1 << 64) - 1
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def attribute(name: str, value: object) -> bytes:
+    one = {
+        bool: lambda: field(27, int(value)),  # type: ignore[call-overload]
+        int: lambda: field(9, value),  # type: ignore[arg-type]
+        str: lambda: field(29, value),  # type: ignore[arg-type]
+        list: lambda: field(28, field(1, bytes(value))),  # type: ignore[call-overload]
+        bytes: lambda: value,
+    }[type(value)]()
+    return field(10, field(1, name) + one)
+
+
+def node(
+    number: int, kind: int, *, data: Iterable[int] = (), control: Iterable[int] = (), us: int = 0, **values: object
+) -> bytes:
+    waits = b"".join(field(5, one) for one in data) + field(4, b"".join(map(varint, control)))
+    head = field(1, number) + field(2, f"n{number}") + field(3, kind) + waits + field(7, us)
+    return head + b"".join(attribute(name, value) for name, value in values.items())
+
+
+METADATA = field(1, "0.0.4")
+COMP, SEND, RECV, COLL = 4, 5, 6, 7
+
+
+def file_of(*messages: bytes, metadata: bytes = METADATA) -> bytes:
+    return b"".join(varint(len(one)) + one for one in (metadata, *messages))
+
+
+def trace(folder: Path, *ranks: bytes) -> Path:
+    for rank, content in enumerate(ranks):
+        (folder / f"t.{rank}.et").write_bytes(content)
+    return folder / "t.*.et"
+
+
+def all_reduce(number: int = 0, size: int = 999, **more: object) -> bytes:
+    return node(number, COLL, comm_type=0, comm_size=size, **more)  # type: ignore[arg-type]
+
+
+KINDS = ["allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [(kind, name) for kind in KINDS for name in (None, "hierarchical", "direct") if name in (None, *ALGORITHMS[kind])],
+)
+def test_a_trace_of_one_collective_is_that_collective(tmp_path: Path, kind: str, algorithm: str | None) -> None:
+    each = file_of(node(0, COLL, comm_type=KINDS.index(kind), comm_size=60_000))
+    found = chakra.read(trace(tmp_path, *[each] * 5), sites=(3, 2), algorithm=algorithm)
+    size = 60_000 * (5 if kind in ("allgather", "gather") else 1)
+    alone = workload(kind, algorithm or ALGORITHMS[kind][0], sites=(3, 2), size_bytes=size)
+    # Its flows have a channel of their own.
+    mine = {
+        flow: [
+            (one.slots, one.adds, one.size)
+            for one in found.schedule.transfers
+            if found.schedule.flows[one.flow] == Flow(flow.src, flow.dst, 1)
+        ]
+        for flow in alone.schedule.flows
+        if isinstance(flow, Flow)
+    }
+    for flow, given in mine.items():
+        assert given == [
+            (one.slots, one.adds, len(one.slots) * alone.slot_bytes)
+            for one in alone.schedule.transfers
+            if alone.schedule.flows[one.flow] == flow
+        ]
+    rng = np.random.default_rng(1)
+    of_pair = rng.uniform(1e-6, 1e-3, (2, 5, 5))
+
+    def last_s(one: Workload) -> float:
+        rows = [of_pair[:, f.src, f.dst] if isinstance(f, Flow) else (0.0, 1.0) for f in one.schedule.flows]
+        alpha, beta = np.array(rows).T[..., None]
+        return float(times(one.schedule.transfers, alpha, beta * one.slot_bytes).arrives_s.max())
+
+    assert last_s(found) == last_s(alone)
+    held, wanted = contents(kind, places=5, slots=alone.schedule.slots)
+    assert [[bool(one) for one in row] for row in found.holds] == [[bool(one) for one in row] for row in held]
+    for row, right in zip(delivered(found.schedule, found.holds), wanted, strict=True):
+        assert all(content == want for content, want in zip(row, right, strict=True) if want)
+
+
+def test_groups_are_by_name_and_by_dimension_and_those_apart_share_slots(tmp_path: Path) -> None:
+    ranks = [
+        file_of(
+            all_reduce(0, pg_name="in" + str(rank // 2)),
+            all_reduce(1, involved_dim=[False, True, True]),
+            all_reduce(2, involved_dim=[True, False]),
+            all_reduce(3, involved_dim=[True]),
+            all_reduce(4, pg_name=f"alone {rank}"),
+        )
+        for rank in range(4)
+    ]
+    found = chakra.read(trace(tmp_path, *ranks), sites=(2, 2))
+    flows = {flow for flow in found.schedule.flows if isinstance(flow, Flow)}
+    inside = {(0, 1), (1, 0), (2, 3), (3, 2)}
+    # The names' groups have channel 1, those over sites, of other pairs but the same ranks, 2, and so on.
+    assert {(flow.src, flow.dst) for flow in flows if flow.channel in (1, 3)} == inside
+    assert {(flow.src, flow.dst) for flow in flows if flow.channel == 2} == {(0, 2), (2, 0), (1, 3), (3, 1)}
+    assert {(flow.src, flow.dst) for flow in flows if flow.channel == 4} == {(0, 1), (1, 2), (2, 3), (3, 0)}
+    assert found.schedule.slots == 3 * 2 + 4
+    ends = delivered(found.schedule, found.holds)
+    for place, row in enumerate(ends):
+        assert [content.bit_count() for content in row] == [2] * 6 + [4] * 4
+        assert row[0] == ends[place ^ 1][0] and row[2] == ends[place ^ 2][2] and row[9] == ends[0][9]
+
+
+def test_a_rank_begins_a_groups_next_collective_when_it_is_done_with_the_one_before(tmp_path: Path) -> None:
+    both = file_of(all_reduce(7, 8_000), all_reduce(3, 8_000))
+    found = chakra.read(trace(tmp_path, both, both), sites=(1, 1))
+    one = LINK_S + 4_000 * BYTE_S
+    assert arrivals_s(found).max() == pytest.approx(4 * one, rel=1e-12)
+
+
+def test_a_barrier_is_a_sum_of_a_word_and_sizes_beside_sums_are_words(tmp_path: Path) -> None:
+    ends = [
+        node(0, SEND, comm_dst=1, comm_size=5, comm_tag=-3),
+        node(0, RECV, comm_src=0, comm_size=5, comm_tag=-3),
+    ]
+    barrier = node(1, COLL, data=[0], comm_type=9, comm_size=0)
+    found = chakra.read(trace(tmp_path, *(file_of(end, barrier) for end in ends)), sites=(1, 1))
+    assert {transfer.size for _, transfer in found.schedule.sends()} == {8.0, 4.0} and found.unit_bytes == 4
+    found = chakra.read(trace(tmp_path, *(file_of(end) for end in ends)), sites=(1, 1))
+    assert [transfer.size for _, transfer in found.schedule.sends()] == [5.0]
+
+
+def test_computations_take_their_time_or_that_of_their_operations_on_gpu_and_cpu(tmp_path: Path) -> None:
+    ranks = [
+        file_of(
+            node(0, COMP, us=30, num_ops=7_000_000),
+            node(1, COMP, us=20, is_cpu_op=True),
+            node(2, COLL, us=10, is_cpu_op=True),  # what a CPU does to begin one
+            node(3, 1, data=[0]),
+            node(4, SEND, data=[3], control=[2], comm_size=1000, comm_src=0, comm_dst=1),
+        ),
+        file_of(node(9, RECV, comm_src=0, comm_size=1000), node(2, COMP, data=[9], us=0)),
+    ]
+    path = trace(tmp_path, *ranks)
+    for tflops, begins_s in ((None, 30e-6), (0.1, 70e-6), (1.0, 30e-6)):
+        found = chakra.read(path, sites=(1, 1), tflops=tflops)
+        assert arrivals_s(found).max() == pytest.approx(begins_s + LINK_S + 1000 * BYTE_S, rel=1e-12)
+    assert found.schedule.flows == (Stream(0, 0), Stream(0, 1), Flow(0, 1))
+
+
+def test_a_rank_computes_what_comes_first_in_its_file_and_not_what_waits_for_a_sum(tmp_path: Path) -> None:
+    """A backward pass of 30 layers beside the sum of the first one's gradients, whose optimizer is at its end."""
+    chain = [node(one, COMP, us=10, data=[one - 1] if one else []) for one in range(30)]
+    each = file_of(*chain, all_reduce(50, 800_000, data=[0]), node(51, COMP, us=5, data=[50]))
+    found = chakra.read(trace(tmp_path, each, each), sites=(1, 1))
+    assert 2 * (LINK_S + 400_000 * BYTE_S) > 140e-6
+    assert arrivals_s(found).max() == pytest.approx(305e-6, rel=1e-12)
+
+
+def test_in_files_of_chakras_converters_ctrl_deps_are_callers_and_not_waited_for(tmp_path: Path) -> None:
+    sent = [node(0, COMP, us=50, control=[77]), node(1, SEND, control=[0, 1], comm_dst=1, comm_size=8)]
+    end = file_of(node(1, RECV, comm_src=0, comm_size=8))
+    schema = field(2, field(1, "schema") + field(29, "1.0.2-chakra.0.0.4"))
+    found = chakra.read(trace(tmp_path, file_of(*sent, metadata=schema), end), sites=(1, 1))
+    assert [one.after for one in found.schedule.transfers] == [(), ()]
+    with pytest.raises(ScheduleError, match=r"t\.0\.et, node 0: it depends on the node 77, which is not in the file"):
+        chakra.read(trace(tmp_path, file_of(*sent), end), sites=(1, 1))
+
+
+def test_a_trace_as_goal_takes_the_same_time() -> None:
+    for name in ("step", "layers"):
+        found = chakra.read(DATA / f"{name}.*.et", sites=(2, 2))
+        again = goal.read(Path("it"), goal.text(found.schedule, placement=range(4), slot_bytes=1))
+        is_flow = [[isinstance(server, Flow)] for server in again.flows]
+        alpha, beta = np.where(is_flow, LINK_S, 0.0), np.where(is_flow, BYTE_S, 1.0)
+        goal_s = times(again.transfers, alpha, beta).arrives_s.max()
+        assert goal_s == pytest.approx(arrivals_s(found).max(), rel=1e-9)
+
+
+def alone(*messages: bytes) -> tuple[bytes, bytes]:
+    """Two ranks that sum something, of which the first has more."""
+    return file_of(*messages, all_reduce(99)), file_of(all_reduce(99))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((), "the files of 0 ranks, asked for between 2 GPUs"),
+        ((file_of(),), "the files of 1 ranks"),
+        ((file_of(), file_of(), file_of()), "the files of 3 ranks"),
+        ((b"", b""), r"t\.0\.et: it is empty"),
+        ((file_of(), file_of()), "nothing is sent"),
+        ((file_of(), b"\x0a"), r"t\.1\.et, message 1: the file ends after 0 of its 10 bytes"),
+        ((file_of()[:3], file_of()), "message 1: the file ends after 2 of its 7 bytes"),
+        ((b"\xff" * 9, b""), "message 1: it ends within a number"),
+        ((b"\xff" * 20, b""), "message 1: a number has more than 10 bytes"),
+        ((varint(2**60) + b"x", b""), "message 1: it has 1,152,921,504,606,846,976 bytes: allowed are 16,777,216"),
+        ((file_of(metadata=node(0, COMP)), b""), "message 1: it is not GlobalMetadata"),
+        (alone(b"\x0b"), "message 2: a field has the wire type 3"),
+        (alone(b"\x0d1"), "message 2: a field ends behind it"),
+        (alone(b"\x12\x05a"), "message 2: a field ends behind it"),
+        (alone(field(1, "a")), "its field 1 is not a number"),
+        (alone(field(10, 3)), "its field 10 is a number"),
+        (alone(node(99, COMP)), "message 3: the id 99 is that of another node"),
+        (alone(node(0, 8)), "its type is 8: allowed are 0 to 7"),
+        (alone(node(0, 2)), "it is a MEM_LOAD_NODE"),
+        (alone(node(0, COMP, us=2**64 - 1)), "its duration_micros 18,446,744,073,709,551,615: allowed are 10,000,000"),
+        (alone(node(0, COMP, num_ops=5)), "5 num_ops and no duration_micros: allowed with collective.tflops"),
+        (alone(node(0, COMP, num_ops=-5)), "its num_ops -5: allowed is a whole number from 0"),
+        (alone(node(0, COMP, data=[98])), "node 0: it depends on the node 98, which is not in the file"),
+        (alone(node(0, COMP, us=1, data=[0])), "node 0: COMP_NODE 'n0' waits for itself"),
+        (alone(node(0, COMP, us=1, data=[99]), all_reduce(1, data=[0])), "on rank 0 and 1 on rank 1"),
+        (alone(node(0, SEND)), "its comm_dst is not there"),
+        (alone(node(0, SEND, comm_dst=0, comm_size=1)), "its comm_dst is 0, its own rank"),
+        (alone(node(0, SEND, comm_dst=2, comm_size=1)), "its comm_dst 2: allowed is a whole number from 0 to 1"),
+        (alone(node(0, SEND, comm_src=1, comm_dst=1, comm_size=1)), "its comm_src 1: allowed is a whole number from 0"),
+        (alone(node(0, SEND, comm_dst="1", comm_size=1)), "its comm_dst '1': allowed"),
+        (alone(node(0, SEND, comm_dst=1, comm_size=0)), "its comm_size 0: allowed is a whole number from 1"),
+        (alone(node(0, SEND, comm_dst=1, comm_size=1)), "node 0: COMM_SEND_NODE 'n0' has no recv at the other end"),
+        (alone(node(0, RECV, comm_src=1, comm_size=1)), "node 0: COMM_RECV_NODE 'n0' has no send at the other end"),
+        (alone(node(0, COLL, comm_type=10, comm_size=1)), "its comm_type 10: allowed is a whole number from 0 to 9"),
+        (alone(node(0, COLL, comm_type=0)), "its comm_size is not there"),
+        (alone(all_reduce(0, involved_dim=[True] * 17)), "a list has more than 16 booleans"),
+        (alone(all_reduce(0, pg_name=3)), "its pg_name or involved_dim is something else"),
+        (alone(all_reduce(0, pg_name="x" * 201)), "allowed are text of 200 bytes at most"),
+        (
+            (file_of(*(all_reduce(one, pg_name=f"g{one}") for one in range(65))),) * 2,
+            "the group 'g64' comes after 64 others that a rank of it is in",
+        ),
+        (alone(all_reduce(0)), "the group of 2 ranks has 2 collectives on rank 0 and 1 on rank 1"),
+        ((file_of(all_reduce(0, 9)), file_of(all_reduce(0, 8))), "of 8 bytes here and allreduce of 9 on rank 0"),
+        ((file_of(all_reduce(0, pg_name="a")), file_of(all_reduce(0, pg_name="b"))), "nothing is sent"),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_a_sentence(tmp_path: Path, ranks: tuple[bytes, ...], words: str) -> None:
+    path = trace(tmp_path, *ranks)
+    with pytest.raises(ScheduleError, match=words) as refused:
+        chakra.read(path, sites=(1, 1))
+    assert str(refused.value).startswith(str(tmp_path)) and "\n" not in str(refused.value)
+
+
+def test_ranks_that_wait_for_one_another_are_a_sentence(tmp_path: Path) -> None:
+    def rank(peer: int) -> bytes:
+        received = node(0, RECV, comm_src=peer, comm_size=8)
+        return file_of(received, node(1, SEND, data=[0], comm_dst=peer, comm_size=8))
+
+    with pytest.raises(ScheduleError, match=r"COMM_(SEND|RECV)_NODE 'n[01]' waits for itself"):
+        chakra.read(trace(tmp_path, rank(1), rank(0)), sites=(1, 1))
+
+
+def test_what_is_too_large_or_does_not_fit_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trace(tmp_path, *alone())
+    with pytest.raises(ScheduleError, match="allowed is a name with one \\*"):
+        chakra.read(tmp_path / "t.0.et", sites=(1, 1))
+    with pytest.raises(ScheduleError, match="no collective of it has the algorithm chain-of: allowed are bruck, chain"):
+        chakra.read(path, sites=(1, 1), algorithm="chain-of")
+    some = file_of(all_reduce(0, involved_dim=[True, False]))
+    with pytest.raises(ScheduleError, match="sites of 1, 2 GPUs are none"):
+        chakra.read(trace(tmp_path, some, some, some), sites=(1, 2))
+    (tmp_path / "t.2.et").unlink()
+    trace(tmp_path, *alone())
+    monkeypatch.setattr(chakra, "MOST_SLOTS", 3)
+    with pytest.raises(ScheduleError, match="more than 3 slots of all GPUs together"):
+        chakra.read(path, sites=(1, 1))
+    monkeypatch.setattr(chakra, "MOST_OPERATIONS", 3)
+    with pytest.raises(ScheduleError, match="one operation more than 3"):
+        chakra.read(path, sites=(1, 1))
+    trace(tmp_path, *alone(*(node(one, COMP, us=1, data=range(one)) for one in range(4))))
+    monkeypatch.setattr(chakra, "MOST_OPERATIONS", 300)
+    monkeypatch.setattr(chakra, "MOST_WAITS", 5)
+    with pytest.raises(ScheduleError, match="nodes depend on more than 5 others"):
+        chakra.read(path, sites=(1, 1))
+    monkeypatch.undo()
+    monkeypatch.setattr(operations, "MOST_WAITS", 1)
+    with pytest.raises(ScheduleError, match=r"t\.0\.et.*wait for more than 1 others"):
+        chakra.read(path, sites=(1, 1))
+
+
+def test_the_kind_is_a_trace_whose_ranks_stay(tmp_path: Path) -> None:
+    found = chakra.read(trace(tmp_path, *alone()), sites=(1, 1))
+    assert (found.kind, found.algorithm, found.slot_bytes, found.groups) == (TRACE, "t.*.et", 1, ())
