@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 Floats = npt.NDArray[np.float64]
 
@@ -162,7 +160,7 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
 
     Between two ends at which the order of all instants changes, the least is a linear programme's.
     """
-    instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, one.end_s))}
+    instants = {*capacities.from_s, request.begin_s, *(at_s for one in kept for at_s in (one.begin_s, one.end_s))}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
     turns = [request.end_s, *sorted(at_s for at_s in instants if at_s > request.end_s), math.inf]
@@ -247,7 +245,7 @@ class _Programme:
         last = self.requests[-1]
         most_bps = self._bps.max(initial=1.0) * max(1, len(last.tunnels))
         self._unit = [one.bits for one in self.requests]
-        if not self._moves:  # more than can be had, so that what is asked for beyond reason stays solvable
+        if not self._moves and last.end_s > last.begin_s:  # of what is asked for beyond reason, more than can be had
             self._unit[-1] = min(last.bits, 2 * most_bps * (last.end_s - last.begin_s))
         self._scale_s = last.end_s - last.begin_s if last.is_rate else last.bits / most_bps
         columns = 2
@@ -302,6 +300,8 @@ class _Programme:
                 self._rows.append((row | {_SHARE: -constant}, 0.0, 0.0))
 
     def _solve(self, cost: Floats, share: tuple[float, float]) -> Any:
+        from scipy.optimize import linprog  # takes its time to import
+
         equal = [(row, high) for row, low, high in self._rows if low == high]
         below = [(row, high) for row, low, high in self._rows if low != high]
         bounds = np.zeros((self._columns, 2))
@@ -316,7 +316,9 @@ class _Programme:
             raise ArithmeticError(f"the linear programme of {len(self.requests)} requests: {found.message}")
         return found if found.status == 0 else None
 
-    def _matrix(self, rows: Sequence[dict[int, float]]) -> csr_array:
+    def _matrix(self, rows: Sequence[dict[int, float]]) -> Any:
+        from scipy.sparse import csr_array
+
         at = [(number, column, value) for number, row in enumerate(rows) for column, value in row.items()]
         row, column, value = zip(*at, strict=True)
         return csr_array((value, (row, column)), shape=(len(rows), self._columns))
@@ -332,7 +334,7 @@ class _Programme:
         cost[_SHARE] = -1.0
         found = self._solve(cost, (0.0, self._asked))
         assert found is not None, "the promises that are kept fit"
-        return float(found.x[_SHARE]) / self._asked * self.requests[-1].amount
+        return max(0.0, float(found.x[_SHARE])) / self._asked * self.requests[-1].amount
 
     def soonest(self) -> float | None:
         """The least end of the request; None where it fits at none of them."""

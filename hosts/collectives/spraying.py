@@ -19,6 +19,8 @@ _MOST_CHANNELS = 5_000  # of the source ports of two epochs
 def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
 
+    A flow that is confined to a way (`Workload.ways`) is one piece, on the channel of that way.
+
     Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
     by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
     c * width, c * width + 1, and so on. Raises ScheduleError for more transfers, connections or channels than allowed.
@@ -29,10 +31,11 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     first_flow: list[int] = []
     dscp: list[int] = []
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
+        first = max(0, *whole.ways[index : index + 1], 0)
         first_flow.append(len(flows))
         dscp += whole.dscp[index : index + 1] * number
         if isinstance(flow, Flow):
-            flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
+            flows += [replace(flow, channel=flow.channel * width + first + piece) for piece in range(number)]
         else:
             flows.append(flow)
     cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
@@ -72,6 +75,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
         ),
         dscp=tuple(dscp),
+        ways=(),
         before_spraying=whole,
     )
 

@@ -26,6 +26,7 @@ from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
 from scenarios.policies.measured import Play, at_ends, links_by_flow
+from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -327,7 +328,7 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in setting.jobs:
         ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind not in (MESSAGES, TRAINING):
+        if not job.is_background and does.kind not in (MESSAGES, TRAINING, TRANSFER):
             demands.append(
                 Demand(
                     kind=does.kind,
