@@ -48,7 +48,8 @@ def run(arguments: Sequence[str]) -> int:
     settings = wanted.scenario.settings()
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
-    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings)):
+    admitted = dict.fromkeys(one.sentence for setting in settings for one in setting.transfers)
+    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings), *admitted):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)

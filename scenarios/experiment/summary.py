@@ -49,11 +49,13 @@ _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "l
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background."""
+    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
+    background."""
 
     name: str
     mean_s: float
     mean_predicted_s: float
+    longest_s: float
     background: bool
 
 
@@ -117,7 +119,11 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
         *point, name, background = key
         of_point = found.get(Point(*point), ())
         means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}
-        found[Point(*point)] = (*of_point, JobResult(name=name, background=bool(background), **means))
+        longest_s = float(rows["completion_s"].max())
+        found[Point(*point)] = (
+            *of_point,
+            JobResult(name=name, background=bool(background), longest_s=longest_s, **means),
+        )
     return found
 
 
@@ -229,6 +235,7 @@ def as_json(
     points = [
         _point(result, point)
         | _jobs(point)
+        | _transfers(result.setting, point)
         | _trained(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
         | {"critical_path": critical_path(result.setting, point.mode, 1)}
@@ -255,6 +262,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         _which(engine, setting, mode)
         | times
         | _sites(place, setting)
+        | _transfers(setting)
         | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
@@ -302,6 +310,13 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
 def _jobs(point: PointResult) -> dict[str, Any]:
     """The jobs of a point, where it has any."""
     return {"jobs": [asdict(job) for job in point.jobs]} if point.jobs else {}
+
+
+def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
+    """What became of a setting's transfers, where it has any, and at a point when the last of all rounds was there."""
+    longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
+    found = [one.as_json() | one.kept(longest_s.get(one.job.name)) for one in setting.transfers]
+    return {"transfers": found} if found else {}
 
 
 def _trained(point: PointResult) -> dict[str, Any]:
@@ -392,7 +407,7 @@ def as_text(results: Sequence[SettingResult]) -> str:
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    more = (*_job_lines(results), *_training_lines(results), *_orders(results))
+    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
     return "\n".join([*(line.rstrip() for line in lines), *more])
 
 
@@ -409,6 +424,19 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
             for job in point.jobs
         )
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
+
+
+def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    """What became of every transfer, where there are any."""
+    points = [(result, point) for result in results for point in result.points if result.setting.transfers]
+    if points:
+        yield from ("", "transfers, and when the last of all rounds was there")
+    for result, point in points:
+        yield f"{result.engine}, {result.setting.label}, {point.mode}:"
+        for one in _transfers(result.setting, point)["transfers"]:
+            there = f"; there at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
+            kept = ("kept" if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
+            yield f"  {one['sentence']}{there}{kept}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:

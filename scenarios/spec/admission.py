@@ -103,6 +103,12 @@ class Transfer:
         at_most = f"{write(int(self.most))} at most" if self.most >= 1 else "nothing"
         return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
 
+    def kept(self, longest_s: float | None) -> dict[str, object]:
+        """When it was there, and whether that was in time, if its longest time from its start was this, s."""
+        if longest_s is None:
+            return {}
+        return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
+
     def as_json(self) -> dict[str, object]:
         """The answer and its calendar, in seconds, bytes and bit/s."""
         used = np.flatnonzero(self.bps.any(axis=0))

@@ -27,7 +27,7 @@ from scenarios.policies.decide import routes_greedily, shared_links
 from scenarios.policies.knowledge import LATE
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import admission, classes, faults, jobs, program
-from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec
+from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.spec.faults import Fault
@@ -158,6 +158,12 @@ class Scenario:
             return None
         dead = faults.dead_cables(self.faults, build_fabric(self.fabric))
         return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What becomes of the transfers of a configuration."""
+        plan = self.admission_plan
+        return () if plan is None else plan.transfers(self.jobs)
 
     @property
     def carried(self) -> Workload:
@@ -891,9 +897,18 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
                 for one in setting.workload.jobs
             ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
+            **_admitted(setting),
         }
         for index, setting in enumerate(scenario.settings())
     ]
+
+
+def _admitted(setting: Scenario) -> dict[str, Any]:
+    """What became of a setting's transfers, if it has any, each with the first and the last but one of its transfers in
+    the schedule."""
+    spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
+    found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
+    return {"admission": found} if found else {}
 
 
 def _written(workload: Workload) -> dict[str, Any]:
