@@ -126,8 +126,8 @@ def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *,
     if earliest_s is not None and earliest_s <= request.latest_s:
         later = request.until(earliest_s)
         return Answer(outcome=DEFERRED, request=request, promised=later, earliest_s=earliest_s)
-    programme = _Programme(capacities, kept, request, protects=protects)
-    most = programme.most()
+    is_possible = request.end_s > request.begin_s
+    most = _Programme(capacities, kept, request, protects=protects).most() if is_possible else 0.0
     return Answer(outcome=REFUSED, request=request, most=most, earliest_s=earliest_s)
 
 
@@ -135,6 +135,8 @@ def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects
     """The calendar in which all of these are kept, the soonest and then over the shortest tunnels; None for none."""
     if not requests:
         return Calendar(requests=(), edges_s=np.zeros(1), bps=(), instead=((),) * len(capacities.failures))
+    if requests[-1].end_s <= requests[-1].begin_s:
+        return None
     return _Programme(capacities, requests[:-1], requests[-1], protects=protects).calendar()
 
 
@@ -160,10 +162,11 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
 
     Between two ends at which the order of all instants changes, the least is a linear programme's.
     """
-    instants = {*capacities.from_s, request.begin_s, *(at_s for one in kept for at_s in (one.begin_s, one.end_s))}
+    instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, one.end_s))}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
-    turns = [request.end_s, *sorted(at_s for at_s in instants if at_s > request.end_s), math.inf]
+    first_s = max(request.begin_s, request.end_s)
+    turns = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
     for low_s, high_s in pairwise(turns):
         programme = _Programme(capacities, kept, request, protects=protects, ends_s=(low_s, high_s))
         if (found := programme.soonest()) is not None:
@@ -245,7 +248,7 @@ class _Programme:
         last = self.requests[-1]
         most_bps = self._bps.max(initial=1.0) * max(1, len(last.tunnels))
         self._unit = [one.bits for one in self.requests]
-        if not self._moves and last.end_s > last.begin_s:  # of what is asked for beyond reason, more than can be had
+        if not self._moves:  # of what is asked for beyond reason, more than can be had
             self._unit[-1] = min(last.bits, 2 * most_bps * (last.end_s - last.begin_s))
         self._scale_s = last.end_s - last.begin_s if last.is_rate else last.bits / most_bps
         columns = 2

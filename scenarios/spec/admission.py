@@ -13,9 +13,11 @@ A promise holds under all conditions, as links are taken to have the lowest rate
 paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +40,7 @@ from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, cable, failed_links
 from topologies.fabric.ports import shared_by
+from topologies.shaping.classes import FRAME_BYTES
 from topologies.units import format_delay, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -51,9 +54,11 @@ PROTECT = ("none", "link")
 BROKEN = "broken"
 """What becomes of a promise that does not hold without a link that is down; the other outcomes are the controller's."""
 
+_CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be rounded up to is left
 _MESSAGES = 256  # of a transfer, unless it says how large they are
 _LEAST_BYTES = 16_384  # of such a message
-_NOTHING = 1e-9  # of a transfer's bits: what a linear programme leaves in a tunnel
+_NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
+_ROUNDING = 1e-6  # of a capacity, and of a connection
 
 
 @dataclass(frozen=True)
@@ -215,6 +220,7 @@ def _bytes(job: "JobSpec") -> int:
 
 
 def _message_bytes(job: "JobSpec") -> int:
+    """The most bytes of a message of a transfer."""
     size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
     if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
@@ -230,7 +236,9 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     fabric = build_fabric(plan.fabric)
     tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
-    lags_s = _lags_s(delays_s(fabric, plan.conditions), capacities.bps[0], jobs, tunnels)
+    whole_bps = capacities.bps[0]
+    lags_s = _lags_s(delays_s(fabric, plan.conditions), whole_bps, tunnels)
+    capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
     asked = [_request(*one) for one in zip(jobs, tunnels, lags_s, strict=True)]
     protects = plan.spec.protect == "link"
     found, calendar = answers(capacities, asked, protects=protects)
@@ -242,6 +250,8 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
         left, calendar = struck(capacities, calendar, down, at_s=0.0)
         broken, split = {one.request.name: one for one in left if one.promised is None}, calendar.bps
     kept = {request.name: index for index, request in enumerate(calendar.requests)}
+    split = tuple(np.where(bps > _NOTHING * bps.max(initial=0.0), bps, 0.0) for bps in split)
+    unit_bps = _unit_bps(whole_bps, [one.tunnels for one in calendar.requests], split) if kept else 0.0
     result = []
     for job, of_job, lag_s, answer in zip(jobs, tunnels, lags_s, found, strict=True):
         last = broken.get(job.name, answer)
@@ -251,7 +261,7 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
             bps, edges_s = split[index], calendar.edges_s
             taken = _taken(fabric, job, failed_links(fabric, plan.dead))
             pieces = [taken.index(links) if links in taken else -1 for links in of_job]
-            workload = _paced(job, request.begin_s, edges_s, bps, pieces)
+            workload = _paced(job, request.begin_s, (edges_s, bps), pieces, unit_bps=unit_bps)
         result.append(
             Transfer(
                 job=job,
@@ -301,28 +311,20 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in cables))
 
 
-def _lags_s(
-    delay_s: Floats, bps: Floats, jobs: Sequence["JobSpec"], tunnels: Sequence[Sequence[tuple[int, ...]]]
-) -> list[float]:
+def _lags_s(delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]]) -> list[float]:
     """How long after the end of what the calendar sends each transfer's last byte may arrive, s.
 
-    That is the delay of its longest tunnel and, of the link on its tunnels where this is most, the time of a message of
-    every transfer, as all may come at once, and by how much the ways to the link differ in delay: for so long the link
-    may have the traffic of two intervals. `delay_s` and `bps` are of what tunnels pass.
+    That is the most over its tunnels of the delay and, at each link, of two frames, which a flow has waiting there, and
+    of how much the ways to the link differ in delay: for so long the link may have the traffic of two intervals.
+    `delay_s` and `bps` are of what tunnels pass.
     """
-    at_once, soonest_s, latest_s = np.zeros(len(bps)), np.full(len(bps), np.inf), np.zeros(len(bps))
-    for job, of_job in zip(jobs, tunnels, strict=True):
-        at_once[list({link for links in of_job for link in links})] += 8 * _message_bytes(job)
-        for links in map(list, of_job):
-            reached_s = np.cumsum(delay_s[links]) - delay_s[links]
-            soonest_s[links] = np.minimum(soonest_s[links], reached_s)
-            latest_s[links] = np.maximum(latest_s[links], reached_s)
-    waits_s = at_once / bps + np.where(at_once > 0, latest_s - soonest_s, 0.0)
-    return [
-        max(float(delay_s[list(links)].sum()) for links in of_job)
-        + max(float(waits_s[list(links)].max()) for links in of_job)
-        for of_job in tunnels
-    ]
+    soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
+    for links in (list(links) for of_job in tunnels for links in of_job):
+        reached_s = np.cumsum(delay_s[links]) - delay_s[links]
+        soonest_s[links] = np.minimum(soonest_s[links], reached_s)
+        latest_s[links] = np.maximum(latest_s[links], reached_s)
+    waits_s = np.maximum(latest_s - soonest_s, 0.0) + 2 * 8 * FRAME_BYTES / np.maximum(bps, 1.0)
+    return [max(float((delay_s + waits_s)[list(links)].sum()) for links in of_job) for of_job in tunnels]
 
 
 def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float) -> Request:
@@ -340,25 +342,60 @@ def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float)
     )
 
 
-def _paced(job: "JobSpec", begin_s: float, edges_s: Floats, bps: Floats, pieces: Sequence[int]) -> Workload:
-    """The messages of a transfer, each handed over when the calendar begins to send it; `pieces` are of its tunnels."""
-    spans_s, message_bytes = np.diff(edges_s), _message_bytes(job)
-    bits = bps * spans_s[:, None]
-    bits[bits < _NOTHING * bits.sum()] = 0.0
-    ends = np.rint(np.cumsum(bits.sum(axis=0)) / bits.sum() * _bytes(job)).astype(int)
+def _unit_bps(capacity_bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]], split: Sequence[Floats]) -> float:
+    """The most that a connection is to send so that its fair share of every link is as much, bit/s.
+
+    A tunnel has as many connections as it takes, and sends as much over each. Where n of them pass a link each has an
+    n-th of it at least, whatever the others do. The capacity that the calendar leaves is what rounding up may take.
+    """
+    used = [
+        (bps[:, tunnel], links)
+        for of_job, bps in zip(tunnels, split, strict=True)
+        for tunnel, links in enumerate(of_job)
+        if bps[:, tunnel].any()
+    ]
+    passes = np.array([[link in links for link in range(len(capacity_bps))] for _, links in used])
+    rates_bps = np.array([bps for bps, _ in used])
+    taken = passes.any(axis=0)
+    for parts in count(1):
+        unit_bps = float(rates_bps.max()) / parts
+        connections = np.ceil(rates_bps / unit_bps - _ROUNDING)
+        if (passes[:, taken].T @ connections * unit_bps <= capacity_bps[taken, None] * (1 + _ROUNDING)).all():
+            return unit_bps
+    raise AssertionError("counting does not end")
+
+
+def _paced(
+    job: "JobSpec", begin_s: float, calendar: tuple[Floats, Floats], pieces: Sequence[int], *, unit_bps: float
+) -> Workload:
+    """The messages of a transfer: in each interval those of each connection are evenly spaced.
+
+    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `pieces` are of its tunnels,
+    and `unit_bps` is the most of a connection. So a message has left when the next one is handed over, and the last one
+    of an interval at its end.
+    """
+    (edges_s, bps), message_bytes = calendar, _message_bytes(job)
+    bits = bps * np.diff(edges_s)[:, None]
+    ends = np.rint(np.cumsum(bits) / bits.sum() * _bytes(job)).astype(int)
+    sizes = np.diff(ends, prepend=0).reshape(bits.shape)
+    channels: dict[tuple[int, int], int] = {}
     messages = []
-    used = np.flatnonzero(np.diff(ends, prepend=0))
-    for channel, tunnel in enumerate(used.tolist()):
-        size = int(ends[tunnel] - (ends[tunnel - 1] if tunnel else 0))
-        sent = np.cumsum(bits[:, tunnel]) / bits[:, tunnel].sum() * size  # bytes, until the end of each interval
-        for first in range(0, size, message_bytes):
-            i = min(int(np.searchsorted(sent, first, side="right")), len(sent) - 1)
-            share = (first - (sent[i - 1] if i else 0.0)) / (sent[i] - (sent[i - 1] if i else 0.0))
-            at_s = float(edges_s[i] + share * spans_s[i]) - begin_s
-            messages.append((max(0.0, at_s), Flow(0, 1, channel), min(message_bytes, size - first)))
+    for i, tunnel in np.argwhere(sizes > 0).tolist():
+        connections = max(1, math.ceil(bps[i, tunnel] / unit_bps - _ROUNDING))
+        for connection in range(connections):
+            size = (int(sizes[i, tunnel]) + connection) // connections
+            channel = channels.setdefault((tunnel, connection), len(channels))
+            for first in range(0, size, message_bytes):
+                at_s = edges_s[i] + (edges_s[i + 1] - edges_s[i]) * first / size - begin_s
+                messages.append((max(0.0, float(at_s)), Flow(0, 1, channel), min(message_bytes, size - first)))
+    if len(messages) > MOST_MESSAGES:
+        raise ScheduleError(
+            f"{job.name}: a transfer of {len(messages):,} messages: allowed are {MOST_MESSAGES:,}, so a larger chunk"
+        )
     found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
-    ways = [pieces[used[flow.channel]] if isinstance(flow, Flow) else -1 for flow in found.schedule.flows]
-    return replace(found, ways=tuple(ways), groups=())
+    ways = {channel: pieces[tunnel] for (tunnel, _), channel in channels.items()}
+    flows = found.schedule.flows
+    return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
 
 
 def _name(fabric: Fabric, links: Sequence[int]) -> str:
