@@ -21,6 +21,7 @@ from pathlib import Path
 from analysis.figures import (
     budget,
     busbw,
+    calendar,
     cdf,
     comparison,
     fabric,
@@ -92,8 +93,9 @@ def jobs_of(
         jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        maps = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
-        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *maps)]
+        more = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
+        more += [calendar.picture] * bool(configurations[setting].admission)
+        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *more)]
         if configurations[setting].kind == "training":
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
             predicted = collectives_of(run, modelled, configurations[setting], number=collective)

@@ -133,7 +133,8 @@ class Configuration:
 
     `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the links
     that flows can share. `schedule` is its schedule as settings.json has it, None in runs of versions that had the ring
-    AllGather alone; `classes` are the classes of its flows in the order in which WAN links serve them, if any.
+    AllGather alone; `classes` are the classes of its flows in the order in which WAN links serve them, if any, and
+    `admission` is what became of its transfers (`scenarios.spec.admission`).
     """
 
     index: int
@@ -143,6 +144,7 @@ class Configuration:
     shared_links: Mapping[str, Sequence[str]]
     schedule: Mapping[str, Any] | None = None
     classes: Mapping[str, Any] | None = None
+    admission: Sequence[Mapping[str, Any]] = ()
 
     def value(self, key: str) -> Any:
         """The value of a scenario's key."""
@@ -230,7 +232,7 @@ def configurations_of(run: Run) -> list[Configuration]:
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
-        about["classes"] = classes
+        about |= {"classes": classes, "admission": stored.get("admission", ())}
         found.append(Configuration(index=index, label=label, **about))
     return found
 

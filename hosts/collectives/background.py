@@ -1,6 +1,6 @@
 """Background traffic: messages that GPUs send each other at times of their own, whatever becomes of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -20,8 +20,7 @@ def background(
 ) -> Workload:
     """Messages of every place to others for so long, at `rate_bps` a place on average, as one schedule.
 
-    Its slots are bytes. A place's processor is its clock: a message waits for a computation that lasts until its time,
-    and then for the messages before it on its flow. The patterns, of which each place has one of its own:
+    The patterns, of which each place has one of its own:
 
         permutation   to one other place, which receives from no third, messages of `message_bytes` evenly spaced
         poisson       at exponential gaps, to any other place, of exponential sizes with the mean `message_bytes`
@@ -42,30 +41,41 @@ def background(
             f"background traffic of about {wanted:,.0f} messages: allowed are {MOST_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
-    flows: dict[Flow | Stream, int] = {}
-    transfers: list[Transfer] = []
+    messages: list[tuple[float, Flow, int]] = []
     partner = _cycle(np.random.default_rng(seed), places)
     for place in range(places):
-        messages = PATTERNS[pattern](np.random.default_rng((*seed, place)), gap_s, message_bytes)
         others = [other for other in range(places) if other != place]
-        now_ns = 0
-        for at_s, choice, size in messages:
+        for at_s, choice, size in PATTERNS[pattern](np.random.default_rng((*seed, place)), gap_s, message_bytes):
             if at_s >= duration_s:
                 break
-            at_ns = round(at_s * 1e9)
             dst = partner[place] if choice < 0 else others[choice % len(others)]
-            clock = flows.setdefault(Stream(place), len(flows))
-            transfers.append(Transfer(flow=clock, size=(at_ns - now_ns) / 1e9))
-            flow = flows.setdefault(Flow(place, dst), len(flows))
-            transfers.append(Transfer(flow=flow, size=size, after=(len(transfers) - 1,)))
-            now_ns = at_ns
-    if not transfers:
+            messages.append((at_s, Flow(place, dst), size))
+    if not messages:
         raise ScheduleError(
             f"background traffic of a message every {gap_s:g} s for {duration_s:g} s: allowed is one message at least"
         )
+    return timed(messages, places=places, algorithm=pattern)
+
+
+def timed(messages: Iterable[tuple[float, Flow, int]], *, places: int, algorithm: str) -> Workload:
+    """Messages of these flows and bytes, each at its time, s, which rises from message to message of a place.
+
+    A place's processor is its clock: a message waits for a computation that lasts until its time, and then for the
+    messages before it on its flow.
+    """
+    flows: dict[Flow | Stream, int] = {}
+    transfers: list[Transfer] = []
+    now_ns = [0] * places
+    for at_s, flow, size in messages:
+        at_ns = round(at_s * 1e9)
+        clock = flows.setdefault(Stream(flow.src), len(flows))
+        transfers.append(Transfer(flow=clock, size=(at_ns - now_ns[flow.src]) / 1e9))
+        index = flows.setdefault(flow, len(flows))
+        transfers.append(Transfer(flow=index, size=size, after=(len(transfers) - 1,)))
+        now_ns[flow.src] = at_ns
     return Workload(
         kind=MESSAGES,
-        algorithm=pattern,
+        algorithm=algorithm,
         schedule=Schedule(places=places, slots=0, flows=tuple(flows), transfers=tuple(transfers)),
         slot_bytes=1,
     )

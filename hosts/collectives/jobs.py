@@ -69,6 +69,7 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         contents=union.contents(),
         groups=_groups(jobs, sites),
         dscp=tuple(union.dscp),
+        ways=union.ways(),
         jobs=tuple(spans[index] for index in range(len(jobs))),
     )
 
@@ -114,6 +115,7 @@ class _Union:
         self._transfers: list[Transfer] = []
         self._channels = self._streams = 0  # that are taken
         self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
+        self._ways: dict[int, int] = {}  # of flows that are confined to one
         self.slot_sizes: list[int] = []
         self.dscp: list[int] = []
 
@@ -159,6 +161,7 @@ class _Union:
             )
             for one in schedule.flows
         ]
+        self._ways |= {flow: way for flow, way in zip(flows, workload.ways, strict=False) if way >= 0}
         slot_sizes = [self._whole(workload.bytes_of(one)) for one in range(schedule.slots)]
         begun: set[int] = set()
         last: dict[int, dict[int, int]] = {place: {} for place in at}
@@ -193,6 +196,10 @@ class _Union:
             flows=tuple(self._flows),
             transfers=tuple(self._transfers),
         )
+
+    def ways(self) -> tuple[int, ...]:
+        """The way that each flow is confined to, -1 for none; nothing where none is."""
+        return tuple(self._ways.get(index, -1) for index in range(len(self._flows))) if self._ways else ()
 
     def contents(self) -> Contents:
         """What all slots hold before it: of each collective what its workload says."""

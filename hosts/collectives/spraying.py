@@ -4,6 +4,7 @@ A message of n pieces becomes n messages on as many channels. It has arrived whe
 it waits for all. So the network may send each over another way, and what the schedule does is the same.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -19,6 +20,8 @@ _MOST_CHANNELS = 5_000  # of the source ports of two epochs
 def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
 
+    A flow that is confined to a way (`Workload.ways`) is one piece, on a channel of that way.
+
     Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
     by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
     c * width, c * width + 1, and so on. Raises ScheduleError for more transfers, connections or channels than allowed.
@@ -28,10 +31,18 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     flows: list[Flow | Stream] = []
     first_flow: list[int] = []
     dscp: list[int] = []
+    ways = whole.ways or (-1,) * len(schedule.flows)
+    free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
+    taken: Counter[tuple[int, int, int]] = Counter()  # channels of a way between two places
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
         first_flow.append(len(flows))
         dscp += whole.dscp[index : index + 1] * number
-        if isinstance(flow, Flow):
+        if isinstance(flow, Flow) and ways[index] >= 0:
+            of_way = flow.src, flow.dst, ways[index]
+            channel = (1 + max(free, default=-1) + taken[of_way]) * width + ways[index]
+            flows.append(replace(flow, channel=channel))
+            taken[of_way] += 1
+        elif isinstance(flow, Flow):
             flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
         else:
             flows.append(flow)
@@ -72,6 +83,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
         ),
         dscp=tuple(dscp),
+        ways=(),
         before_spraying=whole,
     )
 

@@ -34,6 +34,7 @@ from scenarios.policies.measured import (
     links_by_flow,
     predicted_readings,
 )
+from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
@@ -343,7 +344,7 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in setting.jobs:
         ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind not in OWN_SIZES:
+        if not job.is_background and does.kind not in (*OWN_SIZES, TRANSFER):
             demands.append(
                 Demand(
                     kind=does.kind,

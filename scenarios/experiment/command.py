@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,9 @@ def run(arguments: Sequence[str]) -> int:
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
     losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
-    for note in (*notes(shared), *greedy_notes(greedy, most=MAX_COMBINATIONS), *_searched(settings), *losses):
+    admitted = dict.fromkeys(one.sentence for setting in settings for one in setting.transfers)
+    found = notes(shared), greedy_notes(greedy, most=MAX_COMBINATIONS), _searched(settings), losses, admitted
+    for note in chain.from_iterable(found):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
         return _prompt(wanted)

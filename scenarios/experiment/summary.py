@@ -67,7 +67,8 @@ _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "l
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted; nobody waits for background.
+    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
+    background.
 
     Of training also the mean time of an iteration, and the share of it in which GPUs do not compute; else None.
     """
@@ -75,6 +76,7 @@ class JobResult:
     name: str
     mean_s: float
     mean_predicted_s: float
+    longest_s: float
     background: bool
     iteration_s: float | None = None
     bubble_ratio: float | None = None
@@ -164,7 +166,11 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
         *point, name, background = key
         of_point = found.get(Point(*point), ())
         means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}
-        found[Point(*point)] = (*of_point, JobResult(name=name, background=bool(background), **means))
+        longest_s = float(rows["completion_s"].max())
+        found[Point(*point)] = (
+            *of_point,
+            JobResult(name=name, background=bool(background), longest_s=longest_s, **means),
+        )
     return found
 
 
@@ -302,6 +308,7 @@ def as_json(
     points = [
         _point(result, point)
         | _jobs(point)
+        | _transfers(result.setting, point)
         | _trained(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
         | {"critical_path": critical_path(result.setting, point.mode, 1)}
@@ -328,6 +335,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         _which(engine, setting, mode)
         | times
         | _sites(place, setting)
+        | _transfers(setting)
         | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
@@ -377,6 +385,13 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
 def _jobs(point: PointResult) -> dict[str, Any]:
     """The jobs of a point, where it has any."""
     return {"jobs": [job.as_json() for job in point.jobs]} if point.jobs else {}
+
+
+def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
+    """What became of a setting's transfers, where it has any, and at a point when the last of all rounds was there."""
+    longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
+    found = [one.as_json() | one.kept(longest_s.get(one.job.name)) for one in setting.transfers]
+    return {"transfers": found} if found else {}
 
 
 def _trained(point: PointResult) -> dict[str, Any]:
@@ -475,7 +490,7 @@ def as_text(results: Sequence[SettingResult]) -> str:
         "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    more = (*_job_lines(results), *_training_lines(results), *_orders(results))
+    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
     return "\n".join([*(line.rstrip() for line in lines), *more])
 
 
@@ -506,6 +521,19 @@ def _bubble_words(job: JobResult) -> str:
     if job.iteration_s is None or job.bubble_ratio is None:
         return ""
     return f", an iteration {job.iteration_s * 1e3:,.3f} ms, bubble {job.bubble_ratio:.2%}"
+
+
+def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    """What became of every transfer, where there are any."""
+    points = [(result, point) for result in results for point in result.points if result.setting.transfers]
+    if points:
+        yield from ("", "transfers, and when the last of all rounds was there")
+    for result, point in points:
+        yield f"{result.engine}, {result.setting.label}, {point.mode}:"
+        for one in _transfers(result.setting, point)["transfers"]:
+            there = f"; there at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
+            kept = ("kept" if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
+            yield f"  {one['sentence']}{there}{kept}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:

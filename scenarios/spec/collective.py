@@ -91,6 +91,7 @@ def routed(found: Workload, spec: FabricSpec) -> Workload:
     site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
     ends = zip(*found.schedule.ends, strict=True)
     pieces = [ways.width if found.is_ring else ways.pieces(site[src], site[dst]) for src, dst in ends]
+    pieces = [1 if way >= 0 else n for way, n in zip(found.ways, pieces, strict=True)] if found.ways else pieces
     streams = [not isinstance(flow, Flow) for flow in found.schedule.flows]
     return sprayed(
         found, [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)], width=ways.width

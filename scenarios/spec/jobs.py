@@ -24,6 +24,7 @@ from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.jobs import Job, together
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
+from scenarios.spec.admission import TRANSFER, AdmissionPlan
 from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.training import TrainingPlan, sites_of
@@ -36,7 +37,7 @@ MAX_CHANNELS, MAX_PIECES = 64, 4096
 BACKGROUND = "background"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND)
+_KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND, TRANSFER)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
 
 
@@ -45,7 +46,9 @@ class JobSpec:
     """One job: on which ranks, what it does there, from when on and how often back to back.
 
     What is None is as in [collective], `ranks` all. Of a background job `pattern`, `rate_bps`, the mean rate that each
-    of its ranks sends at, and `duration_s` say what it does, in messages of `chunk_bytes`.
+    of its ranks sends at, and `duration_s` say what it does, in messages of `chunk_bytes`. A transfer asks for
+    `size_bytes` by `deadline_s` or for `rate_bps` for `duration_s`, and to be there by `latest_s` if it is put off
+    (`scenarios.spec.admission`).
     """
 
     name: str
@@ -63,6 +66,8 @@ class JobSpec:
     rate_bps: int | None = None
     duration_s: float | None = None
     traffic_class: str | None = None
+    deadline_s: float | None = None
+    latest_s: float | None = None
 
     @property
     def is_background(self) -> bool:
@@ -200,8 +205,11 @@ KEYS: Mapping[str, Key] = {
     "pattern": Key("pattern", *_one_of(*PATTERNS)),
     "rate": Key("rate_bps", *_quantity(units.RATE, units.parse_rate_bps), units.format_rate),
     "duration": Key("duration_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "deadline": Key("deadline_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "latest": Key("latest_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
 }
 _OF_BACKGROUND = ("pattern", "rate", "duration")
+_OF_TRANSFERS = ("deadline", "latest")
 _OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count")
 
 
@@ -240,6 +248,14 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
             fields[KEYS[key].attribute] = KEYS[key].read(value)
         except ValueError as error:  # units.UnitError, too
             yield f".{key}", str(error) or f"{shown(value)} is not allowed: allowed is {KEYS[key].allowed}"
+    yield from _of_transfer(table, fields) if table.get("kind") == TRANSFER else _of_kind(table)
+
+
+def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the keys that a job's table has, of any kind but transfers, likewise."""
+    for key in _OF_TRANSFERS:
+        if key in table:
+            yield f".{key}", f"does nothing here: allowed only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
     for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
         if key in table:
@@ -256,6 +272,27 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
             yield f".{key}", f"does nothing here: allowed are the sizes that {where}"
     elif len(sizes) > 1:
         yield ".size", "is given beside chunk: allowed is one of the two"
+
+
+def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the table of a transfer, whose `fields` these are, likewise."""
+    for key in ("pattern", *_OF_COLLECTIVES):
+        if key in table and key != "size":
+            yield f".{key}", f"does nothing here: allowed is without it in a {TRANSFER}"
+    of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
+    given = of_rate if {*of_rate} & {*table} else of_bytes
+    for key in ("ranks", *given):
+        if key not in table:
+            yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
+    for key in of_bytes if given == of_rate else ():
+        if key in table:
+            yield f".{key}", "is beside a rate and a duration: allowed is one of the two"
+    if len(fields.get("ranks") or (0, 0)) != 2:
+        yield ".ranks", f"{shown(table['ranks'])} are not two ranks: allowed is from the first to the second"
+    at_s = {key: fields[f"{key}_s"] for key in ("start", *_OF_TRANSFERS) if f"{key}_s" in fields}
+    for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
+        if before in at_s and key in at_s and at_s[key] <= at_s[before]:
+            yield f".{key}", f"{shown(table[key])} is not behind the {before}: allowed is a later time"
 
 
 def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
@@ -278,15 +315,27 @@ def workload_of_jobs(
     sites: tuple[int, ...],
     seed: int,
     training: TrainingPlan | None = None,
+    admission: AdmissionPlan | None = None,
 ) -> Workload:
     """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
 
-    `default` is the scenario's [collective], `seed` what background traffic is drawn from, and `training` what jobs of
-    that kind do.
+    `default` is the scenario's [collective], `seed` what background traffic is drawn from, `training` what jobs of that
+    kind do, and `admission` admits transfers; others are left out.
     """
-    found = [_job(job, number, default, sites=sites, seed=seed, training=training) for number, job in enumerate(jobs)]
-    dscp = [dscp_of(classes, job.traffic_class) for job in jobs]
-    return together([replace(one, dscp=each) for one, each in zip(found, dscp, strict=True)], sites)
+    found = []
+    transfers = {} if admission is None else {one.job.name: one for one in admission.transfers(jobs)}
+    for number, job in enumerate(jobs):
+        if job.name not in transfers:
+            one = _job(job, number, default, sites=sites, seed=seed, training=training)
+        elif (moves := transfers[job.name]).workload is not None:
+            assert job.ranks is not None
+            one = Job(name=job.name, workload=moves.workload, places=job.ranks, start_s=moves.start_s)
+        else:
+            continue
+        found.append(replace(one, dscp=dscp_of(classes, job.traffic_class)))
+    if not found:
+        raise ScheduleError("; ".join(one.sentence for one in transfers.values()))
+    return together(found, sites)
 
 
 def _job(

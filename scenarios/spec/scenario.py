@@ -26,7 +26,8 @@ from scenarios.policies import policy
 from scenarios.policies.decide import routes_greedily, shared_links
 from scenarios.policies.knowledge import LATE
 from scenarios.policies.policy import MODES, Mode
-from scenarios.spec import classes, faults, jobs, program
+from scenarios.spec import admission, classes, faults, jobs, program
+from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.spec.faults import Fault
@@ -114,6 +115,7 @@ class Scenario:
     program: ProgramSpec = field(default_factory=ProgramSpec)
     training: Training = field(default_factory=Training)
     control: ControlSpec = field(default_factory=ControlSpec)
+    admission: AdmissionSpec = field(default_factory=AdmissionSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
     classes: tuple[ClassSpec, ...] = ()
@@ -132,7 +134,13 @@ class Scenario:
         if self.jobs:
             sites, seed = self.fabric.gpus_per_site, self.run.seed
             found = workload_of_jobs(
-                self.jobs, self.collective, self.classes, sites=sites, seed=seed, training=self.training_plan
+                self.jobs,
+                self.collective,
+                self.classes,
+                sites=sites,
+                seed=seed,
+                training=self.training_plan,
+                admission=self.admission_plan,
             )
         elif self.training_plan is not None:
             found = self.training_plan.workload(range(self.gpus))
@@ -151,6 +159,20 @@ class Scenario:
         if all(one.kind != TRAINING for one in self.does):
             return None
         return TrainingPlan(self.training, self.fabric, self.conditions, self.run.seed)
+
+    @property
+    def admission_plan(self) -> AdmissionPlan | None:
+        """What the transfers of a configuration ask; None where no job is any."""
+        if all(job.kind != TRANSFER for job in self.jobs):
+            return None
+        dead = faults.dead_cables(self.faults, build_fabric(self.fabric))
+        return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What becomes of the transfers of a configuration."""
+        plan = self.admission_plan
+        return () if plan is None else plan.transfers(self.jobs)
 
     @property
     def carried(self) -> Workload:
@@ -660,6 +682,12 @@ KEYS: Mapping[str, Key] = {
             _CONTROL_DELAY,
             "Delay from the controller to switches, one way, or of each site.",
         ),
+        Key(
+            "admission.protect",
+            "protect",
+            _one_of(*admission.PROTECT),
+            "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
+        ),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),
@@ -870,7 +898,7 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
-    if mistakes := list(jobs.check(setting.jobs, setting.gpus, setting.classes)):
+    if mistakes := [*jobs.check(setting.jobs, setting.gpus, setting.classes), *admission.check(setting)]:
         yield from mistakes
         return
     spec = setting.collective
@@ -959,9 +987,18 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
                 for one in setting.workload.jobs
             ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
+            **_admitted(setting),
         }
         for index, setting in enumerate(scenario.settings())
     ]
+
+
+def _admitted(setting: Scenario) -> dict[str, Any]:
+    """What became of a setting's transfers, if it has any, each with the first and the last but one of its transfers in
+    the schedule."""
+    spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
+    found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
+    return {"admission": found} if found else {}
 
 
 def _written(workload: Workload) -> dict[str, Any]:

@@ -1,0 +1,409 @@
+"""Transfers over the WAN as a scenario declares them, and which of them are admitted. Pure.
+
+[admission]
+protect = "link"           # promises hold whichever WAN link fails
+[[job]]
+kind = "transfer"
+ranks = [0, 4]             # from the first to the second, in another site
+size = "400 MB"
+deadline = "60 ms"         # after the round's beginning; or a rate and a duration
+latest = "90 ms"           # until when it may be put off
+
+A promise holds under all conditions, as links are taken to have the lowest rates that these allow. What is promised is
+paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.admission import (
+    Answer,
+    Capacities,
+    Request,
+    answers,
+    struck,
+)
+from controller.routing.multipath import multipath
+from hosts.collectives.background import MOST_MESSAGES, timed
+from hosts.collectives.kinds import Workload
+from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.spec.classes import ClassSpec
+from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
+from topologies.errors import Mistake
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.fabric.failures import NONE, Cables, cable, failed_links
+from topologies.fabric.ports import shared_by
+from topologies.shaping.classes import FRAME_BYTES
+from topologies.units import format_delay, format_rate, format_size
+
+if TYPE_CHECKING:
+    from scenarios.spec.jobs import JobSpec
+    from scenarios.spec.scenario import Scenario
+
+Floats = npt.NDArray[np.float64]
+
+TRANSFER = "transfer"
+PROTECT = ("none", "link")
+BROKEN = "broken"
+"""What becomes of a promise that does not hold without a link that is down; the other outcomes are the controller's."""
+
+_CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be rounded up to is left
+_MESSAGES = 256  # of a transfer, unless it says how large they are
+_LEAST_BYTES = 16_384  # of such a message
+_NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
+_ROUNDING = 1e-6  # of a capacity, and of a connection
+
+
+@dataclass(frozen=True)
+class AdmissionSpec:
+    """[admission]: what promises are protected from, one of PROTECT."""
+
+    protect: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transfer:
+    """A job that asks for a transfer, and what becomes of it: one of the controller's outcomes, or BROKEN.
+
+    It may begin `start_s` after the round's beginning and is all there by `due_s`, as asked for where it is refused;
+    then `most` are the bytes, or the rate in bit/s, that it could have at most, and `earliest_s` is when all could be
+    there, None for never. Interval i of its calendar is from `edges_s[i]` to `edges_s[i + 1]`, `bps` [intervals,
+    tunnels] is how fast it sends over each of its `tunnels`, the names of what they pass.
+    """
+
+    job: "JobSpec"
+    outcome: str
+    start_s: float
+    due_s: float
+    most: float
+    earliest_s: float | None
+    edges_s: Floats
+    bps: Floats
+    tunnels: tuple[str, ...]
+    workload: Workload | None
+
+    @property
+    def sentence(self) -> str:
+        """What became of it, and what could be instead."""
+        job = self.job
+        write = format_size if job.rate_bps is None else format_rate
+        what = write(job.size_bytes or job.rate_bps or 0)
+        when = f"by {_time(self.due_s)}"
+        if job.duration_s is not None:
+            when = f"for {_time(job.duration_s)} from {_time(self.start_s)} on"
+        if self.workload is not None:
+            return f"{job.name} is {self.outcome}: {what} {when}"
+        could = "at no time"
+        if self.earliest_s is not None:
+            could = f"by {_time(self.earliest_s)}"
+            if job.duration_s is not None:
+                could = f"from {_time(self.earliest_s - (self.due_s - self.start_s))} on"
+        at_most = f"{write(int(self.most))} at most" if self.most >= 1 else "nothing"
+        return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
+
+    def kept(self, longest_s: float | None) -> dict[str, object]:
+        """When it was there, and whether that was in time, if its longest time from its start was this, s."""
+        if longest_s is None:
+            return {}
+        return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
+
+    def as_json(self) -> dict[str, object]:
+        """The answer and its calendar, in seconds, bytes and bit/s."""
+        used = np.flatnonzero(self.bps.any(axis=0))
+        return {
+            "job": self.job.name,
+            "outcome": self.outcome,
+            "sentence": self.sentence,
+            "start_s": self.start_s,
+            "due_s": self.due_s,
+            "bytes": _bytes(self.job),
+            "most": None if self.workload is not None else self.most,
+            "earliest_s": self.earliest_s,
+            "edges_s": self.edges_s.tolist(),
+            "rates_bps": {self.tunnels[tunnel]: self.bps[:, tunnel].tolist() for tunnel in used},
+        }
+
+
+@dataclass(frozen=True)
+class AdmissionPlan:
+    """Transfers where they are to run, beside `other` jobs or not; `dead` cables of the WAN are down throughout."""
+
+    spec: AdmissionSpec
+    fabric: FabricSpec
+    conditions: ConditionsSpec
+    classes: tuple[ClassSpec, ...]
+    dead: Cables = NONE
+
+    def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
+        """What becomes of those of the jobs that are transfers, in their order; raises ScheduleError for too many
+        messages."""
+        return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
+
+
+def check(setting: "Scenario") -> Iterator[Mistake]:
+    """What is wrong with a configuration that has transfers."""
+    wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
+    if not wanted:
+        return
+    if setting.fabric.routing != "spray":
+        text = f"{setting.fabric.routing} is beside a transfer, which has tunnels of its own: allowed is spray"
+        yield Mistake("fabric.routing", text)
+    for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
+        text = f"{mode} chooses WAN paths beside a transfer, which has tunnels of its own"
+        yield Mistake("run.modes", f"{text}: allowed are modes that do not, such as base")
+    if setting.run.is_real or setting.transport.queue != "fair":
+        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+        yield Mistake("job", f"transfers {where}: allowed are fair queues in virtual time")
+    yield from _of_ends(setting, wanted)
+    yield from _of_others(setting, wanted)
+    fabric = build_fabric(setting.fabric)
+    wan = {cable(a, b) for a, b in fabric.wan.links}
+    for number, fault in enumerate(setting.faults, 1):
+        is_whole = (fault.kind, fault.collective, fault.after_s, fault.lasts) == ("link down", 0, None, None)
+        if not is_whole or cable(*fault.ends) not in wan:
+            text = f"{fault.what} at {fault.at} is beside a transfer"
+            yield Mistake(
+                f"fault[{number}]", f"{text}: allowed is a WAN link that is down from collective 0 to the end"
+            )
+    if setting.admission.protect == "link" and len(setting.faults) > 1:
+        yield Mistake("fault", f'{len(setting.faults)} links are down beside admission.protect "link": allowed is one')
+
+
+def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+    fabric = build_fabric(setting.fabric)
+    sites = [gpu.site for gpu in fabric.gpus]
+    for number, job in wanted:
+        src, dst = job.ranks or (0, 0)
+        if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
+            text = f"{src} and {dst} are not joined by the WAN: allowed are ranks of two sites that are"
+            yield Mistake(f"job[{number}].ranks", text)
+
+
+def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+    """Other jobs leave promises alone where they share WAN links alone, which serve transfers before them."""
+    others = [job for job in setting.jobs if job.kind != TRANSFER]
+    place = {one.name: one.priority for one in setting.classes}
+    first = wanted[0][1].traffic_class
+    for number, job in wanted:
+        if job.traffic_class != first:
+            text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
+            yield Mistake(f"job[{number}].class", f"{text}: allowed is {first or 'none'}, one for all")
+    if not others:
+        return
+    if setting.fabric.grain != "logical":
+        text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
+        yield Mistake("fabric.grain", f"{text}: allowed are transfers alone, or logical")
+    ends = {rank for _, job in wanted for rank in job.ranks or ()}
+    for job in others:
+        ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
+        if ranks:
+            text = f"{job.name} has rank {min(ranks)}, which a transfer has, too"
+            yield Mistake("job", f"{text}: allowed are transfers between GPUs of their own")
+        own, theirs = place.get(first or "", 101), place.get(job.traffic_class or "", 102)
+        if first is None or own > theirs:
+            text = f"{job.name} is served before transfers, or with them"
+            yield Mistake("job", f"{text}: allowed are transfers of a [[class]] of lower priority number than its")
+
+
+def _bytes(job: "JobSpec") -> int:
+    """What a transfer sends in all."""
+    if job.rate_bps is None or job.duration_s is None:
+        return job.size_bytes or 0
+    return max(1, round(job.rate_bps * job.duration_s / 8))
+
+
+def _message_bytes(job: "JobSpec") -> int:
+    """The most bytes of a message of a transfer."""
+    size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
+    if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
+        raise ScheduleError(
+            f"{job.name}: a transfer of {wanted:,} messages: allowed are {MOST_MESSAGES:,}, so a larger chunk"
+        )
+    return size
+
+
+@lru_cache(maxsize=64)
+def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
+    if not jobs:
+        return ()
+    fabric = build_fabric(plan.fabric)
+    tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
+    capacities = _capacities(plan, fabric, jobs[0].traffic_class)
+    whole_bps = capacities.bps[0]
+    lags_s = _lags_s(delays_s(fabric, plan.conditions), whole_bps, tunnels)
+    capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
+    asked = [_request(*one) for one in zip(jobs, tunnels, lags_s, strict=True)]
+    protects = plan.spec.protect == "link"
+    found, calendar = answers(capacities, asked, protects=protects)
+    split, down = calendar.bps, _wan_links(fabric, plan.dead)
+    broken: dict[str, Answer] = {}
+    if down and protects:
+        split = calendar.instead[capacities.failures.index(down)]
+    elif down:
+        left, calendar = struck(capacities, calendar, down, at_s=0.0)
+        broken, split = {one.request.name: one for one in left if one.promised is None}, calendar.bps
+    kept = {request.name: index for index, request in enumerate(calendar.requests)}
+    split = tuple(np.where(bps > _NOTHING * bps.max(initial=0.0), bps, 0.0) for bps in split)
+    unit_bps = _unit_bps(whole_bps, [one.tunnels for one in calendar.requests], split) if kept else 0.0
+    result = []
+    for job, of_job, lag_s, answer in zip(jobs, tunnels, lags_s, found, strict=True):
+        last = broken.get(job.name, answer)
+        request = last.promised or last.request
+        bps, edges_s, workload = np.zeros((0, len(of_job))), np.zeros(1), None
+        if (index := kept.get(job.name)) is not None:
+            bps, edges_s = split[index], calendar.edges_s
+            taken = _taken(fabric, job, failed_links(fabric, plan.dead))
+            pieces = [taken.index(links) if links in taken else -1 for links in of_job]
+            workload = _paced(job, request.begin_s, (edges_s, bps), pieces, unit_bps=unit_bps)
+        result.append(
+            Transfer(
+                job=job,
+                outcome=BROKEN if job.name in broken else answer.outcome,
+                start_s=request.begin_s,
+                due_s=request.end_s + lag_s,
+                most=last.most / (1 if request.is_rate else 8),
+                earliest_s=None if last.earliest_s is None else last.earliest_s + lag_s,
+                edges_s=edges_s,
+                bps=bps,
+                tunnels=tuple(_name(fabric, links) for links in of_job),
+                workload=workload,
+            )
+        )
+    return tuple(result)
+
+
+def _taken(fabric: Fabric, job: "JobSpec", failed: Sequence[int]) -> list[tuple[int, ...]]:
+    """What the ways between a transfer's ranks pass, by index: those of the pieces 0, 1 ... of a sprayed message.
+
+    They are those that are left without the logical links that have `failed`; pieces beyond these begin anew.
+    """
+    ways = multipath(fabric)
+    assert ways is not None and job.ranks is not None, "transfers are checked"
+    src, dst = (np.full(ways.width, rank) for rank in job.ranks)
+    piece = np.arange(ways.width)
+    links = ways.links(src, dst, ways.paths(src, dst, piece, failed), piece)
+    return [tuple(int(link) for link in row if link >= 0) for row in links]
+
+
+def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
+    """The links or ports of these cables of the WAN."""
+    return frozenset(one.index for one in shared_by(fabric).all if cable(one.src, one.dst) in dead)
+
+
+def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
+    """The lowest rates that conditions allow, of the WAN the part that the transfers' class has."""
+    if plan.conditions.sampler == "trace":
+        trace = sampler(fabric, plan.conditions, seed=0)
+        bps = trace.rates_bps(0, trace.limit or 1).min(axis=0)
+    else:
+        bps = ranges_bps(fabric, plan.conditions)[0].copy()
+    theirs = sum(one.share for one in plan.classes if one.name != traffic_class)
+    ceiling = min((one.ceiling for one in plan.classes if one.name == traffic_class), default=1.0)
+    bps[[one.index for one in shared_by(fabric).all if one.kind == "wan"]] *= max(0.0, min(ceiling, 1.0 - theirs))
+    cables = dict.fromkeys(cable(a, b) for a, b in fabric.wan.links)
+    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in cables))
+
+
+def _lags_s(delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]]) -> list[float]:
+    """How long after the end of what the calendar sends each transfer's last byte may arrive, s.
+
+    That is the most over its tunnels of the delay and, at each link, of two frames, which a flow has waiting there, and
+    of how much the ways to the link differ in delay: for so long the link may have the traffic of two intervals.
+    `delay_s` and `bps` are of what tunnels pass.
+    """
+    soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
+    for links in (list(links) for of_job in tunnels for links in of_job):
+        reached_s = np.cumsum(delay_s[links]) - delay_s[links]
+        soonest_s[links] = np.minimum(soonest_s[links], reached_s)
+        latest_s[links] = np.maximum(latest_s[links], reached_s)
+    waits_s = np.maximum(latest_s - soonest_s, 0.0) + 2 * 8 * FRAME_BYTES / np.maximum(bps, 1.0)
+    return [max(float((delay_s + waits_s)[list(links)].sum()) for links in of_job) for of_job in tunnels]
+
+
+def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float) -> Request:
+    """What a transfer asks for of what is sent, which has arrived `lag_s` later."""
+    is_rate = job.rate_bps is not None
+    end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
+    return Request(
+        name=job.name,
+        tunnels=tunnels,
+        amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _bytes(job),
+        begin_s=job.start_s,
+        end_s=end_s,
+        is_rate=is_rate,
+        latest_s=0.0 if job.latest_s is None else job.latest_s - lag_s,
+    )
+
+
+def _unit_bps(capacity_bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]], split: Sequence[Floats]) -> float:
+    """The most that a connection is to send so that its fair share of every link is as much, bit/s.
+
+    A tunnel has as many connections as it takes, and sends as much over each. Where n of them pass a link each has an
+    n-th of it at least, whatever the others do. The capacity that the calendar leaves is what rounding up may take.
+    """
+    used = [
+        (bps[:, tunnel], links)
+        for of_job, bps in zip(tunnels, split, strict=True)
+        for tunnel, links in enumerate(of_job)
+        if bps[:, tunnel].any()
+    ]
+    passes = np.array([[link in links for link in range(len(capacity_bps))] for _, links in used])
+    rates_bps = np.array([bps for bps, _ in used])
+    taken = passes.any(axis=0)
+    for parts in count(1):
+        unit_bps = float(rates_bps.max()) / parts
+        connections = np.ceil(rates_bps / unit_bps - _ROUNDING)
+        if (passes[:, taken].T @ connections * unit_bps <= capacity_bps[taken, None] * (1 + _ROUNDING)).all():
+            return unit_bps
+    raise AssertionError("counting does not end")
+
+
+def _paced(
+    job: "JobSpec", begin_s: float, calendar: tuple[Floats, Floats], pieces: Sequence[int], *, unit_bps: float
+) -> Workload:
+    """The messages of a transfer: in each interval those of each connection are evenly spaced.
+
+    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `pieces` are of its tunnels,
+    and `unit_bps` is the most of a connection. So a message has left when the next one is handed over, and the last one
+    of an interval at its end.
+    """
+    (edges_s, bps), message_bytes = calendar, _message_bytes(job)
+    bits = bps * np.diff(edges_s)[:, None]
+    ends = np.rint(np.cumsum(bits) / bits.sum() * _bytes(job)).astype(int)
+    sizes = np.diff(ends, prepend=0).reshape(bits.shape)
+    channels: dict[tuple[int, int], int] = {}
+    messages = []
+    for i, tunnel in np.argwhere(sizes > 0).tolist():
+        connections = max(1, math.ceil(bps[i, tunnel] / unit_bps - _ROUNDING))
+        for connection in range(connections):
+            size = (int(sizes[i, tunnel]) + connection) // connections
+            channel = channels.setdefault((tunnel, connection), len(channels))
+            for first in range(0, size, message_bytes):
+                at_s = edges_s[i] + (edges_s[i + 1] - edges_s[i]) * first / size - begin_s
+                messages.append((max(0.0, float(at_s)), Flow(0, 1, channel), min(message_bytes, size - first)))
+    if len(messages) > MOST_MESSAGES:
+        raise ScheduleError(
+            f"{job.name}: a transfer of {len(messages):,} messages: allowed are {MOST_MESSAGES:,}, so a larger chunk"
+        )
+    found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
+    ways = {channel: pieces[tunnel] for (tunnel, _), channel in channels.items()}
+    flows = found.schedule.flows
+    return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
+
+
+def _name(fabric: Fabric, links: Sequence[int]) -> str:
+    """A tunnel as reports write it: the nodes that it passes."""
+    every = shared_by(fabric).all
+    return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
+
+
+def _time(seconds: float) -> str:
+    """A time in words."""
+    return format_delay(float(f"{seconds:.6g}")) if seconds >= 1e-9 else "0 s"

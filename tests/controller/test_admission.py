@@ -1,0 +1,250 @@
+"""Admission control, beside flows over time that know nothing of tunnels, by networkx and by programmes of arcs."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from controller.admission import ADMITTED, DEFERRED, REFUSED, Answer, Calendar, Capacities, Request, answers, struck
+
+EXACT = 1e-6
+
+
+class Case:
+    """A random network of links in both directions, and requests between its nodes over all paths between them."""
+
+    def __init__(self, seed: int, *, requests: int, one_source: bool = False, rates: bool = True) -> None:
+        draw = random.Random(seed)
+        graph = networkx.cycle_graph(draw.randint(3, 5))
+        graph.add_edge(0, 2)
+        self.cables = list(graph.edges)
+        self.arcs = [(a, b) for a, b in self.cables] + [(b, a) for a, b in self.cables]
+        changes = [0.0, float(draw.randint(1, 9))][: draw.randint(1, 2)]
+        bps = np.array([[draw.randint(0, 10) for _ in self.arcs] for _ in changes], dtype=float)
+        failures = tuple(frozenset((i, i + len(self.cables))) for i in range(len(self.cables)))
+        self.capacities = Capacities(bps=bps, from_s=tuple(changes), failures=failures)
+        self.ends: dict[str, tuple[int, int]] = {}
+        self.requests = []
+        for number in range(requests):
+            src = 0 if one_source else draw.randrange(len(graph))
+            dst = draw.choice([node for node in graph if node != src])
+            begin_s = draw.randint(0, 8)
+            one = Request(
+                name=f"r{number}",
+                tunnels=tuple(
+                    tuple(self.arcs.index(arc) for arc in pairwise(path))
+                    for path in networkx.all_simple_paths(graph, src, dst)
+                ),
+                amount=float(draw.randint(1, 60)),
+                begin_s=float(begin_s),
+                end_s=float(begin_s + draw.randint(1, 8)),
+                latest_s=draw.choice([0.0, 20.0]),
+            )
+            if rates and draw.random() < 0.4:
+                one = replace(one, is_rate=True, amount=float(draw.randint(1, 12)))
+            self.requests.append(one)
+            self.ends[one.name] = src, dst
+
+    def intervals(self, requests: Sequence[Request]) -> list[tuple[float, float]]:
+        instants = {at for one in requests for at in (one.begin_s, one.end_s)} | set(self.capacities.from_s)
+        return list(pairwise(sorted(instants)))
+
+    def bps(self, at_s: float) -> np.ndarray:
+        slot = max((i for i, since_s in enumerate(self.capacities.from_s) if since_s <= at_s), default=0)
+        return np.asarray(self.capacities.bps[slot])
+
+    def fits(self, requests: Sequence[Request], *, protects: bool = False) -> bool:
+        """Whether all can be kept: a programme of what each request sends over each arc in each interval, its flow
+        conserved at every node; under protection for each failure, what is sent in an interval being the same."""
+        if not requests:
+            return True
+        intervals, nodes = self.intervals(requests), range(1 + max(max(arc) for arc in self.arcs))
+        downs: list[frozenset[int]] = [frozenset(), *(self.capacities.failures if protects else ())]
+        arcs, per = len(self.arcs), len(requests) * len(intervals)
+        whole = per * (1 + arcs * len(downs))  # what is sent, then what passes each arc under each failure
+        equal, equals, below, belows = [], [], [], []
+        upper = np.full(whole, np.inf)
+        for r, one in enumerate(requests):
+            total = np.zeros(whole)
+            for i, (low_s, high_s) in enumerate(intervals):
+                sent = r * len(intervals) + i
+                if not one.begin_s <= low_s < high_s <= one.end_s:
+                    upper[sent] = 0.0
+                elif one.is_rate:
+                    row = np.zeros(whole)
+                    row[sent] = 1.0
+                    equal.append(row)
+                    equals.append(one.amount * (high_s - low_s))
+                total[sent] = 1.0
+                src, dst = self.ends[one.name]
+                for f, down in enumerate(downs):
+                    first = per + (f * per + sent) * arcs
+                    upper[[first + link for link in down]] = 0.0
+                    for node in nodes:
+                        row = np.zeros(whole)
+                        for link, (a, b) in enumerate(self.arcs):
+                            row[first + link] = (a == node) - (b == node)
+                        row[sent] = (node == dst) - (node == src)
+                        equal.append(row)
+                        equals.append(0.0)
+            if not one.is_rate:
+                equal.append(total)
+                equals.append(one.amount)
+        for f in range(len(downs)):
+            for i, (low_s, high_s) in enumerate(intervals):
+                for link in range(arcs):
+                    row = np.zeros(whole)
+                    for r in range(len(requests)):
+                        row[per + (f * per + r * len(intervals) + i) * arcs + link] = 1.0
+                    below.append(row)
+                    belows.append(self.bps(low_s)[link] * (high_s - low_s))
+        bounds = [(0.0, limit) for limit in upper]
+        found = linprog(np.zeros(whole), below, belows, equal, equals, bounds, method="highs-ipm")
+        assert found.status in (0, 2), found.message
+        return bool(found.status == 0)
+
+
+def with_amount(kept: Sequence[Request], one: Request, amount: float) -> list[Request]:
+    return [*kept, replace(one, amount=amount)]
+
+
+def before(found: Sequence[Answer]) -> Iterator[tuple[list[Request], Answer]]:
+    """Each answer, with the promises that had been given."""
+    kept: list[Request] = []
+    for one in found:
+        yield list(kept), one
+        kept += [] if one.promised is None else [one.promised]
+
+
+def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
+    """All is kept: what each promise sends, and what each link carries, under each failure."""
+    spans_s = np.diff(calendar.edges_s)
+    downs: list[frozenset[int]] = [frozenset(), *(case.capacities.failures if protects else ())]
+    rates = [calendar.bps, *(calendar.instead if protects else ())]
+    for down, bps in zip(downs, rates, strict=True):
+        carried = np.zeros((len(spans_s), len(case.arcs)))
+        for one, mine, always in zip(calendar.requests, bps, calendar.bps, strict=True):
+            assert (mine >= -EXACT).all()
+            np.testing.assert_allclose(mine.sum(axis=1), always.sum(axis=1), atol=EXACT * 100)
+            inside = (calendar.edges_s[:-1] >= one.begin_s - EXACT) & (calendar.edges_s[1:] <= one.end_s + EXACT)
+            assert (mine[~inside] == 0).all()
+            if one.is_rate:
+                np.testing.assert_allclose(mine[inside].sum(axis=1), one.amount, rtol=EXACT)
+            else:
+                assert spans_s @ mine.sum(axis=1) == pytest.approx(one.amount, rel=EXACT)
+            for p, links in enumerate(one.tunnels):
+                if set(links) & down:
+                    assert (mine[:, p] == 0).all()
+                carried[:, list(links)] += mine[:, [p]]
+        room = np.array([case.bps(at_s) for at_s in calendar.edges_s[:-1]]).reshape(carried.shape)
+        assert (carried <= room + 100 * EXACT).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**9))
+def test_what_fits_is_what_a_flow_over_time_carries(seed: int) -> None:
+    """From one source the most that a request could have is what a maximum flow has beyond the promises before it."""
+    case = Case(seed, requests=4, one_source=True, rates=False)
+    found, calendar = answers(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
+    check_calendar(case, calendar, protects=False)
+    for kept, one in before(found):
+        most = flow_over_time(case, [*kept, replace(one.request, amount=1e4)]) - sum(other.amount for other in kept)
+        assert (one.outcome == ADMITTED) == (one.request.amount <= most + EXACT)
+        if one.outcome == REFUSED:
+            assert one.most == pytest.approx(most, abs=1e-4)
+
+
+def flow_over_time(case: Case, requests: Sequence[Request]) -> float:
+    """The maximum flow from node 0 in all intervals to the requests, by networkx."""
+    graph = networkx.DiGraph()
+    graph.add_node("to")
+    for i, (low_s, high_s) in enumerate(case.intervals(requests)):
+        graph.add_edge("from", (i, 0))
+        for (a, b), bps in zip(case.arcs, case.bps(low_s), strict=True):
+            graph.add_edge((i, a), (i, b), capacity=float(bps * (high_s - low_s)))
+        for one in requests:
+            if one.begin_s <= low_s < high_s <= one.end_s:
+                graph.add_edge((i, case.ends[one.name][1]), one.name)
+                graph.add_edge(one.name, "to", capacity=one.amount)
+    return float(networkx.maximum_flow_value(graph, "from", "to"))
+
+
+@pytest.mark.parametrize("protects", [False, True])
+def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -> None:
+    seen = dict.fromkeys((ADMITTED, DEFERRED, REFUSED), 0)
+    for seed in range(25 if protects else 60):
+        case = Case(seed, requests=4)
+        found, calendar = answers(case.capacities, case.requests, protects=protects)
+        check_calendar(case, calendar, protects=protects)
+        for kept, one in before(found):
+            seen[one.outcome] += 1
+            asked = one.request
+            assert case.fits([*kept, asked], protects=protects) == (one.outcome == ADMITTED)
+            if one.outcome == REFUSED:
+                assert not case.fits(with_amount(kept, asked, one.most + 1e-3), protects=protects)
+                if one.most > 0:
+                    assert case.fits(with_amount(kept, asked, max(0.0, one.most - 1e-5)), protects=protects)
+            if one.outcome == DEFERRED:
+                assert one.promised is not None and asked.end_s < one.promised.end_s <= asked.latest_s
+                assert case.fits([*kept, one.promised.until(one.promised.end_s + 1e-5)], protects=protects)
+                for end_s in np.linspace(asked.end_s, one.promised.end_s - 1e-3, 7):
+                    assert not case.fits([*kept, asked.until(float(end_s))], protects=protects)
+    assert min(seen.values()) > 10, seen
+
+
+def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() -> None:
+    told = 0
+    for seed in range(60):
+        case = Case(seed, requests=4)
+        _, calendar = answers(case.capacities, case.requests, protects=False)
+        down = random.Random(seed).choice(case.capacities.failures)
+        left, later = struck(case.capacities, calendar, down, at_s=3.5)
+        without = Case(seed, requests=4)
+        without.capacities = case.capacities.without(down)
+        check_calendar(without, later, protects=False)
+        assert without.fits([one.request for one in left]) == all(one.outcome == ADMITTED for one in left)
+        told += sum(one.outcome == REFUSED for one in left)
+        for one in left:  # what had been sent before is not sent again
+            if not one.request.is_rate:
+                (of,) = [i for i, other in enumerate(calendar.requests) if other.name == one.request.name]
+                sent_s = np.clip(3.5 - calendar.edges_s[:-1], 0.0, np.diff(calendar.edges_s))
+                sent = sent_s @ calendar.bps[of].sum(axis=1)
+                assert sent + one.request.amount == pytest.approx(calendar.requests[of].amount, rel=1e-5)
+    assert told > 10
+
+
+def test_promises_move_to_other_tunnels_and_intervals() -> None:
+    """The early promise leaves the fast time to one that could be kept at no other."""
+    capacities = Capacities(bps=np.array([[10.0, 1.0]]))
+    early = Request(name="early", tunnels=((0,), (1,)), amount=10.0, begin_s=0.0, end_s=10.0)
+    urgent = Request(name="urgent", tunnels=((0,),), amount=10.0, begin_s=0.0, end_s=1.0)
+    assert answers(capacities, [early], protects=False)[1].bps[0][0, 0] > 0
+    found, calendar = answers(capacities, [early, urgent], protects=False)
+    assert [one.outcome for one in found] == [ADMITTED, ADMITTED]
+    first = calendar.edges_s[:-1] < 1.0
+    np.testing.assert_allclose(calendar.bps[1][first], [[10.0]])
+    np.testing.assert_allclose(calendar.bps[0][first][:, 0], 0.0, atol=1e-9)
+
+
+def test_no_request_takes_nothing() -> None:
+    found, calendar = answers(Capacities(bps=np.ones((1, 2))), [], protects=True)
+    assert found == [] and calendar.requests == ()
+
+
+def test_what_can_never_be_has_no_time() -> None:
+    capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
+    one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
+    (found,), _ = answers(capacities, [one], protects=False)
+    assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
+    (found,), _ = answers(capacities, [replace(one, amount=1.0)], protects=True)
+    assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(0.0)
+    (found,), _ = answers(capacities, [replace(one, amount=1e15, is_rate=False)], protects=False)
+    assert found.outcome == DEFERRED and found.promised is not None and found.promised.end_s == pytest.approx(1e14)

@@ -1,0 +1,185 @@
+"""Transfers: what a scenario may ask, and that what was promised is kept in the model and in the VM."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scenarios.engines.prediction import jobs_s, planned, predicted_times
+from scenarios.experiment import command
+from scenarios.policies.conditions import conditions_of
+from scenarios.spec import ScenarioError
+from scenarios.spec.admission import BROKEN
+from scenarios.spec.faults import Fault
+from scenarios.spec.load import resolved, scenario_of
+from topologies.fabric.fabric import build_fabric
+
+HEAD = """
+[fabric]
+routing = "spray"
+gpus = 8
+[conditions]
+wan_rate = "1-4 Gbit/s"
+intra_rate = "2 Gbit/s"
+[collective]
+count = 1
+emulated = 1
+[run]
+modes = ["base"]
+"""
+COPY = {"kind": "transfer", "name": "copy", "ranks": [0, 4], "size": "4 MB", "deadline": "20 ms"}
+STREAM = {"kind": "transfer", "name": "stream", "ranks": [1, 5], "rate": "800 Mbit/s", "duration": "10 ms"}
+
+
+def setting(*jobs, head=HEAD, tail=""):
+    tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
+    (found,) = scenario_of("\n".join([head, *tables, tail])).settings()
+    return found
+
+
+def there_s(found):
+    """When each job is over by the model, s after the round's beginning."""
+    conditions = conditions_of(found)
+    arrives_s = predicted_times(found, "base", planned(found, "base"), conditions, start=0).arrives_s
+    spans = found.workload.jobs
+    return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
+
+
+def mix(seed):
+    """A random mix of requests over a mesh, of which some are too much."""
+    draw = random.Random(seed)
+    jobs = []
+    for number in range(draw.randint(2, 6)):
+        start = draw.choice([0.0, draw.uniform(1, 50)])
+        for_ms = draw.uniform(40, 120)
+        job = {"kind": "transfer", "name": f"t{number}", "ranks": [draw.randrange(4), draw.randrange(4, 8)]}
+        job |= {"start": f"{start:.3f} ms"} if start else {}
+        if draw.random() < 0.4:
+            job |= {"rate": f"{draw.uniform(0.1, 2):.3f} Gbit/s", "duration": f"{for_ms:.3f} ms"}
+        else:
+            job |= {"size": f"{draw.uniform(1, 20):.3f} MB", "deadline": f"{start + for_ms:.3f} ms"}
+        jobs.append(job | ({"latest": f"{start + 4 * for_ms:.3f} ms"} if draw.random() < 0.4 else {}))
+    return jobs
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_what_is_promised_is_kept_whatever_the_mix(grain):
+    outcomes = set()
+    for seed in range(8):
+        found = setting(*mix(seed), head=HEAD.replace("gpus = 8", f'gpus = 8\ngrain = "{grain}"'))
+        at_s = there_s(found)
+        for one in found.transfers:
+            outcomes.add(one.outcome)
+            assert (one.job.name in at_s) == (one.workload is not None)
+            assert one.workload is None or at_s[one.job.name] <= one.due_s
+    assert outcomes == {"admitted", "deferred", "refused"}
+
+
+def test_protected_promises_are_kept_whichever_wan_link_is_down():
+    requests = [
+        COPY | {"size": "6 MB", "deadline": "40 ms"},
+        STREAM | {"rate": "1.5 Gbit/s", "start": "5 ms"},
+        COPY | {"name": "big", "ranks": [2, 6], "size": "40 MB"},
+    ]
+    found = setting(*requests, tail='[admission]\nprotect = "link"')
+    outcomes = [one.outcome for one in found.transfers]
+    assert outcomes == ["admitted", "admitted", "refused"]
+    for a, b in build_fabric(found.fabric).wan.links:
+        down = replace(found, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
+        assert [one.outcome for one in down.transfers] == outcomes
+        at_s = there_s(down)
+        assert all(at_s[one.job.name] <= one.due_s for one in down.transfers if one.workload is not None)
+
+
+def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
+    asks = [STREAM | {"rate": "1.8 Gbit/s"}, STREAM | {"name": "second", "ranks": [2, 5], "rate": "100 Mbit/s"}]
+    wan = '"five-router"'
+    found = setting(*asks, head=HEAD.replace("gpus = 8", f"gpus = 8\nwan = {wan}").replace("1-4 Gbit/s", "1 Gbit/s"))
+    down = replace(found, faults=(Fault(collective=0, kind="link down", target="R1-R2"),))
+    assert [one.outcome for one in found.transfers] == ["admitted", "admitted"]
+    first, second = down.transfers
+    assert (first.outcome, second.outcome) == (BROKEN, "admitted")
+    assert first.most == pytest.approx(0.95e9, rel=1e-6) and "broken: 950 Mbit/s at most" in first.sentence
+    assert there_s(down)["second"] <= second.due_s
+
+
+def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
+    classes = '[[class]]\nname = "first"\npriority = 0\n[[class]]\nname = "rest"\npriority = 1\nshare = 0.1'
+    noise = {"kind": "alltoall", "name": "noise", "ranks": [2, 3, 6, 7], "size": "40 MB"}
+    asked = COPY | {"class": "first", "size": "8 MB", "deadline": "40 ms"}
+    found = setting(asked, noise, tail=classes)
+    (copy,) = found.transfers
+    assert there_s(found)["copy"] <= copy.due_s
+    assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
+
+
+def test_every_byte_of_a_promise_is_in_its_messages():
+    found = setting(*mix(1))
+    for one in found.transfers:
+        if one.workload is not None:
+            sizes = [task.size for _, task in one.workload.schedule.sends()]
+            bits = np.diff(one.edges_s) @ one.bps.sum(axis=1)
+            assert 8 * sum(sizes) == pytest.approx(bits, abs=16)
+
+
+def test_a_stored_scenario_asks_the_same():
+    found = scenario_of(resolved(setting(COPY, STREAM | {"latest": "60 ms"}, tail='[admission]\nprotect = "link"')))
+    assert found.jobs[1].latest_s == pytest.approx(0.06) and found.admission.protect == "link"
+    assert found.jobs[0].deadline_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "head", "says"),
+    [
+        ([COPY | {"ranks": [0, 1]}], HEAD, "ranks: 0 and 1 are not joined by the WAN"),
+        ([COPY | {"ranks": [0, 4, 5]}], HEAD, "are not two ranks"),
+        ([COPY | {"ranks": [0, 9]}], HEAD, "there is no rank 9"),
+        ([COPY | {"rate": "1 Gbit/s"}], HEAD, "duration: is missing"),
+        ([{key: COPY[key] for key in ("kind", "ranks", "size")}], HEAD, "deadline: is missing"),
+        ([COPY | {"pattern": "poisson"}], HEAD, "pattern: does nothing here"),
+        ([COPY | {"start": "20 ms"}], HEAD, "is not behind the start"),
+        ([COPY | {"latest": "10 ms"}], HEAD, "is not behind the deadline"),
+        ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages: allowed are 20,000"),
+        ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
+        ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
+        ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here: allowed only with the kind transfer"),
+        ([COPY], HEAD.replace("spray", "ecmp"), "fabric.routing: ecmp is beside a transfer"),
+        ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
+        ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
+        ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
+        ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed is none, link"),
+        (
+            [COPY],
+            HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
+            "allowed is a WAN link that is down",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
+    with pytest.raises(ScenarioError) as caught:
+        setting(*jobs, head=head)
+    assert says in str(caught.value)
+
+
+def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
+    """Two transfers in the VM, beside a third that is refused, with a link down that they are protected from."""
+    scenario = tmp_path / "asks.toml"
+    third = STREAM | {"name": "third", "rate": "30 Gbit/s"}
+    found = setting(COPY, STREAM, third, tail='[admission]\nprotect = "link"')
+    fault = '\n[[fault]]\nat = "collective 0"\nwhat = "link s0b0-s1b0 down"\n'
+    scenario.write_text(resolved(found).replace("[[job]]", f"{fault}[[job]]", 1))
+    arguments = [str(scenario), "--engine", "emulation", "--json", "--out", str(tmp_path / "run")]
+    assert command.run(arguments) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    copy, stream, third = point["transfers"]
+    assert copy["kept"] and stream["kept"] and third["outcome"] == "refused" and "kept" not in third
+    assert not any("s0b0>s1b0" in tunnel for one in (copy, stream) for tunnel in one["rates_bps"])
+    drawn = pd.read_csv(tmp_path / "run" / "figures" / "scenario-calendar.csv")
+    drawn["bytes"] = drawn.bps * (drawn.to_s - drawn.from_s) / 8
+    by_job = drawn[drawn.what != "due"].groupby(["job", drawn.what == "delivered"]).bytes.sum()
+    for job, whole in (("copy", 4e6), ("stream", 1e6)):
+        assert by_job[job, False] == pytest.approx(whole, rel=1e-6)
+        assert by_job[job, True] == pytest.approx(whole, rel=1e-6)
