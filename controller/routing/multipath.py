@@ -2,6 +2,8 @@
 
     ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
     spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
+    te       every message over the WAN is cut into as many pieces as the fabric says, and tunnels are given to these
+             (`controller.routing.traffic_engineering`); a hash chooses spines alone
 
 In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
 physical one in the spine of each site, too, also within a site. Only ways that are up are taken: the hash, or the
@@ -59,7 +61,7 @@ def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[in
 
 
 class Multipath:
-    """The ways of flows in one fabric, of the routing "ecmp" or "spray".
+    """The ways of flows in one fabric, of the routing "ecmp", "spray" or "te".
 
     A flow is its ranks and its channel; arrays of them are of one shape, or are broadcast.
     """
@@ -67,6 +69,7 @@ class Multipath:
     def __init__(self, fabric: Fabric, *, sprays: bool) -> None:
         self.fabric = fabric
         self.sprays, self._seed = sprays, fabric.spec.hash_seed
+        self.engineers = fabric.spec.routing == "te" and not sprays
         sites = range(len(fabric.gpus_per_site))
         self._tiers = [spines(fabric, site) for site in sites]
         self._by_spine = fabric.spec.grain == "physical"
@@ -82,7 +85,9 @@ class Multipath:
         self._first_router = len(leaves)
 
     def pieces(self, src_site: int, dst_site: int) -> int:
-        """How many ways there are from a site to another, or within one, each for a piece of a sprayed message."""
+        """The pieces of a message from a site to another, or within one: sprayed, one for each way that there is."""
+        if self.engineers:
+            return 1 if src_site == dst_site else self.fabric.spec.pieces
         if src_site == dst_site:
             return len(self._tiers[src_site]) if self._by_spine else 1
         number = max(1, len(self.fabric.paths_between.get((src_site, dst_site), ())))
