@@ -28,9 +28,13 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     flows: list[Flow | Stream] = []
     first_flow: list[int] = []
     dscp: list[int] = []
+    assured: list[float] = []
+    wanted_bps: list[float] = []
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
         first_flow.append(len(flows))
         dscp += whole.dscp[index : index + 1] * number
+        assured += whole.assured[index : index + 1] * number
+        wanted_bps += [one / number for one in whole.wanted_bps[index : index + 1]] * number
         if isinstance(flow, Flow):
             flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
         else:
@@ -72,6 +76,8 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
         ),
         dscp=tuple(dscp),
+        assured=tuple(assured),
+        wanted_bps=tuple(wanted_bps),
         before_spraying=whole,
     )
 

@@ -281,7 +281,10 @@ def workload_of_jobs(
     """
     found = [_job(job, number, default, sites=sites, seed=seed, training=training) for number, job in enumerate(jobs)]
     dscp = [dscp_of(classes, job.traffic_class) for job in jobs]
-    return together([replace(one, dscp=each) for one, each in zip(found, dscp, strict=True)], sites)
+    share = {one.name: one.share for one in classes}
+    assured = [share.get(job.traffic_class or "", 0.0) for job in jobs]
+    of_classes = zip(found, dscp, assured, strict=True)
+    return together([replace(one, dscp=each, assured=part) for one, each, part in of_classes], sites)
 
 
 def _job(
@@ -319,4 +322,5 @@ def _job(
         start_s=job.start_s,
         count=job.count,
         is_background=job.is_background,
+        duration_s=job.duration_s if job.is_background else None,
     )
