@@ -143,12 +143,16 @@ def channels(workload: Workload) -> Ranks:
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
 
 
+def in_service(workload: Workload) -> tuple[int, ...]:
+    """The DSCPs of a workload's flows in the order in which their classes are served: what is of none comes last."""
+    return tuple(sorted(set(workload.dscp) or {0}, key=lambda one: (one == 0, one)))
+
+
 @lru_cache(maxsize=64)
 def traffic(workload: Workload) -> Traffic:
     """What a workload's flows ask for: classes in the order of service, each with what is left to it, a little at
     least, as it would else have to wait for ever."""
-    dscp = workload.dscp or (0,) * len(workload.schedule.flows)
-    order = sorted(set(dscp), key=lambda one: (one == 0, one))  # what is of no class comes last
+    dscp, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
     share = dict(zip(dscp, workload.assured or (0.0,) * len(dscp), strict=True))
     kept = [0.0, *(max(share[one], LEAST_SHARE) for one in order[1:])]
     most = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))

@@ -122,7 +122,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
         for channel in range(3)
         if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
     ]
-    ways = choose_ways(fabric, asked(fabric, flows), dead)
+    ways = choose_ways(fabric, asked(fabric, flows), dead)[0]
     now = Ways(fabric, dead)
     network = with_default_rules(now)
     change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
@@ -161,7 +161,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
     for generation in (1, 2, 3):
         channel = data.draw(st.integers(0, 15))
         request = replace(asked(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
-        wanted = choose_ways(fabric, request, NONE)
+        wanted = choose_ways(fabric, request, NONE)[0]
         change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
         after = with_default_rules(ways)
         alone = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=wanted)
@@ -189,7 +189,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
 def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
-    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
     before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
     other = {(0, 8, 20001): first[0, 8, 20000]}
     change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
@@ -203,7 +203,7 @@ def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
 def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
-    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
     before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
     after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
     network = with_default_rules(ways)

@@ -110,11 +110,19 @@ class Service:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tunnel:
+    """A tunnel for a class of traffic: the WAN link or port that it begins with, and tc's u32 match of its packets."""
+
+    link: int
+    match: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class HtbClass:
     """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
 
     `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. One that is below the class `parent`
-    is of the service of this number, in the order in which they borrow.
+    is of the service of this number, in the order in which they borrow, or of the packets of a `tunnel`.
     """
 
     link: int
@@ -123,6 +131,7 @@ class HtbClass:
     match: str | None
     parent: int = 0
     service: int = 0
+    tunnel: str | None = None
 
     @property
     def key(self) -> ClassKey:
@@ -145,7 +154,9 @@ class Shaping:
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
     flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
     drops what it has no room for. With `services`, which are for fair queues, every WAN port serves them in their
-    order; the last of them has what is of none.
+    order; the last of them has what is of none. With `tunnels`, likewise and without services, each has a rate of its
+    own at the port where it begins: conditions are those of links or ports and behind these of tunnels, and traffic in
+    no tunnel has the port's.
     """
 
     fabric: Fabric
@@ -154,19 +165,21 @@ class Shaping:
     fair: bool = False
     buffer: Buffer | None = None
     services: tuple[Service, ...] = ()
+    tunnels: tuple[Tunnel, ...] = ()
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """Every class, port by port; those below another follow it."""
-        wan = wan_of(self.fabric) if self.services else frozenset()
+        wan, links = wan_of(self.fabric), len(shared_by(self.fabric).all)
         found = []
         for one in classes_of(self.fabric):
             found.append(one)
             if one.link in wan:
-                found += [
-                    replace(one, minor=one.minor + 1 + number, parent=one.minor, service=number)
-                    for number in range(len(self.services))
-                ]
+                below = [replace(one, service=number) for number in range(len(self.services))]
+                tunnels = [(number, each) for number, each in enumerate(self.tunnels, links) if each.link == one.link]
+                below += [replace(one, link=number, tunnel=each.match) for number, each in tunnels]
+                below += [one] if tunnels else []  # of what is in none
+                found += [replace(each, minor=one.minor + n, parent=one.minor) for n, each in enumerate(below, 1)]
         return tuple(found)
 
     @cached_property
@@ -252,18 +265,20 @@ class Shaping:
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
         count = len(shared_by(self.fabric).all)
-        if rates_bps.shape != (count,):
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports, one rate each")
+        if rates_bps.shape != (count + len(self.tunnels),):
+            more = f" and {len(self.tunnels)} tunnels" * bool(self.tunnels)
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{more}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
-        parts = {one.key: self.services[one.service].ceiling if one.parent else 1 for one in self.classes}
+        ceilings = [service.ceiling for service in self.services]
+        parts = {one.key: ceilings[one.service] if one.parent and ceilings else 1 for one in self.classes}
         return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
         """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
-        wanted = self.wanted(rates_bps)
+        wanted, assured = self.wanted(rates_bps), [service.assured for service in self.services] or [0.0]
         return {
             one.key: Inner(
-                rate=max(1, round(wanted[one.interface, one.parent] * self.services[one.service].assured)),
+                rate=max(1, round(wanted[one.interface, one.parent] * assured[one.service])),
                 parent=one.parent,
                 priority=one.service,
             )
@@ -285,9 +300,9 @@ class Shaping:
         # HTB's own queue would hold no more than the port's txqueuelen.
         queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
         yield f"qdisc add {one.queue(queue)}"
-        if parent:
-            match = f"protocol ip prio 1 u32 match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
-            yield f"filter add dev {one.interface} parent 1: {match} flowid 1:{one.minor:x}"
+        if parent and (one.tunnel or self.services):
+            match = one.tunnel or f"match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {one.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{one.minor:x}"
         elif one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
             yield f"filter add dev {one.interface} parent 1: {match}"
