@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class RouteApp(App):
         super().__init__(*args, **kwargs)
         if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
             fabric, socket_path = configured()
+        if fabric.spec.routing == "te":
+            import_module("scipy.optimize")  # a second, which the first request need not wait for
         self._token, self._fabric = token, fabric
         self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
         self._forwarding = Forwarding(fabric, self._switches)

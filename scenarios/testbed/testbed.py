@@ -249,11 +249,13 @@ class Testbed:
 
     @property
     def _with_tunnels(self) -> Floats:
-        """The rates of links or ports, and behind them of tunnels, which without limits have those of their ports."""
+        """The rates of links or ports, and behind them of tunnels. Those that are given to no flow have their ports':
+        what a flow had queued there before it was given another must not stay behind."""
         if not self._tunnels:
             return self._rates_bps
         whole_bps = self._rates_bps[[tunnel.link for tunnel in self._tunnels]]
-        return np.append(self._rates_bps, whole_bps if self._limits_bps is None else self._limits_bps)
+        limits_bps = 0.0 if self._limits_bps is None else self._limits_bps
+        return np.append(self._rates_bps, np.where(limits_bps > 0, limits_bps, whole_bps))
 
     def _unshape(self) -> None:
         self._shaper.close()
