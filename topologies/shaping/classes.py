@@ -43,6 +43,7 @@ marked, an fq_codel with a single flow, which is a queue in the order of arrival
 3. Delays are applied behind the links, since a netem has no room for what is on its way only.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -77,6 +78,7 @@ FQ = (
 )
 """A fair queue as tc names it: segments in turn, whatever their size, byte for byte alike."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
+_ROUNDED = 1e-6  # of the rates of tunnels together
 TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
 
 
@@ -275,16 +277,19 @@ class Shaping:
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
         """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
-        wanted, assured = self.wanted(rates_bps), [service.assured for service in self.services] or [0.0]
-        return {
-            one.key: Inner(
-                rate=max(1, round(wanted[one.interface, one.parent] * assured[one.service])),
-                parent=one.parent,
-                priority=one.service,
-            )
-            for one in self.classes
-            if one.parent
-        }
+        wanted = self.wanted(rates_bps)
+        below = [(one, wanted[one.interface, one.parent]) for one in self.classes if one.parent]
+        if self.services:
+            own = {one.key: round(port * self.services[one.service].assured) for one, port in below}
+        else:
+            # A class that waits for the port's tokens loses its own meanwhile. So tunnels that are not the whole port's
+            # have theirs in any case, unless they are more than the port carries, as its rate is another by now.
+            own = {one.key: wanted[one.key] * (wanted[one.key] < port) for one, port in below}
+            of_port = Counter[str]()
+            for (interface, _), rate in own.items():
+                of_port[interface] += rate
+            own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
+        return {one.key: Inner(rate=max(1, own[one.key]), parent=one.parent, priority=one.service) for one, _ in below}
 
     def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """A class, its queue, and the filter of its traffic."""
