@@ -60,6 +60,7 @@ from topologies.shaping.tc import DropCounter, Shaper, TcError
 _READY_S = 60.0
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
+_TUNNELS_LATE_S = 2e-6  # by which a class is late where several of a port wait for their times
 _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
 _DEADLINE_S = 60.0
@@ -223,7 +224,7 @@ class Testbed:
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
-            late_s=self.platform.late_s,
+            late_s=max(self.platform.late_s, _TUNNELS_LATE_S) if self._tunnels else self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self._tunnels else services(self.setting.classes),
             tunnels=self._tunnels,
