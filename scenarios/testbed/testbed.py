@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -235,10 +234,11 @@ class Testbed:
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
 
-    @cached_property
+    @property
     def _tunnels(self) -> tuple[Tunnel, ...]:
-        """The tunnels that have rates of their own, for each class in the order of service; none without te."""
-        if self.setting.fabric.routing != ROUTING:
+        """The tunnels that have rates of their own, for each class in the order of service; none without te, nor
+        where queues are not fair."""
+        if self.setting.fabric.routing != ROUTING or self.fair_links is None:
             return ()
         ports = {link.name: link.index for link in shared_by(self.fabric).all}
         first = [ports[self.fabric.links[path.links[0]].name] for path in self.fabric.paths]
