@@ -74,8 +74,9 @@ def engineered(
     """The tunnels of flows whose `ends` are these ranks, [F] each, and the rates of tunnels.
 
     `delays_s` and `rates_bps`, [links], are those of logical links, 0 for one that is down. A demand is all flows of a
-    class between two sites: it can send no more than its GPUs' links to the border routers carry. Where no tunnel is up
-    the first is taken.
+    class between two sites: it can send no more than its GPUs' links to the border routers carry. A flow that cannot
+    reach its tunnel, as links of its own are down, takes the first that it can; where that has no rate, as all demands
+    do without it, it has what its links carry.
     """
     links = np.ascontiguousarray([delays_s, rates_bps], np.float64)
     return _engineered(fabric, links.tobytes(), np.ascontiguousarray(ends, np.int64).tobytes(), traffic)
@@ -101,9 +102,23 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
         paths = fabric.paths_between[one.src, one.dst]
         path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
         limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
+    for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
+        here = [
+            over
+            for over in (fabric.paths[path[flow]], *fabric.paths_between[sites[src[flow]], sites[dst[flow]]])
+            if rates_bps[[*over.links, *_ends(fabric, over, src[flow], dst[flow])]].all()
+        ]
+        if here and here[0].index != path[flow]:
+            path[flow], at = here[0].index, (traffic.priority[flow], here[0].index)
+            limits_bps[at] = limits_bps[at] or rates_bps[list(here[0].links)].min()
     for array in (path, limits_bps):
         array.setflags(write=False)
     return Plan(path=path, limits_bps=limits_bps)
+
+
+def _ends(fabric: Fabric, path: WanPath, src: int, dst: int) -> tuple[int, int]:
+    """The links from rank to rank before and behind a path."""
+    return int(fabric.to_br_index[src, path.src_br]), int(fabric.from_br_index[path.dst_br, dst])
 
 
 def _tunnels(
