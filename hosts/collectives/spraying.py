@@ -39,16 +39,19 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
         else:
             flows.append(flow)
-    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
-    ends = [0, *accumulate(map(len, cut))]
+    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # at least; the rest has its sizes
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
-        (ends[-1], MOST_TRANSFERS, "transfers"),
+        (sent, MOST_TRANSFERS, "transfers"),
         (len(flows), MOST_CONNECTIONS, "connections"),
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
             raise ScheduleError(f"sprayed over all ways it has {count:,} {what}: allowed are {most:,}")
+    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
+    ends = [0, *accumulate(map(len, cut))]
+    if ends[-1] > MOST_TRANSFERS:
+        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers: allowed are {MOST_TRANSFERS:,}")
     transfers = [
         replace(
             one,
