@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from controller.api.server import Server
 from controller.compat import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.config import configured
 from controller.forwarding.rules import Route
-from controller.forwarding.state import DEADLINE_S, NO_FLOWS, FlowWays, Forwarding, State, choose, choose_ways
+from controller.forwarding.state import (
+    DEADLINE_S,
+    NO_FLOWS,
+    FlowWays,
+    Forwarding,
+    Limits,
+    State,
+    choose,
+    choose_ways,
+)
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError
@@ -50,10 +60,13 @@ class RouteApp(App):
         super().__init__(*args, **kwargs)
         if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
             fabric, socket_path = configured()
+        if fabric.spec.routing == "te":
+            import_module("scipy.optimize")  # a second, which the first request need not wait for
         self._token, self._fabric = token, fabric
         self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one served
+        self._limits: Limits = []  # of tunnels, as last chosen
         self._waiters: list[Any] = []  # queues of waiting status requests; they get the name of every switch made ready
         self._one_at_a_time = hub.Semaphore(1)
         self._server = Server(socket_path, self._answer, limit_bytes=protocol.line_limit_bytes(fabric))
@@ -155,7 +168,7 @@ class RouteApp(App):
             self._outages.nothing_new()
             if forwarding.state is State.CONFIRMED:
                 return
-        wanted, of_flows = self._rechosen(dead)
+        wanted, of_flows, limits = self._rechosen(dead)
         before = {crossing: forwarding.path(*crossing) for crossing in wanted}
         flows_before = forwarding.paths_of_flows()
         try:
@@ -163,6 +176,7 @@ class RouteApp(App):
         except SwitchError as error:  # the departure of a switch is an event of its own
             _LOG.warning("the paths around failed links are not complete: %s", error)
             return
+        self._limits = limits
         if outage is not None:
             moved = [(*pair, old, new) for pair, old in before.items() if (new := forwarding.path(*pair)) != old]
             after = forwarding.paths_of_flows()
@@ -173,20 +187,21 @@ class RouteApp(App):
                 names = [self._fabric.paths[index].name for index in paths]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
-    def _rechosen(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays]:
+    def _rechosen(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
         """The path of every crossing, and the way of every flow, of the last request that has one, under its conditions
-        and with these cables dead."""
+        and with these cables dead; and the limits of tunnels."""
         if (request := self._request) is None:
-            return {}, NO_FLOWS
+            return {}, NO_FLOWS, []
         reach = reachable(self._fabric, dead)
         for src, dst in dict.fromkeys((*request.crossings, *(flow[:2] for flow in request.flows))):
             if not reach[src, dst]:
                 _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
         left = tuple(pair for pair in request.crossings if reach[pair])
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
-        rest = replace(request, crossings=left, flows=flows)
+        asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
+        rest = replace(request, crossings=left, flows=flows, asks=asks)
         paths = choose(self._fabric, rest, dead)
-        return dict(zip(left, paths, strict=True)), choose_ways(self._fabric, rest, dead, paths)
+        return dict(zip(left, paths, strict=True)), *choose_ways(self._fabric, rest, dead, paths)
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
@@ -223,6 +238,7 @@ class RouteApp(App):
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
             "flows": [[r.src, r.dst, r.port, r.path, self._up(r), r.down] for r in routes if r.port is not None],
+            "limits": self._limits,
             "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
         }
@@ -242,12 +258,13 @@ class RouteApp(App):
                 if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
-            of_flows = choose_ways(self._fabric, request, ways.dead, paths)
+            of_flows, limits = choose_ways(self._fabric, request, ways.dead, paths)
             messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
-            self._request = request
+            self._request, self._limits = request, limits
         return {
             "paths": paths,
             "ways": [[way.path, way.up, way.down] for way in of_flows.values()],
+            "limits": limits,
             "messages": messages,
             "took_s": time.monotonic() - started,
         }

@@ -1,8 +1,9 @@
 """A synchronous client of the controller's Unix socket, with deadlines."""
 
+import math
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,16 @@ class RouteReply:
 
     `ways` are those of the flows asked for: the path, -1 within a site, and two spines
     (`controller.forwarding.rules.Way`). Switches may follow decisions that they have cached for a moment longer (Open
-    vSwitch for 5 ms). `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the controller's
-    clock.
+    vSwitch for 5 ms). `limits_bps` are what each class may send through the tunnel over each path, of no class where
+    tunnels have no limits. `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the
+    controller's clock.
     """
 
     paths: tuple[int, ...]
     messages: int
     took_s: float
     ways: tuple[tuple[int, int, int], ...] = ()
+    limits_bps: Sequence[Sequence[float]] = ()
 
 
 class Controller:
@@ -89,12 +92,15 @@ class Controller:
         chunk_bytes: int,
         best: bool,
         flows: Iterable[tuple[int, int, int, int]] = (),
+        asks: Iterable[tuple[int, float]] = (),
+        kept: Iterable[float] = (),
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default one.
 
         `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
         `chunk_bytes`, otherwise the fixed one. `flows` (rank, rank, channel, TCP source port) take the ways of the
-        fabric's routing, if it has another than "single". Returns when every switch has confirmed.
+        fabric's routing, if it has another than "single"; `asks` and `kept` are as in a `RouteRequest`. Returns when
+        every switch has confirmed.
         """
         request = {
             "ask": "route",
@@ -104,6 +110,8 @@ class Controller:
             "chunk_bytes": int(chunk_bytes),
             "best": bool(best),
             "flows": [[int(number) for number in flow] for flow in flows],
+            "asks": [[place, None if math.isinf(rate) else rate] for place, rate in asks],
+            "kept": list(kept),
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
         return RouteReply(
@@ -111,13 +119,14 @@ class Controller:
             messages=reply["messages"],
             took_s=reply["took_s"],
             ways=tuple((path, up, down) for path, up, down in reply["ways"]),
+            limits_bps=reply["limits"],
         )
 
     def status(self) -> dict[str, Any]:
         """`not_ready`: the switches without default rules; `generation`: the last one; `routes` off the default path:
         [src, dst, path, generation] each; `flows` with ways of their own: [src, dst, port, path, up, down] each;
-        `dead`: the cables, [node, node] each, that the default paths avoid; `outages`: the last
-        `controller.routing.link_state.Outage`s."""
+        `limits`: as in a `RouteReply`; `dead`: the cables, [node, node] each, that the default paths avoid; `outages`:
+        the last `controller.routing.link_state.Outage`s."""
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 
 from controller.routing.multipath import multipath
 from topologies.errors import FabricError
-from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, ROUTINGS, Fabric, FabricSpec
+from topologies.fabric.fabric import GRAINS, MAX_HASH_SEED, MAX_PIECES, ROUTINGS, Fabric, FabricSpec
 from topologies.fabric.maps import read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS, WAN_PRESETS, WanSpec
 
 MAX_WAIT_S = 3600.0
 MAX_TOKEN = 256
 MAX_FLOWS = 2**16
+MAX_CLASSES = 64
 _MAX_BYTES, _MAX_BPS, _MAX_S = 1 << 60, 10**18, 1e6
 _SHOWN = 60  # characters of a wrong value that an error repeats
 
@@ -40,7 +41,9 @@ class RouteRequest:
 
     `rates_bps` and `delays_s` are the conditions of every logical link, [links]. `best`: the path of least cost for a
     chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead, those of a
-    crossing over its path: two ranks, a channel and a TCP source port each.
+    crossing over its path: two ranks, a channel and a TCP source port each. With traffic engineering `asks` are the
+    place of each flow's class in the order of service and the rate that it wants, bit/s, and `kept` the part of each
+    link that is left to each class.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -49,6 +52,8 @@ class RouteRequest:
     chunk_bytes: int
     best: bool
     flows: tuple[tuple[int, int, int, int], ...] = ()
+    asks: tuple[tuple[int, float], ...] = ()
+    kept: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     message = read_object(text)
     _only(message, [field.name for field in fields(FabricSpec)])
     wan, seed = message.pop("wan", "mesh"), message.pop("hash_seed", FabricSpec.hash_seed)
+    pieces = message.pop("pieces", FabricSpec.pieces)
     stand, paths = message.pop("sites", []), message.pop("paths", None)
     rails, tiers = message.pop("rails", None), message.pop("oversubscription", [])
     chosen: dict[str, Any] = {}
@@ -132,6 +138,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
         chosen[name] = message.pop(name, names[0])
         _check(chosen[name] in names, name, chosen[name], " or ".join(map(show, names)))
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
+    _check(_is_int(pieces) and 1 <= pieces <= MAX_PIECES, "pieces", pieces, f"a whole number from 1 to {MAX_PIECES}")
     _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
     _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
     _check(rails is None or _is_int(rails), "rails", rails, "a whole number, or null")
@@ -142,7 +149,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     sites = message.get("gpus_per_site", [])
     _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
     chosen |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed}
+    chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed, "pieces": pieces}
     chosen |= {"rails": rails, "oversubscription": tuple(tiers)}
     return FabricSpec(**chosen)
 
@@ -161,7 +168,8 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     names = [field.name for field in fields(RouteRequest)]
     _only(message, names)
     flows = _flows(message.pop("flows", []), fabric)
-    missing = next((name for name in names if name not in message and name != "flows"), None)
+    asks, kept = _asks(message.pop("asks", []), message.pop("kept", []), flows, fabric)
+    missing = next((name for name in names[:5] if name not in message), None)
     if missing is not None:
         raise ProtocolError(f'a route request needs "{missing}"')
     chunk_bytes, best = message["chunk_bytes"], message["best"]
@@ -175,7 +183,27 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         chunk_bytes=chunk_bytes,
         best=best,
         flows=flows,
+        asks=asks,
+        kept=kept,
     )
+
+
+def _asks(
+    asks: Any, kept: Any, flows: Sequence[Any], fabric: Fabric
+) -> tuple[tuple[tuple[int, float], ...], tuple[float, ...]]:
+    """What flows ask for, where the fabric's routing is te: a class and a rate each, null for all that it can send."""
+    count = len(flows) if fabric.spec.routing == "te" else 0
+    _check(isinstance(asks, list) and len(asks) == count, "asks", asks, f"a list of {count}, one for every flow")
+    _check(isinstance(kept, list) and len(kept) <= MAX_CLASSES, "kept", kept, f"a list of at most {MAX_CLASSES} parts")
+    parts = tuple(_number(f"kept[{index}]", part, low=0, high=1) for index, part in enumerate(kept))
+    found = []
+    for index, ask in enumerate(asks):
+        _check(isinstance(ask, list) and len(ask) == 2, f"asks[{index}]", ask, "a class and a rate")
+        place, rate = ask
+        _check(_is_int(place) and 0 <= place < len(parts), f"asks[{index}]", ask, f"of a class below {len(parts)}")
+        wanted = math.inf if rate is None else _number(f"asks[{index}]", rate, low=0, high=_MAX_BPS)
+        found.append((place, wanted))
+    return tuple(found), parts
 
 
 def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:

@@ -98,6 +98,12 @@ def tunnel_tag(tunnel: int) -> str:
     return _tag(tunnel + 1)
 
 
+def tunnels_match(path: int) -> str:
+    """tc's u32 match of packets in any tunnel over the WAN path of that index."""
+    tag = tunnel_tag(tunnel_over(path)).replace(":", "")
+    return f"match u16 0x{tag[:4]} 0xffff at -14 match u32 0x{tag[4:]} 0x00ffffff at -12"
+
+
 def _tag(number: int) -> str:
     return ":".join(f"{byte:02x}" for byte in b"\x06\x4c" + number.to_bytes(4, "big"))
 

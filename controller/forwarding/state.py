@@ -14,6 +14,7 @@ from controller.forwarding.switches import SETTLE_S, SwitchError, Switches
 from controller.routing.multipath import multipath
 from controller.routing.path_choice import NoPathError, Router
 from controller.routing.paths import Ways, acknowledgements
+from controller.routing.traffic_engineering import Integers, Traffic, engineered
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, failed_links, reachable, spines
 
@@ -127,29 +128,46 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
     return [int(path) for path in routes.path[0]]
 
 
+Limits = list[list[float]]
+"""What each class may send through each tunnel, bit/s, by the place of the class and the index of the path; of no class
+where tunnels have no limits."""
+
+
 def choose_ways(
     fabric: Fabric, request: RouteRequest, dead: Cables, paths: Sequence[int] = ()
-) -> dict[tuple[int, int, int], rules.Way]:
-    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port.
+) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
+    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port; and
+    the limits of tunnels.
 
     `paths` are those of the request's crossings, whose flows take them. Raises NoPathError where there is none.
     """
     ways = multipath(fabric)
     if ways is None or not request.flows:
-        return {}
+        return {}, []
     reach = reachable(fabric, dead)
     for src, dst, *_ in request.flows:
         if not reach[src, dst]:
             raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
     src, dst, channel, port = np.array(request.flows).T
-    path = ways.paths(src, dst, channel, failed_links(fabric, dead))
+    path: Integers
+    limits: Limits = []
+    if ways.engineers:
+        rates_bps = np.array(request.rates_bps)
+        rates_bps[list(failed_links(fabric, dead))] = 0.0
+        priority, wanted_bps = zip(*request.asks, strict=True)
+        asked = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
+        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), asked)
+        path, limits = plan.path, plan.limits_bps.tolist()
+    else:
+        path = ways.paths(src, dst, channel, failed_links(fabric, dead))
     if paths:
         chosen = dict(zip(request.crossings, paths, strict=True))
         path = np.array([chosen.get(flow[:2], over) for flow, over in zip(request.flows, path, strict=True)])
     spine = ways.spines(src, dst, path, channel, dead)
     keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
     found = zip(path.tolist(), *spine.T.tolist(), strict=True)
-    return {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
+    of_flows = {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
+    return of_flows, limits
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
     ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
     spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
+    te       every message over the WAN is cut into as many pieces as the fabric says, and tunnels are given to these
+             (`controller.routing.traffic_engineering`); a hash chooses spines alone
 
 Over rails a flow takes, with the routing "single", the fixed path, or the one that its mode chooses, and the plane of
 its channel's number modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
@@ -65,7 +67,7 @@ def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[in
 
 
 class Multipath:
-    """The ways of flows in one fabric, of the routing "ecmp" or "spray", or over rails.
+    """The ways of flows in one fabric, of the routing "ecmp", "spray" or "te", or over rails.
 
     A flow is its ranks and its channel; arrays of them are of one shape, or are broadcast.
     """
@@ -73,6 +75,7 @@ class Multipath:
     def __init__(self, fabric: Fabric, *, sprays: bool) -> None:
         self.fabric = fabric
         self.sprays, self._seed = sprays, fabric.spec.hash_seed
+        self.engineers = fabric.spec.routing == "te" and not sprays
         sites = range(len(fabric.gpus_per_site))
         self._tiers = [spines(fabric, site) for site in sites]
         self._by_spine = fabric.spec.grain == "physical"
@@ -90,7 +93,9 @@ class Multipath:
         self._first_router = len(leaves)
 
     def pieces(self, src_site: int, dst_site: int) -> int:
-        """How many ways there are from a site to another, or within one, each for a piece of a sprayed message."""
+        """How many pieces a message from a site to another, or within one, has: sprayed, one for each way there is."""
+        if self.engineers:
+            return 1 if src_site == dst_site else self.fabric.spec.pieces
         spines = max(len(self._tiers[site]) for site in (src_site, dst_site)) if self._by_spine else 1
         if self.fabric.spec.rails is not None:
             spines = self._spines

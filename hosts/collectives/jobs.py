@@ -8,6 +8,7 @@ before.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,8 @@ class Job:
     """A collective that is done `count` times back to back, the first of them `start_s` after the beginning.
 
     `places` are those that its workload's places stand at, in their order. A background job is traffic that nobody
-    waits for: a round is over without it, and its places do not move. `dscp` is in the packets that its places send.
+    waits for: a round is over without it, and its places do not move. `dscp` is in the packets that its places send,
+    and their class is `assured` that part of a WAN link. Traffic of a `duration_s` asks for what it sends on average.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Job:
     count: int = 1
     is_background: bool = False
     dscp: int = 0
+    assured: float = 0.0
+    duration_s: float | None = None
 
 
 def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
@@ -70,6 +74,8 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         groups=_groups(jobs, sites),
         dscp=tuple(union.dscp),
         ways=union.ways(),
+        assured=tuple(union.assured),
+        wanted_bps=tuple(union.wanted_bps),
         jobs=tuple(spans[index] for index in range(len(jobs))),
     )
 
@@ -107,7 +113,8 @@ def _role(job: Job, place: int) -> int:
 
 
 class _Union:
-    """The union while it is put together; `slot_sizes` are the bytes of each slot, `dscp` is of each flow."""
+    """The union while it is put together; `slot_sizes` are the bytes of each slot; `dscp`, `assured` and `wanted_bps`
+    are of each flow."""
 
     def __init__(self, places: int, *, word: int) -> None:
         self._places, self._word = places, word
@@ -118,6 +125,8 @@ class _Union:
         self._ways: dict[int, int] = {}  # of flows that are confined to one
         self.slot_sizes: list[int] = []
         self.dscp: list[int] = []
+        self.assured: list[float] = []
+        self.wanted_bps: list[float] = []
 
     def add(self, job: Job) -> JobSpan:
         """Add a job's collectives; returns where its transfers are."""
@@ -130,7 +139,15 @@ class _Union:
             arrived = self._collective(job, gates)
         channels = [one.channel if isinstance(one, Flow) else 0 for one in job.workload.schedule.flows]
         streams = [one.number if isinstance(one, Stream) else 0 for one in job.workload.schedule.flows]
-        self.dscp += [job.dscp] * (len(self._flows) - len(self.dscp))
+        more = range(len(self.dscp), len(self._flows))
+        self.dscp += [job.dscp] * len(more)
+        self.assured += [job.assured] * len(more)
+        self.wanted_bps += [math.inf] * len(more)
+        if job.duration_s is not None:
+            sent: defaultdict[int, float] = defaultdict(float)
+            for one in self._transfers[first:]:
+                sent[one.flow] += one.size
+            self.wanted_bps[more.start :] = [8 * sent[flow] / job.duration_s for flow in more]
         self._channels += 1 + max(channels)
         self._streams += 2 + max(streams)
         return JobSpan(

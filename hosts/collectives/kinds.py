@@ -142,6 +142,8 @@ class Workload:
     There, in training and in traces a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as
     `slot_bytes` is 1, `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all
     others stay. `dscp` is that of the packets of each flow, none where all are alike; flows of a channel have one.
+    `assured` is the part of a WAN link that its class is assured, and `wanted_bps` what it sends on average, infinite
+    for all that it can.
 
     `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
 
@@ -162,6 +164,8 @@ class Workload:
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
     dscp: tuple[int, ...] = ()
+    assured: tuple[float, ...] = ()
+    wanted_bps: tuple[float, ...] = ()
     works: tuple[tuple[str, ...], ...] = ()
     ways: tuple[int, ...] = ()
     before_spraying: "Workload | None" = None

@@ -31,12 +31,16 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     flows: list[Flow | Stream] = []
     first_flow: list[int] = []
     dscp: list[int] = []
+    assured: list[float] = []
+    wanted_bps: list[float] = []
     ways = whole.ways or (-1,) * len(schedule.flows)
     free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
     taken: Counter[tuple[int, int, int]] = Counter()  # channels of a way between two places
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
         first_flow.append(len(flows))
         dscp += whole.dscp[index : index + 1] * number
+        assured += whole.assured[index : index + 1] * number
+        wanted_bps += [one / number for one in whole.wanted_bps[index : index + 1]] * number
         if isinstance(flow, Flow) and ways[index] >= 0:
             of_way = flow.src, flow.dst, ways[index]
             channel = (1 + max(free, default=-1) + taken[of_way]) * width + ways[index]
@@ -46,16 +50,19 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
             flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
         else:
             flows.append(flow)
-    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
-    ends = [0, *accumulate(map(len, cut))]
+    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # at least; the rest has its sizes
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
-        (ends[-1], MOST_TRANSFERS, "transfers"),
+        (sent, MOST_TRANSFERS, "transfers"),
         (len(flows), MOST_CONNECTIONS, "connections"),
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
             raise ScheduleError(f"sprayed over all ways it has {count:,} {what}: allowed are {most:,}")
+    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
+    ends = [0, *accumulate(map(len, cut))]
+    if ends[-1] > MOST_TRANSFERS:
+        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers: allowed are {MOST_TRANSFERS:,}")
     transfers = [
         replace(
             one,
@@ -84,6 +91,8 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
         ),
         dscp=tuple(dscp),
         ways=(),
+        assured=tuple(assured),
+        wanted_bps=tuple(wanted_bps),
         before_spraying=whole,
     )
 

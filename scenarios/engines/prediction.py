@@ -24,7 +24,7 @@ from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps, traffic
 from scenarios.policies.measured import (
     Play,
     Readings,
@@ -228,8 +228,7 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
     else:
         found = fluid.completion_s(
             setting.workload.schedule.transfers,
-            links_by_flow(setting.workload, decisions, conditions, start=start),
-            conditions.shared_bps(start, len(decisions.path)),
+            *_network(setting.workload, decisions, conditions, start=start),
             decisions.alpha_s,
             slot_bytes=setting.workload.slot_bytes,
         )
@@ -240,7 +239,8 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
 
 def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
     """Whether links may be shared, or are others than those of which decisions have the rates: behind other spines."""
-    return bool(setting.shared_links(mode)) or (decisions.spreads and setting.fabric.grain == "physical")
+    is_physical = setting.fabric.grain == "physical"
+    return bool(setting.shared_links(mode) or decisions.limits_bps.size) or (decisions.spreads and is_physical)
 
 
 def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
@@ -294,12 +294,25 @@ def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions
         return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
     return fluid.times(
         transfers,
-        links_by_flow(setting.workload, decisions, conditions, start=start),
-        conditions.shared_bps(start, len(decisions.path)),
+        *_network(setting.workload, decisions, conditions, start=start),
         decisions.alpha_s,
         slot_bytes=setting.workload.slot_bytes,
-        classes=_classes(setting, conditions),
+        classes=None if decisions.limits_bps.size else _classes(setting, conditions),
     )
+
+
+def _network(
+    workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
+) -> tuple[npt.NDArray[np.int32], Floats]:
+    """What flows pass, [K, F, H], and the rates of that, [K, links]: links or ports, and behind the last of these the
+    beginning of each tunnel for each class, where tunnels have rates of their own."""
+    links = links_by_flow(workload, decisions, conditions, start=start)
+    rates_bps = conditions.shared_bps(start, len(decisions.path))
+    if not decisions.limits_bps.size:
+        return links, rates_bps
+    first = rates_bps.shape[1] + np.array(traffic(workload).priority) * len(conditions.fabric.paths)
+    begins = np.where(decisions.path >= 0, first + decisions.path, -1).astype(np.int32)
+    return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
 
 
 def _classes(setting: Scenario, conditions: Conditions) -> fluid.Classes | None:
@@ -393,10 +406,14 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     decisions = decided(setting, mode, conditions, start=0, count=count)
     seen = predicted_times(setting, mode, decisions, conditions, start=0)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
+    names = [link.name for link in conditions.shared.all]
+    if decisions.limits_bps.size:  # what limits a tunnel is told as the link that it begins with
+        first = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
+        names += first * (decisions.limits_bps.shape[1] // len(first))
     spent: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
         hops = _hops(setting, conditions, decisions.placement[row], links[row], row)
-        limits = fluid.limits(seen, [link.name for link in conditions.shared.all], row)
+        limits = fluid.limits(seen, names, row)
         for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += spends.seconds / count
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
@@ -470,7 +487,7 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         ring=setting.collective.ring,
         start=start,
         count=count,
-        believed=conditions.believed(chosen_by.knowledge),
+        believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
         course=None if chosen_by.is_periodic else course_of(setting, mode),
     )
 

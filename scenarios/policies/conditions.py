@@ -76,6 +76,10 @@ class Conditions:
         drawn = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn
         return replace(self, drawn=knowledge.of(drawn, seen))
 
+    def held(self, every: int) -> "Conditions":
+        """The conditions of the last collective whose number is a multiple of `every`, under the faults of now."""
+        return self if every == 1 else replace(self, drawn=_Held(self.drawn, every))
+
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """The faults that are in force for these collectives, by row where there are any."""
         if self.in_force is None:  # with a million collectives, asking for each takes longer than drawing them
@@ -120,6 +124,27 @@ class Conditions:
     def shaped_bps(self, number: int, faults: Collection[Fault]) -> Floats:
         """The rates of one collective, [links or ports], that are shaped: a link that is down keeps its own."""
         return slowed(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A sampler whose conditions stay for `every` collectives."""
+
+    source: Sampler
+    every: int
+
+    @property
+    def limit(self) -> int | None:
+        return self.source.limit
+
+    @property
+    def mean_bps(self) -> Floats:
+        return self.source.mean_bps
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        number = np.arange(start, start + count)
+        drawn, which = np.unique(number - number % self.every, return_inverse=True)
+        return np.concatenate([self.source.rates_bps(int(one), 1) for one in drawn] or [np.empty((0, 0))])[which]
 
 
 def conditions_of(

@@ -7,7 +7,7 @@ same `Router`.
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from analysis.model.max_plus import Compiled
 from controller.routing.multipath import Multipath, failures, multipath
 from controller.routing.path_choice import NoPathError, Router
+from controller.routing.traffic_engineering import Traffic, engineered
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import least_values
@@ -32,6 +33,9 @@ from topologies.fabric.ports import DirectedPort, shared_by
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
+LEAST_SHARE = 0.01
+"""The part of a tunnel's links that each class but the first has in any case, with traffic engineering."""
+
 _FLOWS = 1 << 18  # of which the links are looked up at a time
 _PLACEMENTS_AT_A_TIME = 512  # chosen at a time: their cost matrices stay a few megabytes
 
@@ -44,7 +48,8 @@ class Decisions:
     schedule, [K, F]: `path` is the index in `Fabric.paths` of the path that it takes over the WAN (-1 within a site),
     `alpha_s` its delay and `beta_s` the time to send one slot over it; of a stream they are 0 and 1. `reembedded` and
     `rerouted`, [K], are True where placement and paths were chosen anew, whether or not the choice came out the same.
-    `spreads`: flows have ways of their own (`ways_of`), on these paths.
+    `spreads`: flows have ways of their own (`ways_of`), on these paths. `limits_bps`, [K, classes * paths], is what
+    each class may send through each tunnel; [0, 0] where they have no limits.
     """
 
     placement: Ranks
@@ -54,6 +59,7 @@ class Decisions:
     reembedded: npt.NDArray[np.bool_]
     rerouted: npt.NDArray[np.bool_]
     spreads: bool = False
+    limits_bps: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def row(self, row: int) -> "Decisions":
         """The decisions of one of the collectives."""
@@ -100,7 +106,7 @@ def decide(
         before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
         return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
 
-    number = np.arange(start, start + count)
+    number, limits_bps = np.arange(start, start + count), np.zeros((0, 0))
     embedded, which = np.unique(moments.embedded, return_inverse=True)
     chosen = choices.placements(known_at(embedded[embedded >= 0]))
     fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
@@ -112,7 +118,7 @@ def decide(
         fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
         path = np.concatenate([fixed, path])[which]
     else:
-        path = choices.paths(placement, known_bps, chosen=False)
+        path, limits_bps = choices.fixed(placement, known_bps)
     alpha_s, beta_s = choices.flows(placement, path, rates_bps)
     return Decisions(
         placement=placement,
@@ -122,6 +128,7 @@ def decide(
         reembedded=moments.embedded == number,
         rerouted=moments.routed == number,
         spreads=ways_of(fabric, mode) is not None,
+        limits_bps=limits_bps,
     )
 
 
@@ -141,6 +148,26 @@ def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
 def channels(workload: Workload) -> Ranks:
     """The channel of each flow, [F]; 0 of a stream."""
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
+
+
+def in_service(workload: Workload) -> tuple[int, ...]:
+    """The DSCPs of a workload's flows in the order in which their classes are served: what is of none comes last."""
+    return tuple(sorted(set(workload.dscp) or {0}, key=lambda one: (one == 0, one)))
+
+
+@lru_cache(maxsize=64)
+def traffic(workload: Workload) -> Traffic:
+    """What a workload's flows ask for: classes in the order of service, each with what is left to it, a little at
+    least, as it would else have to wait for ever."""
+    dscp, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
+    share = dict(zip(dscp, workload.assured or (0.0,) * len(dscp), strict=True))
+    kept = [0.0, *(max(share[one], LEAST_SHARE) for one in order[1:])]
+    most = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))
+    return Traffic(
+        priority=tuple(order.index(one) for one in dscp),
+        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp),
+        kept=tuple(one * most for one in kept),
+    )
 
 
 @dataclass(frozen=True)
@@ -167,7 +194,19 @@ class Chooser:
         For these placements [K, n], under rates of logical links [K, links]: `chosen`, or the fixed ones. Raises
         NoPathError where a flow has none.
         """
+        if self._ways is not None and self._ways.engineers:
+            return self.fixed(placement, rates_bps)[0]
         return _paths(self.router, placement, rates_bps, workload=self.workload, ways=self._ways, chosen=chosen)
+
+    def fixed(self, placement: Ranks, rates_bps: Floats) -> tuple[npt.NDArray[np.int16], Floats]:
+        """As `paths` where none are chosen, and what each class may send through each tunnel, as in `Decisions`."""
+        if self._ways is None or not self._ways.engineers:
+            return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
+        src, dst = _ends(placement, self.workload)
+        asked, of = traffic(self.workload), (self.router.fabric, self.router.delays_s)
+        plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked) for row in range(len(src))]
+        limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
+        return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
 
     def flows(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> tuple[Floats, Floats]:
         """The delay of every flow and its time per slot, [K, F] s each; of a stream they are 0 and 1.
@@ -238,10 +277,13 @@ def _edges(router: Router, rates_bps: Floats, workload: Workload, mode: Mode) ->
     fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
     inside = fabric.intra_index >= 0
     link = fabric.intra_index[inside]
-    if (ways := spreads_over(fabric, mode)) is not None:
+    ways = spreads_over(fabric, mode)
+    if ways is not None and not ways.engineers:
         cost_s, delay_s = ways.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
     else:
-        cost_s, delay_s = router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=not mode.reroutes)
+        cost_s, delay_s = router.crossings(
+            rates_bps, chunk_bytes=message_bytes, fixed=ways is None and not mode.reroutes
+        )
     with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
         cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
     delay_s[:, inside] = delays_s[link]
@@ -378,7 +420,8 @@ def _used_twice(
         return shared.of(near, far, path)
 
     # Else other ranks have other hashes, or other paths are chosen.
-    if spread is not None and not mode.reroutes and (spread.sprays or not mode.reembeds):
+    fixed = spread is not None and not mode.reroutes and not spread.engineers
+    if spread is not None and fixed and (spread.sprays or not mode.reembeds):
         channel = channels(workload)[flows]
         path = spread.paths(src, dst, channel, failed_links(fabric, dead))
         links = spread.links(src, dst, path, channel, dead)

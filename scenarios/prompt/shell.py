@@ -122,6 +122,11 @@ class Prompt(CLI):  # type: ignore[misc]
         message_bytes = bed.testbed.setting.workload.largest_message_bytes
         print(text.paths(bed.state(), bed.pairs, message_bytes=message_bytes, scale=bed.scale))
 
+    def do_tunnels(self, line: str) -> None:
+        """tunnels: the WAN's tunnels in use by traffic engineering: the rate and the number of flows of each"""
+        arguments.words(line, "tunnels alone", 0, 0)
+        print(text.tunnels(self._testbed.state(), scale=self._testbed.scale))
+
     def do_mode(self, line: str) -> None:
         """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""
         name = arguments.mode(line, self._testbed.testbed.setting.modes)

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model import fluid, max_plus
-from controller.routing.multipath import multipath
+from controller.routing.multipath import Multipath, multipath
 from controller.routing.paths import Ways
+from controller.routing.traffic_engineering import Traffic, engineered
 from hosts.collectives.schedule import Flow, Schedule
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import Cables, cable, failed_links
@@ -128,8 +129,16 @@ class State:
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
         return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
-    def predicted_s(self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float) -> float:
-        """The model's time of a collective with slots of so many bytes, all of whose ways are up, s."""
+    def predicted_s(
+        self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float, traffic: Traffic | None = None
+    ) -> float:
+        """The model's time of a collective with slots of so many bytes, all of whose ways are up, s.
+
+        `traffic` is what its flows ask for; where tunnels have limits these are in force.
+        """
+        spread = multipath(self.fabric)
+        if traffic is not None and spread is not None and spread.engineers and self.status["limits"]:
+            return self._engineered_s(spread, schedule, placement, slot_bytes, traffic)
         channels = [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
         ways = [self._way_of(*ends, one) for ends, one in zip(pairs(schedule, placement), channels, strict=True)]
         alpha_s = np.array([[way.delay_s] for way in ways])
@@ -142,6 +151,26 @@ class State:
             links[0, flow, : len(way.links)] = way.links
         rates_bps = self.rates_bps[None]
         return float(fluid.completion_s(schedule.transfers, links, rates_bps, alpha_s.T, slot_bytes=slot_bytes)[0])
+
+    def _engineered_s(
+        self, spread: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
+    ) -> float:
+        """As `predicted_s`, over tunnels with rates of their own."""
+        channel = np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows])
+        src, dst = np.array(pairs(schedule, placement)).T
+        delays_s = self.shared.delays_s(self.delays_s)
+        plan = engineered(self.fabric, delays_s, self.logical_bps, (src, dst), traffic)
+        links = spread.links(src, dst, plan.path, channel, self.dead)
+        first = len(self.rates_bps) + np.array(traffic.priority) * len(self.fabric.paths)
+        begins = np.where(plan.path >= 0, first + plan.path, -1)
+        links = np.concatenate([links, begins[:, None]], axis=1).astype(np.int32)
+        rates_bps = np.append(self.rates_bps, plan.limits_bps.ravel())
+        alpha_s = np.append(self.delays_s, np.zeros(plan.limits_bps.size + 1))[links].sum(axis=1)
+        return float(
+            fluid.completion_s(schedule.transfers, links[None], rates_bps[None], alpha_s[None], slot_bytes=slot_bytes)[
+                0
+            ]
+        )
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decide import traffic
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
 from scenarios.program.inside import Run, fair_links, set_transport
 from scenarios.prompt import text
@@ -150,12 +151,14 @@ class InteractiveTestbed:
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
         order = self._order(sized)
         routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
+        routes = routes or self.fabric.spec.routing == "te"  # rates may be others by now
         self._arrange(self.mode, order, sized, route=routes)
         with self._risking():
             # Of the slots that are carried, should they not divide by the scale.
             slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
+            workload = self.testbed.setting.workload
             predicted_s = self.state().predicted_s(
-                self.testbed.setting.workload.schedule, self.testbed.placement, slot_bytes=slot_bytes
+                workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
             if predicted_s > _LONGEST_S:
                 raise PromptError(

@@ -1,5 +1,6 @@
 """The prompt's output as text: links, paths, collectives, failures, and the flow rules of a switch. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
@@ -92,6 +93,22 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
 
+def tunnels(state: State, *, scale: RateScale) -> str:
+    """The tunnels that are in use, by their sites: what they may send, and how many flows they have."""
+    users = Counter(path for *_, path, _, _ in state.status["flows"])
+    rows = [
+        (f"{path.src_site} to {path.dst_site}", path.name, rate(limits_bps[path.index]), str(users[path.index]))
+        for limits_bps in state.status["limits"]
+        for path in state.fabric.paths
+        if limits_bps[path.index]
+    ]
+    if not rows:
+        return (
+            "no tunnel has a rate: allowed is fabric.routing te, once a collective has run in a mode that leaves paths"
+        )
+    return "\n".join([*table(("sites", "tunnel", "rate", "flows"), rows, numbers=(2, 3)), *scale_note(scale)])
+
+
 def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int, scale: RateScale) -> str:
     """The WAN paths of every flow that crosses, cheapest first, with what the largest message costs over each."""
     crossings = dict.fromkeys((src, dst) for src, dst in flows if crosses(state.fabric, src, dst))
@@ -146,10 +163,11 @@ def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
     """A mode, what it chooses when, and by which routing of the fabric flows take paths that it does not choose."""
     embeds, routes = (one.period(reembed_every) for one in (mode.reembed, mode.reroute))
     anew = "for every collective" if embeds == 1 else f"at the next collective and every {embeds}th"
-    kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}[routing]
+    kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}
+    kept["te"] = "given to pieces of each message by the rates of tunnels"
     over = f"chosen anew for {'every collective' if routes == 1 else f'one collective in {routes}'}"
     placed = f"re-embedded {anew}" if mode.reembeds else "in fixed places"
-    return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept}"
+    return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept[routing]}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:

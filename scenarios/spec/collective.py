@@ -81,12 +81,13 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
 
 @lru_cache(maxsize=64)
 def routed(found: Workload, spec: FabricSpec) -> Workload:
-    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric sprays, or over its planes.
+    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric divides them, or over its
+    planes.
 
     A ring's have as many everywhere, as any of its flows may cross the WAN. Raises ScheduleError for too many pieces.
     """
     ways = multipath(build_fabric(spec))
-    if ways is None or not ways.sprays:
+    if ways is None or not (ways.sprays or ways.engineers):
         return over_planes(found, spec.rails or 1) if spec.has_planes and spec.routing == "single" else found
     site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
     ends = zip(*found.schedule.ends, strict=True)

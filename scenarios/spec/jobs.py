@@ -323,6 +323,7 @@ def workload_of_jobs(
     kind do, and `admission` admits transfers; others are left out.
     """
     found = []
+    share = {one.name: one.share for one in classes}
     transfers = {} if admission is None else {one.job.name: one for one in admission.transfers(jobs)}
     for number, job in enumerate(jobs):
         if job.name not in transfers:
@@ -332,7 +333,8 @@ def workload_of_jobs(
             one = Job(name=job.name, workload=moves.workload, places=job.ranks, start_s=moves.start_s)
         else:
             continue
-        found.append(replace(one, dscp=dscp_of(classes, job.traffic_class)))
+        assured = share.get(job.traffic_class or "", 0.0)
+        found.append(replace(one, dscp=dscp_of(classes, job.traffic_class), assured=assured))
     if not found:
         raise ScheduleError("; ".join(one.sentence for one in transfers.values()))
     return together(found, sites)
@@ -373,4 +375,5 @@ def _job(
         start_s=job.start_s,
         count=job.count,
         is_background=job.is_background,
+        duration_s=job.duration_s if job.is_background else None,
     )

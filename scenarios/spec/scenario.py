@@ -26,13 +26,14 @@ from scenarios.policies import policy
 from scenarios.policies.decide import routes_greedily, shared_links
 from scenarios.policies.knowledge import LATE
 from scenarios.policies.policy import MODES, Mode
-from scenarios.spec import admission, classes, faults, jobs, program
+from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from scenarios.spec.program import ProgramSpec
+from scenarios.spec.te import TeSpec
 from scenarios.spec.training import TrainingPlan
 from topologies import units
 from topologies.conditions import links, sampler
@@ -42,6 +43,7 @@ from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
     MAX_HASH_SEED,
+    MAX_PIECES,
     MAX_SWITCHES_PER_TIER,
     ROUTINGS,
     Fabric,
@@ -116,6 +118,7 @@ class Scenario:
     training: Training = field(default_factory=Training)
     control: ControlSpec = field(default_factory=ControlSpec)
     admission: AdmissionSpec = field(default_factory=AdmissionSpec)
+    te: TeSpec = field(default_factory=TeSpec)
     faults: tuple[Fault, ...] = ()
     jobs: tuple[JobSpec, ...] = ()
     classes: tuple[ClassSpec, ...] = ()
@@ -296,6 +299,10 @@ class Scenario:
         detours = tuple(cables for cables in dead if cables)
         return shared_links(fabric, self.workload, self.mode(mode), detours=detours)
 
+    def keeps_rates(self, mode: Mode) -> int:
+        """For how many collectives a mode goes by the same rates of links: those by which tunnels have theirs."""
+        return self.te.every if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
+
     def routes_greedily(self, mode: str) -> bool:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
         return routes_greedily(build_fabric(self.fabric), self.workload, self.mode(mode))
@@ -317,6 +324,7 @@ class Scenario:
             return None
         shared = self.shared_links(mode)
         is_short = self.fabric.grain == "physical" or self.conditions.every_s is not None
+        is_short = is_short or self.fabric.routing == te.ROUTING
         return shared if shared or is_short else None
 
 
@@ -688,6 +696,14 @@ KEYS: Mapping[str, Key] = {
             _one_of(*admission.PROTECT),
             "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
         ),
+        Key("te.every", "every", _COUNT, "How many collectives the rates of tunnels are kept, unless a link changes."),
+        Key(
+            "te.pieces",
+            "pieces",
+            _whole(1, MAX_PIECES),
+            "Of each message over the WAN, which tunnels are given to.",
+            within="fabric",
+        ),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),
@@ -758,6 +774,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_time(one),
                     *_of_control(one),
                     *_of_referees(one),
+                    *_of_te(one),
                 ]
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
@@ -867,6 +884,20 @@ def _of_classes(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("class", f"classes {where}: allowed are fair queues in virtual time")
     if not setting.jobs:
         yield Mistake("class", "classes without a [[job]] that is of one: allowed are both or none")
+
+
+def _of_te(setting: Scenario) -> Iterator[Mistake]:
+    """Traffic engineering is for fair queues in virtual time, and where conditions stay during a collective."""
+    if setting.fabric.routing != te.ROUTING:
+        return
+    beside = {
+        "the wall clock": setting.run.is_real,
+        'transport.queue "fifo"': setting.transport.queue != "fair",
+        "conditions.every": setting.conditions.every_s is not None,
+        "control.counted": setting.control.counted,
+        "fabric.rails": setting.fabric.has_planes,
+    }
+    yield from te.check({name: setting.mode(name) for name in setting.run.modes}, setting.classes, beside)
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:

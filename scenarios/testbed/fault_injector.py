@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from controller.process import PORT
-from scenarios.spec.faults import Fault
+from scenarios.spec.faults import Fault, dead_cables
 from scenarios.testbed.testbed import Testbed
 from topologies.mininet_nodes import run_program
 
@@ -110,6 +110,8 @@ class FaultInjector:
             self._lose(fault, fault.amount)
         else:
             self._links(self._cables[index], "down")
+            if fault.after_s is not None:
+                self._testbed.follow(dead_cables(self._active(), self._testbed.fabric))
         if fault.kind == "switch down":
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])

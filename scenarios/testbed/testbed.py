@@ -16,15 +16,25 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.api.client import ControllerError
+from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
+from controller.routing.traffic_engineering import Traffic
 from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import channels, choose_placements, most_shared, spreads_over, ways_of
+from scenarios.policies.decide import (
+    channels,
+    choose_placements,
+    in_service,
+    most_shared,
+    spreads_over,
+    traffic,
+    ways_of,
+)
 from scenarios.policies.measured import at_ends, at_ports, counted_alone, learnt, links_passed, readings
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
@@ -32,6 +42,7 @@ from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
+from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
 from scenarios.testbed.port_watch import PortWatch
@@ -40,16 +51,19 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import Buffer, Shaping
+from topologies.shaping.classes import Buffer, Shaping, Tunnel
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
+_TUNNELS_LATE_S = 2e-6  # by which a class is late where several of a port wait for their times
+_FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
 _DEADLINE_S = 60.0
 _LOST_FRAME_S = 0.2  # TCP's least retransmission timeout
@@ -157,6 +171,7 @@ class Testbed:
         self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
+        self._limits_bps: Floats | None = None  # of tunnels by class, [classes * paths], where they have any
         self._rerouted = False  # since the last collective
         # Where knowledge is measured: what is made of the last collective, of what was believed before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
@@ -215,16 +230,42 @@ class Testbed:
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
-            late_s=self.platform.late_s,
+            late_s=max(self.platform.late_s, _TUNNELS_LATE_S) if self._tunnels else self.platform.late_s,
             fair=self.fair_links is not None,
-            services=() if self.fair_links is None else services(self.setting.classes),
+            services=() if self.fair_links is None or self._tunnels else services(self.setting.classes),
+            tunnels=self._tunnels,
             buffer=None
             if size is None
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
         )
-        return Shaper(shaping, self.platform.scale.rates_bps(rates_bps), self.network.host_pids)
+        self._rates_bps = rates_bps
+        return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
+
+    @property
+    def _tunnels(self) -> tuple[Tunnel, ...]:
+        """The tunnels that have rates of their own, for each class in the order of service; none without te, nor
+        where queues are not fair."""
+        if self.setting.fabric.routing != ROUTING or self.fair_links is None:
+            return ()
+        ports = {link.name: link.index for link in shared_by(self.fabric).all}
+        first = [ports[self.fabric.links[path.links[0]].name] for path in self.fabric.paths]
+        return tuple(
+            Tunnel(link=first[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
+            for dscp in in_service(self.setting.workload)
+            for path in self.fabric.paths
+        )
+
+    @property
+    def _with_tunnels(self) -> Floats:
+        """The rates of links or ports, and behind them of tunnels. Those that are given to no flow have their ports':
+        what a flow had queued there before it was given another must not stay behind."""
+        if not self._tunnels:
+            return self._rates_bps
+        whole_bps = self._rates_bps[[tunnel.link for tunnel in self._tunnels]]
+        limits_bps = 0.0 if self._limits_bps is None else self._limits_bps
+        return np.append(self._rates_bps, np.where(limits_bps > 0, limits_bps, whole_bps))
 
     def _unshape(self) -> None:
         self._shaper.close()
@@ -315,6 +356,7 @@ class Testbed:
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
         believed, course = self._believed(mode)
+        believed = believed.held(self.setting.keeps_rates(mode))
         rates_bps = believed.known_bps(number, self._faults(in_force))
         moments = moments_of(self.setting, mode.name, number, 1, course=course)
         change = self._reconfigure(mode, number, rates_bps, moments, reroute)
@@ -398,6 +440,7 @@ class Testbed:
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
         due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
+        due = due or (bool(self._tunnels) and not mode.reroutes and number % self.setting.te.every == 0)
         routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
@@ -543,7 +586,26 @@ class Testbed:
 
     def change(self, rates_bps: Floats) -> None:
         """Give the links or ports other rates, [links or ports] bit/s, of which the rate scale's part is carried."""
-        self._shaper.change(self.platform.scale.rates_bps(rates_bps))
+        self._rates_bps = rates_bps
+        self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
+
+    def _limit(self, limits_bps: Sequence[Sequence[float]]) -> None:
+        """Give tunnels these rates, of each class over each path; without any, those of their ports."""
+        if self._tunnels:
+            self._limits_bps = np.array(limits_bps).ravel() if limits_bps else None
+            self.change(self._rates_bps)
+
+    def follow(self, dead: Cables) -> None:
+        """Give tunnels the rates that the controller wants once it has found these cables dead, which it is to do soon;
+        collectives may be under way. Raises ControllerError and TcError."""
+        if not self._tunnels:
+            return
+        end, status = time.monotonic() + NOTICED_S, self.status()
+        with awake():
+            while {cable(a, b) for a, b in status["dead"]} != dead and time.monotonic() < end:
+                time.sleep(_FOLLOW_S)
+                status = self.status()
+        self._limit(status["limits"])
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
         """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
@@ -607,6 +669,7 @@ class Testbed:
         best: bool,
         flows: Mapping[int, tuple[int, int, int, int]],
     ) -> int:
+        asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
@@ -614,7 +677,10 @@ class Testbed:
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=best,
             flows=flows.values(),
+            asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
+            kept=asked.kept,
         )
+        self._limit(reply.limits_bps)
         self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
         self._asked = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True

@@ -45,6 +45,8 @@ def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
         chunk_bytes=1,
         best=False,
         flows=tuple((*flow, 20000 + place) for place, flow in enumerate(flows)),
+        asks=((0, np.inf),) * len(flows),
+        kept=(0.0,),
     )
 
 
@@ -124,7 +126,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
         for channel in range(3)
         if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
     ]
-    ways = choose_ways(fabric, asked(fabric, flows), dead)
+    ways = choose_ways(fabric, asked(fabric, flows), dead)[0]
     now = Ways(fabric, dead)
     network = with_default_rules(now)
     change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
@@ -135,7 +137,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
         if sites[src] != sites[dst]:
             assert usable(fabric, dead, fabric.paths[way.path], src, dst)
         ends = np.array(src), np.array(dst)
-        path = found.paths(*ends, channel, failed_links(fabric, dead))
+        path = np.array(way.path) if found.engineers else found.paths(*ends, channel, failed_links(fabric, dead))
         spine = found.spines(*ends, path, channel, dead)
         planned = [names[one] for one in Ports(fabric, dead).of(*ends, path, spine) if one >= 0]
         took = walked(network, network.sent(src, dst, port))
@@ -163,7 +165,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
     for generation in (1, 2, 3):
         channel = data.draw(st.integers(0, 15))
         request = replace(asked(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
-        wanted = choose_ways(fabric, request, NONE)
+        wanted = choose_ways(fabric, request, NONE)[0]
         change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
         after = with_default_rules(ways)
         alone = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=wanted)
@@ -191,7 +193,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
 def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
-    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
     before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
     other = {(0, 8, 20001): first[0, 8, 20000]}
     change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
@@ -205,7 +207,7 @@ def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
 def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
-    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)
+    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
     before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
     after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
     network = with_default_rules(ways)

@@ -26,9 +26,13 @@ _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
 GRAINS = ("logical", "physical")
 """What conditions are of: logical links, of which every two GPUs of a site have their own, or ports of cables."""
 
-ROUTINGS = ("single", "ecmp", "spray")
+ROUTINGS = ("single", "ecmp", "spray", "te")
 """What flows take where no mode chooses their paths: the fixed path of their two GPUs, one that a hash of the flow
-chooses, or pieces of their messages all (`controller.routing.multipath`)."""
+chooses, pieces of their messages all (`controller.routing.multipath`), or pieces tunnels with rates of their own
+(`controller.routing.traffic_engineering`)."""
+
+MAX_PIECES = 64
+"""Of a message that is divided over tunnels."""
 
 MAX_HASH_SEED = 2**63 - 1
 
@@ -40,12 +44,12 @@ class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
     `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`). `routing` is one of
-    ROUTINGS, and `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED. `sites` are the WAN's routers that the
-    sites stand at (`wan.resolve_wan`), and `paths` is how many candidate paths join two border routers
-    (`wan.candidate_paths`). With `rails` each GPU has a NIC with a port on each of so many planes, which take the place
-    of leaves and spines; a plane is a switch in each site, with cables to its border routers. `oversubscription` is, of
-    each tier of switches within a site from below, what it can take in over what it can send up
-    (`ports.shares_of_rate`); none where all of their ports are alike.
+    ROUTINGS, `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED, and `pieces` the number of those of "te", 1 to
+    MAX_PIECES. `sites` are the WAN's routers that the sites stand at (`wan.resolve_wan`), and `paths` is how many
+    candidate paths join two border routers (`wan.candidate_paths`). With `rails` each GPU has a NIC with a port on each
+    of so many planes, which take the place of leaves and spines; a plane is a switch in each site, with cables to its
+    border routers. `oversubscription` is, of each tier of switches within a site from below, what it can take in over
+    what it can send up (`ports.shares_of_rate`); none where all of their ports are alike.
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -56,6 +60,7 @@ class FabricSpec:
     grain: str = "logical"
     routing: str = "single"
     hash_seed: int = 1
+    pieces: int = 16
     sites: tuple[str, ...] = ()
     paths: int | None = None
     rails: int | None = None

@@ -43,6 +43,7 @@ marked, an fq_codel with a single flow, which is a queue in the order of arrival
 3. Delays are applied behind the links, since a netem has no room for what is on its way only.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -80,6 +81,7 @@ FQ = (
 )
 """A fair queue as tc names it: segments in turn, whatever their size, byte for byte alike."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
+_ROUNDED = 1e-6  # of the rates of tunnels together
 TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
 
 
@@ -113,11 +115,19 @@ class Service:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tunnel:
+    """A tunnel for a class of traffic: the WAN link or port that it begins with, and tc's u32 match of its packets."""
+
+    link: int
+    match: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class HtbClass:
     """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
 
     `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. One that is below the class `parent`
-    is of the service of this number, in the order in which they borrow.
+    is of the service of this number, in the order in which they borrow, or of the packets of a `tunnel`.
     """
 
     link: int
@@ -126,6 +136,7 @@ class HtbClass:
     match: str | None
     parent: int = 0
     service: int = 0
+    tunnel: str | None = None
 
     @property
     def key(self) -> ClassKey:
@@ -149,7 +160,8 @@ class Shaping:
     flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
     drops what it has no room for, and WAN links lose the share `wan_loss` of all frames, as `seed` says. With
     `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
-    none.
+    none. With `tunnels`, likewise and without services, each has a rate of its own at the port where it begins:
+    conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's.
     """
 
     fabric: Fabric
@@ -160,19 +172,21 @@ class Shaping:
     services: tuple[Service, ...] = ()
     wan_loss: float = 0.0
     seed: int = 0
+    tunnels: tuple[Tunnel, ...] = ()
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """Every class, port by port; those below another follow it."""
-        wan = wan_of(self.fabric) if self.services else frozenset()
+        wan, links = wan_of(self.fabric), len(shared_by(self.fabric).all)
         found = []
         for one in classes_of(self.fabric):
             found.append(one)
             if one.link in wan:
-                found += [
-                    replace(one, minor=one.minor + 1 + number, parent=one.minor, service=number)
-                    for number in range(len(self.services))
-                ]
+                below = [replace(one, service=number) for number in range(len(self.services))]
+                tunnels = [(number, each) for number, each in enumerate(self.tunnels, links) if each.link == one.link]
+                below += [replace(one, link=number, tunnel=each.match) for number, each in tunnels]
+                below += [one] if tunnels else []  # of what is in none
+                found += [replace(each, minor=one.minor + n, parent=one.minor) for n, each in enumerate(below, 1)]
         return tuple(found)
 
     @cached_property
@@ -260,24 +274,29 @@ class Shaping:
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
         """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
         count = len(shared_by(self.fabric).all)
-        if rates_bps.shape != (count,):
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports, one rate each")
+        if rates_bps.shape != (count + len(self.tunnels),):
+            more = f" and {len(self.tunnels)} tunnels" * bool(self.tunnels)
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{more}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
-        parts = {one.key: self.services[one.service].ceiling if one.parent else 1 for one in self.classes}
+        ceilings = [service.ceiling for service in self.services]
+        parts = {one.key: ceilings[one.service] if one.parent and ceilings else 1 for one in self.classes}
         return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
         """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
         wanted = self.wanted(rates_bps)
-        return {
-            one.key: Inner(
-                rate=max(1, round(wanted[one.interface, one.parent] * self.services[one.service].assured)),
-                parent=one.parent,
-                priority=one.service,
-            )
-            for one in self.classes
-            if one.parent
-        }
+        below = [(one, wanted[one.interface, one.parent]) for one in self.classes if one.parent]
+        if self.services:
+            own = {one.key: round(port * self.services[one.service].assured) for one, port in below}
+        else:
+            # A class that waits for the port's tokens loses its own meanwhile. So tunnels that are not the whole port's
+            # have theirs in any case, unless they are more than the port carries, as its rate is another by now.
+            own = {one.key: wanted[one.key] * (wanted[one.key] < port) for one, port in below}
+            of_port = Counter[str]()
+            for (interface, _), rate in own.items():
+                of_port[interface] += rate
+            own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
+        return {one.key: Inner(rate=max(1, own[one.key]), parent=one.parent, priority=one.service) for one, _ in below}
 
     def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """A class, its queue, and the filter of its traffic."""
@@ -293,9 +312,9 @@ class Shaping:
         # HTB's own queue would hold no more than the port's txqueuelen.
         queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
         yield f"qdisc add {one.queue(queue)}"
-        if parent:
-            match = f"protocol ip prio 1 u32 match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
-            yield f"filter add dev {one.interface} parent 1: {match} flowid 1:{one.minor:x}"
+        if parent and (one.tunnel or self.services):
+            match = one.tunnel or f"match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {one.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{one.minor:x}"
         elif one.match is not None:
             match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
             yield f"filter add dev {one.interface} parent 1: {match}"

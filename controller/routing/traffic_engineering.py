@@ -1,0 +1,282 @@
+"""Traffic engineering: what each demand over the WAN may send through each of its tunnels.
+
+A demand is all traffic of one priority from a site to another, and its tunnels are the candidate paths between the two.
+Priorities are strict: what a later one gets never takes anything from an earlier one. Within a priority rates are
+max-min fair, and a demand may be split over its tunnels in any way, also in another way as later ones are served (as in
+SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013; B4: Jain et al., same place).
+
+That is progressive filling by linear programmes: the most that all demands that still grow can have alike; those that
+have all they want stop there, or else those that no solution gives more, as their dual values are positive. The last
+programme has, of all splits with these rates, the one with the least delay.
+
+Messages are in pieces, each a flow of its own (`controller.routing.multipath`). Tunnels are given to the pieces of a
+demand in proportion to their rates, by the method of D'Hondt: of all ways to give whole pieces to tunnels, the slowest
+piece is fastest then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heapreplace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.fabric.fabric import Fabric, WanPath
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Integers = npt.NDArray[np.integer[Any]]
+
+_POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
+_TOLERANCE = 1e-10
+_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the largest capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What traffic from site `src` to site `dst` wants at most, in bit/s; the lowest `priority` is served first.
+
+    `tunnels` are the links of each way that it may take, by index.
+    """
+
+    src: int
+    dst: int
+    priority: int
+    tunnels: tuple[tuple[int, ...], ...]
+    wanted_bps: float = np.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What flows ask for: of each the place of its class in the order of service and the rate that it wants, [F], which
+    is infinite for all that it can send; and the part of each link that is left to each class, whatever those before it
+    want, [C]."""
+
+    priority: tuple[int, ...]
+    wanted_bps: tuple[float, ...]
+    kept: tuple[float, ...] = (0.0,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """The path of each flow, [F], -1 within a site; and what each class may send through each tunnel, [C, paths]."""
+
+    path: npt.NDArray[np.int16]
+    limits_bps: Floats
+
+
+def engineered(
+    fabric: Fabric, delays_s: Floats, rates_bps: Floats, ends: tuple[Integers, Integers], traffic: Traffic
+) -> Plan:
+    """The tunnels of flows whose `ends` are these ranks, [F] each, and the rates of tunnels.
+
+    `delays_s` and `rates_bps`, [links], are those of logical links, 0 for one that is down. A demand is all flows of a
+    class between two sites: it can send no more than its GPUs' links to the border routers carry. A flow that cannot
+    reach its tunnel, as links of its own are down, takes the first that it can; where that has no rate, as all demands
+    do without it, it has what its links carry.
+    """
+    links = np.ascontiguousarray([delays_s, rates_bps], np.float64)
+    return _engineered(fabric, links.tobytes(), np.ascontiguousarray(ends, np.int64).tobytes(), traffic)
+
+
+@lru_cache(maxsize=256)
+def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> Plan:
+    delays_s, rates_bps = np.frombuffer(links).reshape(2, -1)
+    (src, dst), sites = np.frombuffer(ends, np.int64).reshape(2, -1), fabric.gpu_sites
+    flows: dict[tuple[int, int, int], list[int]] = {}
+    for flow in np.flatnonzero(sites[src] != sites[dst]).tolist():
+        flows.setdefault((traffic.priority[flow], int(sites[src[flow]]), int(sites[dst[flow]])), []).append(flow)
+    capacity, demands = rates_bps.tolist(), list[Demand]()
+    for (priority, a, b), some in flows.items():
+        tunnels = _tunnels(fabric, fabric.paths_between[a, b], np.unique(src[some]), np.unique(dst[some]), capacity)
+        wanted_bps = sum(traffic.wanted_bps[flow] for flow in some)
+        demands.append(Demand(src=a, dst=b, priority=priority, tunnels=tunnels, wanted_bps=wanted_bps))
+    more = np.zeros(len(capacity) - len(rates_bps))
+    found = allocate(demands, np.array(capacity), np.append(delays_s, more), dict(enumerate(traffic.kept)))
+    path = np.full(src.shape, -1, dtype=np.int16)
+    limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
+    for one, some, of_tunnels in zip(demands, flows.values(), found, strict=True):
+        paths = fabric.paths_between[one.src, one.dst]
+        path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
+        limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
+    for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
+        here = [
+            over
+            for over in (fabric.paths[path[flow]], *fabric.paths_between[sites[src[flow]], sites[dst[flow]]])
+            if rates_bps[[*over.links, *_ends(fabric, over, src[flow], dst[flow])]].all()
+        ]
+        if here and here[0].index != path[flow]:
+            path[flow], at = here[0].index, (traffic.priority[flow], here[0].index)
+            limits_bps[at] = limits_bps[at] or rates_bps[list(here[0].links)].min()
+    for array in (path, limits_bps):
+        array.setflags(write=False)
+    return Plan(path=path, limits_bps=limits_bps)
+
+
+def _ends(fabric: Fabric, path: WanPath, src: int, dst: int) -> tuple[int, int]:
+    """The links from rank to rank before and behind a path."""
+    return int(fabric.to_br_index[src, path.src_br]), int(fabric.from_br_index[path.dst_br, dst])
+
+
+def _tunnels(
+    fabric: Fabric, paths: Sequence[WanPath], near: Integers, far: Integers, capacity_bps: list[float]
+) -> tuple[tuple[int, ...], ...]:
+    """The links of the paths between two sites, with one more for what these ranks can send to each border router, and
+    one for what the others can receive; their capacities are added. In the physical grain that is one for all routers,
+    as what a GPU sends passes one port."""
+    rates_bps = np.array(capacity_bps)
+    found = [path.links for path in paths]
+    ups = {path.src_br: rates_bps[fabric.to_br_index[near, path.src_br]] for path in paths}
+    downs = {path.dst_br: rates_bps[fabric.from_br_index[path.dst_br, far]] for path in paths}
+    for ends, routers in ((ups, [path.src_br for path in paths]), (downs, [path.dst_br for path in paths])):
+        most = {router: float(bps.sum()) if bps.all() else 0.0 for router, bps in ends.items()}
+        if fabric.spec.grain == "physical":  # routers that some rank cannot reach are out in any case
+            place = dict.fromkeys((router for router, bps in most.items() if bps), len(capacity_bps))
+            capacity_bps.append(max(most.values(), default=0.0))
+        else:
+            place = {router: len(capacity_bps) + index for index, router in enumerate(most)}
+            capacity_bps += most.values()
+        if lost := [router for router in most if router not in place]:
+            place |= dict.fromkeys(lost, len(capacity_bps))
+            capacity_bps.append(0.0)
+        found = [(*links, place[router]) for links, router in zip(found, routers, strict=True)]
+    return tuple(found)
+
+
+def apportioned(rates_bps: Sequence[float], pieces: int) -> list[int]:
+    """The tunnel of each piece, in proportion to these rates by the method of D'Hondt, in the order in which it gives
+    them; the first where all rates are 0."""
+    heap = [(-rate, tunnel, 1) for tunnel, rate in enumerate(rates_bps)]
+    heapify(heap)
+    found = []
+    for _ in range(pieces):
+        _, tunnel, number = heap[0]
+        found.append(tunnel)
+        heapreplace(heap, (-rates_bps[tunnel] / (number + 1), tunnel, number + 1))
+    return found
+
+
+def allocate(
+    demands: Sequence[Demand],
+    capacity_bps: Floats,
+    delays_s: Floats | None = None,
+    kept: Mapping[int, float] = MappingProxyType({}),
+) -> tuple[tuple[float, ...], ...]:
+    """The rate of each tunnel of each demand, bit/s: strict by priority, max-min fair within one, of least delay.
+
+    `capacity_bps` and `delays_s`, [links], are those of the links that tunnels pass; a capacity of 0 is a link that is
+    down. No link carries more than its capacity; `kept` is the part of each link on their way that demands of a
+    priority may have, whatever those before it want, nothing unless given. Raises ValueError for a capacity that is
+    negative or not finite, a wanted rate that is negative or no number, and a tunnel without links.
+    """
+    _check(demands, capacity_bps)
+    programme = _Programme(demands, capacity_bps)
+    rate = np.zeros(len(demands))
+    grows = np.array([bool(programme.is_up[programme.of_demand == d].any()) for d in range(len(demands))], dtype=bool)
+    wanted = np.array([one.wanted_bps for one in demands]) / programme.unit_bps
+    priorities = np.array([one.priority for one in demands], dtype=np.intp)
+    for priority in np.unique(priorities).tolist():
+        later = np.unique(priorities[priorities > priority]).tolist()
+        programme.leave({one: kept.get(one, 0.0) for one in later}, priorities)
+        while (growing := np.flatnonzero((priorities == priority) & grows)).size:
+            level, duals = programme.most_alike(rate, growing)
+            stops = growing[wanted[growing] <= level * (1 + 1e-12)]
+            rate[growing] = np.minimum(wanted[growing], level)
+            if not stops.size:
+                stops = growing[duals >= min(_POSITIVE, duals.max())]
+            grows[stops] = False
+    found = programme.split(rate, np.zeros(len(capacity_bps)) if delays_s is None else delays_s)
+    return tuple(tuple(found[programme.of_demand == d].tolist()) for d in range(len(demands)))
+
+
+def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
+    if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
+        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s: allowed is 0 or more")
+    for one in demands:
+        if not one.wanted_bps >= 0:
+            raise ValueError(f"a demand of {one.wanted_bps:g} bit/s: allowed is 0 or more")
+        if not all(one.tunnels):
+            raise ValueError("a tunnel without links: allowed is one link or more")
+
+
+class _Programme:
+    """The linear programmes over the rates of all tunnels, [T], as shares of the largest capacity, `unit_bps`.
+
+    `of_demand` [T] is the demand of each tunnel, and `is_up` [T] whether none of its links is down. Their last variable
+    is the rate that demands which grow have alike.
+    """
+
+    def __init__(self, demands: Sequence[Demand], capacity_bps: Floats) -> None:
+        from scipy.sparse import csc_array  # takes its time to import
+
+        tunnels = [(index, links) for index, one in enumerate(demands) for links in one.tunnels]
+        self.of_demand = np.array([index for index, _ in tunnels], dtype=np.intp)
+        self.is_up = np.array([all(capacity_bps[link] > 0 for link in links) for _, links in tunnels], dtype=bool)
+        self.unit_bps = float(capacity_bps.max(initial=0)) or 1.0
+        used = sorted({link for _, links in tunnels for link in links})
+        self._tunnels, self._used = [links for _, links in tunnels], np.array(used, dtype=np.intp)
+        self._capacity = capacity_bps[self._used] / self.unit_bps
+        self._room = np.ones(len(used))
+        column = [place for place, links in enumerate(self._tunnels) for _ in links]
+        row = len(demands) + np.searchsorted(self._used, [link for links in self._tunnels for link in links])
+        every, last = np.arange(len(demands)), len(tunnels)
+        self._rows = csc_array(
+            (
+                np.concatenate([-np.ones(last), np.ones(len(row) + len(every))]),
+                (
+                    np.concatenate([self.of_demand, row, every]),
+                    np.concatenate([np.arange(last), column, np.full(len(every), last)]),
+                ),
+            ),
+            (len(demands) + len(used), last + 1),
+        )
+
+    def leave(self, kept: Mapping[int, float], priorities: Indices) -> None:
+        """Leave these parts of the links that demands of these priorities may pass."""
+        self._room = np.ones(len(self._used))
+        passes = self._rows[len(priorities) :, :-1]
+        for priority, share in kept.items():
+            of_tunnels = (priorities == priority)[self.of_demand]
+            self._room[passes @ of_tunnels.astype(float) > 0] -= share
+
+    def most_alike(self, rate: Floats, growing: Indices) -> tuple[float, Floats]:
+        """The most that these demands can all have while the others have their `rate` [D], and the dual value of each
+        of them: positive where it can have no more in any solution."""
+        grows = np.zeros(rate.size)
+        grows[growing] = 1
+        found = self._solve(np.append(np.zeros(len(self.is_up)), -1.0), rate * (1 - grows), grows)
+        return float(found.x[-1]), -found.ineqlin.marginals[growing]
+
+    def split(self, rate: Floats, delays_s: Floats) -> Floats:
+        """The rates of the tunnels, [T] bit/s, that give demands these rates with the least delay."""
+        if not self._tunnels:
+            return np.zeros(0)
+        delay_s = np.array([delays_s[list(links)].sum() for links in self._tunnels])
+        cost = 1 + delay_s / (delay_s.max() or 1.0)  # of what is sent, too: nothing beyond these rates
+        found = self._solve(np.append(cost, 0.0), rate, np.zeros(rate.size))
+        rates: Floats = np.maximum(found.x[:-1], 0)
+        rates[rates < 10 * _SLACK] = 0  # what is left of the slack
+        load = self._rows[len(rate) :, :-1] @ rates
+        used = load > 0
+        rates *= min(1.0, (self._capacity[used] / load[used]).min(initial=1.0)) * self.unit_bps
+        return rates
+
+    def _solve(self, cost: Floats, least: Floats, grows: Floats) -> Any:
+        from scipy.optimize import linprog
+
+        self._rows.data[self._rows.indptr[-2] :] = grows
+        most = np.append(np.where(self.is_up, np.inf, 0.0), np.inf if grows.any() else 0.0)
+        found = linprog(
+            cost,
+            self._rows,
+            np.append(-np.maximum(least - _SLACK, 0), self._capacity * self._room),
+            bounds=np.stack([np.zeros_like(most), most], axis=1),
+            method="highs-ds",
+            options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
+        )
+        if found.status != 0:
+            raise ArithmeticError(f"the allocation has no solution: {found.message}")
+        return found

@@ -1,0 +1,127 @@
+"""The allocation of traffic engineering against other linear programmes, its definition, and allocations by hand."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.sparse import block_diag
+
+from controller.routing.traffic_engineering import Demand, allocate
+
+_INSTANCES = 1000
+
+
+def _random(rng):
+    """Demands over tunnels of one to three of up to eight links, some of which are down."""
+    links = int(rng.integers(2, 9))
+    capacity = rng.choice([0.0, 10.0, 20.0, 35.0, 70.0], links, p=[0.05, 0.3, 0.25, 0.2, 0.2]) * 1e9
+    demands = []
+    for _ in range(rng.integers(1, 7)):
+        ways = [tuple(rng.permutation(links)[: rng.integers(1, 4)].tolist()) for _ in range(rng.integers(1, 4))]
+        wanted = np.inf if rng.random() < 0.4 else float(rng.integers(0, 50)) * 1e9
+        tunnels, priority = tuple(dict.fromkeys(ways)), int(rng.integers(0, 3))
+        demands.append(Demand(src=0, dst=1, priority=priority, tunnels=tunnels, wanted_bps=wanted))
+    return demands, capacity
+
+
+class _Oracle:
+    """The lexicographic optimum of many instances at once, as one block-diagonal programme of all: the least rate of
+    those that are not settled is the most possible, then each of these in turn is raised as far as it goes."""
+
+    def __init__(self, instances):
+        self.instances = instances
+        blocks, limits = [], []
+        for demands, capacity in instances:
+            tunnels = [(d, way) for d, one in enumerate(demands) for way in one.tunnels]
+            rows = np.zeros((2 * len(demands) + len(capacity), len(tunnels) + len(demands) + 1))
+            for place, (d, way) in enumerate(tunnels):
+                rows[2 * len(demands) + np.array(way), place] = 1
+                rows[d, place] = -1  # rate <= what its tunnels have
+            for d in range(len(demands)):
+                rows[d, len(tunnels) + d] = 1
+                rows[len(demands) + d, [len(tunnels) + d, -1]] = -1, 1  # the least of the rates
+            blocks.append(rows)
+            limits.append(np.concatenate([np.zeros(2 * len(demands)), capacity / 1e9]))
+        self._rows, self._limits = block_diag(blocks, format="csr"), limits
+
+    def rates(self):
+        settled = [np.full(len(demands), np.nan) for demands, _ in self.instances]
+        for priority in range(3):
+            of = [np.array([one.priority == priority for one in demands]) for demands, _ in self.instances]
+            while any((here & np.isnan(found)).any() for here, found in zip(of, settled, strict=True)):
+                open_ = [here & np.isnan(found) for here, found in zip(of, settled, strict=True)]
+                least = [np.where(np.isnan(found), 0.0, found) for found in settled]
+                level = self._best(least, [np.r_[np.zeros(len(o)), o.any()] for o in open_], open_)
+                level = [found[-1] for found in level]
+                floor = [np.where(o, at, low) for o, at, low in zip(open_, level, least, strict=True)]
+                most = [np.full(len(o), np.nan) for o in open_]
+                for d in range(max(map(len, open_))):
+                    aim = [np.r_[np.eye(len(o))[d] * o if d < len(o) else np.zeros(len(o)), 0] for o in open_]
+                    for found, o, best in zip(most, open_, self._best(floor, aim, None), strict=True):
+                        if d < len(o) and o[d]:
+                            found[d] = best[d]
+                for found, o, at, up in zip(settled, open_, level, most, strict=True):
+                    found[o & (up <= at + 1e-7)] = at
+        return settled
+
+    def _best(self, floor, aim, of_level):
+        """The rates, and the least of those `of_level`, of the optimum of `aim` with these floors."""
+        cost, bounds, limits = [], [], []
+        for index, (demands, capacity) in enumerate(self.instances):
+            tunnels = [way for one in demands for way in one.tunnels]
+            cost += [*np.zeros(len(tunnels)), *(-np.array(aim[index]))]
+            bounds += [(0, 0 if (capacity[list(way)] == 0).any() else None) for way in tunnels]
+            wants = [one.wanted_bps / 1e9 for one in demands]
+            lows = np.maximum(floor[index] - 1e-8, 0)
+            bounds += [(low, None if np.isinf(want) else want) for low, want in zip(lows, wants, strict=True)]
+            bounds.append((0, None if of_level is not None and of_level[index].any() else 0))
+            limits.append(self._limits[index].copy())
+            if of_level is not None:  # the others do not bound the least
+                limits[-1][len(demands) : 2 * len(demands)][~of_level[index]] = 1e6
+        found = linprog(cost, self._rows, np.concatenate(limits), bounds=bounds, method="highs")
+        assert found.status == 0, found.message
+        answers, place = [], 0
+        for demands, _ in self.instances:
+            tunnels = sum(len(one.tunnels) for one in demands)
+            answers.append(found.x[place + tunnels : place + tunnels + len(demands) + 1])
+            place += tunnels + len(demands) + 1
+        return answers
+
+
+def test_rates_are_those_of_lexicographic_programmes_on_random_instances():
+    rng = np.random.default_rng(1)
+    instances = [_random(rng) for _ in range(_INSTANCES)]
+    found = [allocate(*one) for one in instances]
+    for (demands, capacity), rates, expected in zip(instances, found, _Oracle(instances).rates(), strict=True):
+        assert np.allclose([sum(one) / 1e9 for one in rates], expected, atol=1e-5, rtol=1e-6), (demands, capacity)
+        load = np.zeros(len(capacity))
+        for one, of_tunnels in zip(demands, rates, strict=True):
+            for way, rate in zip(one.tunnels, of_tunnels, strict=True):
+                load[list(way)] += rate
+        assert (load <= capacity * (1 + 1e-12)).all()
+
+
+def test_an_earlier_priority_moves_aside_for_a_later_one():
+    """Gold can take either link, bronze the first alone: gold keeps its rate on the second."""
+    gold = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=10e9)
+    bronze = Demand(src=0, dst=1, priority=1, tunnels=((0,),))
+    rates = allocate([bronze, gold], np.array([10e9, 10e9]))
+    assert np.allclose(rates[0], 10e9) and np.allclose(rates[1], [0, 10e9], atol=100)
+
+
+def test_of_splits_with_the_same_rates_the_one_of_least_delay_is_taken():
+    one = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=12e9)
+    ((far, near),) = allocate([one], np.array([10e9, 10e9]), np.array([20e-3, 5e-3]))
+    assert (far, near) == (pytest.approx(2e9, rel=1e-6), pytest.approx(10e9, rel=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "wanted", "said"),
+    [([-1.0], 1e9, "a capacity of -1 bit/s"), ([1e9], -5.0, "a demand of -5 bit/s"), ([1e9], np.nan, "nan")],
+)
+def test_absurd_values_are_refused(capacity, wanted, said):
+    with pytest.raises(ValueError, match=said):
+        allocate([Demand(src=0, dst=1, priority=0, tunnels=((0,),), wanted_bps=wanted)], np.array(capacity))
+
+
+def test_nothing_is_allocated_to_nobody():
+    assert allocate([], np.array([1e9])) == ()
