@@ -32,7 +32,8 @@ Integers = npt.NDArray[np.integer[Any]]
 
 _POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
 _TOLERANCE = 1e-10
-_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the largest capacity
+_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the most that a link can carry
+_LARGE = 1e6  # of the most that a link can carry: a capacity that never binds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,10 @@ def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
 
 
 class _Programme:
-    """The linear programmes over the rates of all tunnels, [T], as shares of the largest capacity, `unit_bps`.
+    """The linear programmes over the rates of all tunnels, [T], as shares of the most a link can carry, `unit_bps`.
+
+    That is less than its capacity where all tunnels over it are slower elsewhere: slow tunnels behind fast links would
+    be lost in the tolerances.
 
     `of_demand` [T] is the demand of each tunnel, and `is_up` [T] whether none of its links is down. Their last variable
     is the rate that demands which grow have alike.
@@ -215,10 +219,13 @@ class _Programme:
         tunnels = [(index, links) for index, one in enumerate(demands) for links in one.tunnels]
         self.of_demand = np.array([index for index, _ in tunnels], dtype=np.intp)
         self.is_up = np.array([all(capacity_bps[link] > 0 for link in links) for _, links in tunnels], dtype=bool)
-        self.unit_bps = float(capacity_bps.max(initial=0)) or 1.0
+        carried = np.zeros(len(capacity_bps))
+        for _, links in tunnels:
+            carried[list(set(links))] += capacity_bps[list(links)].min()
+        self.unit_bps = float(np.minimum(capacity_bps, carried).max(initial=0)) or 1.0
         used = sorted({link for _, links in tunnels for link in links})
         self._tunnels, self._used = [links for _, links in tunnels], np.array(used, dtype=np.intp)
-        self._capacity = capacity_bps[self._used] / self.unit_bps
+        self._capacity = np.minimum(capacity_bps[self._used] / self.unit_bps, _LARGE)
         self._room = np.ones(len(used))
         column = [place for place, links in enumerate(self._tunnels) for _ in links]
         row = len(demands) + np.searchsorted(self._used, [link for links in self._tunnels for link in links])
