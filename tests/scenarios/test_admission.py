@@ -116,6 +116,12 @@ def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
     assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
 
 
+def test_the_answer_to_a_deferred_transfer_is_written_as_json():
+    (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
+    assert found.outcome == "deferred"
+    assert json.loads(json.dumps(found.as_json() | found.kept(1e-3)))["kept"] is True
+
+
 def test_every_byte_of_a_promise_is_in_its_messages():
     found = setting(*mix(1))
     for one in found.transfers:
