@@ -99,8 +99,11 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
     found = allocate(demands, np.array(capacity), np.append(delays_s, more), dict(enumerate(traffic.kept)))
     path = np.full(src.shape, -1, dtype=np.int16)
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
-    for one, some, of_tunnels in zip(demands, flows.values(), found, strict=True):
-        paths = fabric.paths_between[one.src, one.dst]
+    for one, some, rates in zip(demands, flows.values(), found, strict=True):
+        paths, of_tunnels = fabric.paths_between[one.src, one.dst], rates
+        if one.wanted_bps and not any(rates):  # too slow beside the fastest link, or down
+            most = [min(capacity[link] for link in links) for links in one.tunnels]
+            of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
         path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
         limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
