@@ -190,6 +190,7 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     """Other jobs leave promises alone where they share WAN links alone, which serve transfers before them."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
     place = {one.name: one.priority for one in setting.classes}
+    ceilings = {one.name: one.ceiling for one in setting.classes}
     first = wanted[0][1].traffic_class
     for number, job in wanted:
         if job.traffic_class != first:
@@ -200,6 +201,9 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     if setting.fabric.grain != "logical":
         text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
         yield Mistake("fabric.grain", f"{text}: allowed are transfers alone, or logical")
+    if first and ceilings.get(first, 1.0) < 1:  # a port cannot catch up on what it lost behind another class's segment
+        text = f"{first} has a ceiling of {ceilings[first]:g} beside transfers and other jobs"
+        yield Mistake("class", f"{text}: allowed are transfers alone, or a ceiling of 1")
     ends = {rank for _, job in wanted for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}

@@ -155,6 +155,11 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY], HEAD.replace("spray", "ecmp"), "fabric.routing: ecmp is beside a transfer"),
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
+        (
+            [COPY | {"class": "gold"}, {"ranks": [1, 5]}],
+            HEAD + '[[class]]\nname = "gold"\npriority = 0\nceiling = 0.7',
+            "gold has a ceiling of 0.7 beside transfers and other jobs",
+        ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed is none, link"),
         (
