@@ -116,6 +116,14 @@ def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
     assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
 
 
+def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
+    """A mesh crosses one WAN link, of 1 Gbit/s at least: 64 kB before the deadline there must be nothing left."""
+    gold = '[[class]]\nname = "gold"\npriority = 0'
+    asked = STREAM | {"duration": "5 ms"}
+    (alone,), (beside,) = setting(asked).transfers, setting(asked | {"class": "gold"}, tail=gold).transfers
+    assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
+
+
 def test_the_answer_to_a_deferred_transfer_is_written_as_json():
     (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
     assert found.outcome == "deferred"
