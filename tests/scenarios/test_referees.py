@@ -115,8 +115,8 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--collectives", "0"], "--collectives: 0: allowed is 1 to 1,000"),
-        (["--seconds", "-1"], "--seconds: -1.0: allowed is 0"),
+        (["--collectives", "0"], "--collectives: 0; allowed: 1 to 1,000"),
+        (["--seconds", "-1"], "--seconds: -1.0; allowed: 0"),
         (["tenants"], "tenants has jobs, faults, messages, training or a trace"),
         (["--set", "fabric.gpu=8"], "did you mean gpus?"),
     ],
@@ -189,7 +189,7 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"collective.count": 301}, "the best policy of 301 collectives: allowed is collective.count up to 300"),
+        ({"collective.count": 301}, "the best policy of 301 collectives; allowed: collective.count up to 300"),
         ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
         ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
     ],
