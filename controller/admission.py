@@ -344,7 +344,7 @@ class _Programme:
         cost = np.zeros(self._columns)
         cost[_END] = 1.0
         found = self._solve(cost, (1.0, 1.0))
-        return None if found is None else self._low_s + float(found.x[_END]) * self._scale_s
+        return None if found is None else float(self._low_s + found.x[_END] * self._scale_s)
 
     def calendar(self) -> Calendar | None:
         """The calendar; None where the request does not fit."""

@@ -32,7 +32,8 @@ Integers = npt.NDArray[np.integer[Any]]
 
 _POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
 _TOLERANCE = 1e-10
-_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the largest capacity
+_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the most that a link can carry
+_LARGE = 1e6  # of the most that a link can carry: a capacity that never binds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +99,11 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
     found = allocate(demands, np.array(capacity), np.append(delays_s, more), dict(enumerate(traffic.kept)))
     path = np.full(src.shape, -1, dtype=np.int16)
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
-    for one, some, of_tunnels in zip(demands, flows.values(), found, strict=True):
-        paths = fabric.paths_between[one.src, one.dst]
+    for one, some, rates in zip(demands, flows.values(), found, strict=True):
+        paths, of_tunnels = fabric.paths_between[one.src, one.dst], rates
+        if one.wanted_bps and not any(rates):  # too slow beside the fastest link, or down
+            most = [min(capacity[link] for link in links) for links in one.tunnels]
+            of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
         path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
         limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
@@ -203,7 +207,10 @@ def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
 
 
 class _Programme:
-    """The linear programmes over the rates of all tunnels, [T], as shares of the largest capacity, `unit_bps`.
+    """The linear programmes over the rates of all tunnels, [T], as shares of the most a link can carry, `unit_bps`.
+
+    That is less than its capacity where all tunnels over it are slower elsewhere: slow tunnels behind fast links would
+    be lost in the tolerances.
 
     `of_demand` [T] is the demand of each tunnel, and `is_up` [T] whether none of its links is down. Their last variable
     is the rate that demands which grow have alike.
@@ -215,10 +222,13 @@ class _Programme:
         tunnels = [(index, links) for index, one in enumerate(demands) for links in one.tunnels]
         self.of_demand = np.array([index for index, _ in tunnels], dtype=np.intp)
         self.is_up = np.array([all(capacity_bps[link] > 0 for link in links) for _, links in tunnels], dtype=bool)
-        self.unit_bps = float(capacity_bps.max(initial=0)) or 1.0
+        carried = np.zeros(len(capacity_bps))
+        for _, links in tunnels:
+            carried[list(set(links))] += capacity_bps[list(links)].min()
+        self.unit_bps = float(np.minimum(capacity_bps, carried).max(initial=0)) or 1.0
         used = sorted({link for _, links in tunnels for link in links})
         self._tunnels, self._used = [links for _, links in tunnels], np.array(used, dtype=np.intp)
-        self._capacity = capacity_bps[self._used] / self.unit_bps
+        self._capacity = np.minimum(capacity_bps[self._used] / self.unit_bps, _LARGE)
         self._room = np.ones(len(used))
         column = [place for place, links in enumerate(self._tunnels) for _ in links]
         row = len(demands) + np.searchsorted(self._used, [link for links in self._tunnels for link in links])

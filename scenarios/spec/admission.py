@@ -40,7 +40,7 @@ from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NONE, Cables, cable, failed_links
 from topologies.fabric.ports import shared_by
-from topologies.shaping.classes import FRAME_BYTES
+from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES
 from topologies.units import format_delay, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     """Other jobs leave promises alone where they share WAN links alone, which serve transfers before them."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
     place = {one.name: one.priority for one in setting.classes}
+    ceilings = {one.name: one.ceiling for one in setting.classes}
     first = wanted[0][1].traffic_class
     for number, job in wanted:
         if job.traffic_class != first:
@@ -198,6 +199,9 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     if setting.fabric.grain != "logical":
         text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
         yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
+    if first and ceilings.get(first, 1.0) < 1:  # a port cannot catch up on what it lost behind another class's segment
+        text = f"{first} has a ceiling of {ceilings[first]:g} beside transfers and other jobs"
+        yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
     ends = {rank for _, job in wanted for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
@@ -235,7 +239,9 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
     whole_bps = capacities.bps[0]
-    lags_s = _lags_s(delays_s(fabric, plan.conditions), whole_bps, tunnels)
+    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
+    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
+    lags_s = _lags_s(delays_s(fabric, plan.conditions), whole_bps, tunnels, bytes_ahead)
     capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
     asked = [_request(*one) for one in zip(jobs, tunnels, lags_s, strict=True)]
     protects = plan.spec.protect == "link"
@@ -309,11 +315,13 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in cables))
 
 
-def _lags_s(delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]]) -> list[float]:
+def _lags_s(
+    delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]], bytes_ahead: Floats
+) -> list[float]:
     """How long after the end of what the calendar sends each transfer's last byte may arrive, s.
 
-    That is the most over its tunnels of the delay and, at each link, of two frames, which a flow has waiting there, and
-    of how much the ways to the link differ in delay: for so long the link may have the traffic of two intervals.
+    That is the most over its tunnels of the delay and, at each link, of the bytes ahead of a flow's, two frames at
+    least, and of how much the ways to the link differ in delay: for so long it may have the traffic of two intervals.
     `delay_s` and `bps` are of what tunnels pass.
     """
     soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
@@ -321,7 +329,7 @@ def _lags_s(delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, 
         reached_s = np.cumsum(delay_s[links]) - delay_s[links]
         soonest_s[links] = np.minimum(soonest_s[links], reached_s)
         latest_s[links] = np.maximum(latest_s[links], reached_s)
-    waits_s = np.maximum(latest_s - soonest_s, 0.0) + 2 * 8 * FRAME_BYTES / np.maximum(bps, 1.0)
+    waits_s = np.maximum(latest_s - soonest_s, 0.0) + 8 * bytes_ahead / np.maximum(bps, 1.0)
     return [max(float((delay_s + waits_s)[list(links)].sum()) for links in of_job) for of_job in tunnels]
 
 

@@ -114,6 +114,11 @@ def test_of_splits_with_the_same_rates_the_one_of_least_delay_is_taken():
     assert (far, near) == (pytest.approx(2e9, rel=1e-6), pytest.approx(10e9, rel=1e-6))
 
 
+def test_a_slow_link_behind_a_fast_one_is_filled():
+    one, other = (Demand(src=0, dst=link, priority=link, tunnels=((0, link),)) for link in (1, 2))
+    assert allocate([one, other], np.array([1e15, 1e3, 3e3])) == (pytest.approx((1e3,)), pytest.approx((3e3,)))
+
+
 @pytest.mark.parametrize(
     ("capacity", "wanted", "said"),
     [([-1.0], 1e9, "a capacity of -1 bit/s"), ([1e9], -5.0, "a demand of -5 bit/s"), ([1e9], np.nan, "nan")],

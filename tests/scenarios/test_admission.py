@@ -116,6 +116,20 @@ def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
     assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
 
 
+def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
+    """A mesh crosses one WAN link, of 1 Gbit/s at least: 64 kB before the deadline there must be nothing left."""
+    gold = '[[class]]\nname = "gold"\npriority = 0'
+    asked = STREAM | {"duration": "5 ms"}
+    (alone,), (beside,) = setting(asked).transfers, setting(asked | {"class": "gold"}, tail=gold).transfers
+    assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
+
+
+def test_the_answer_to_a_deferred_transfer_is_written_as_json():
+    (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
+    assert found.outcome == "deferred"
+    assert json.loads(json.dumps(found.as_json() | found.kept(1e-3)))["kept"] is True
+
+
 def test_every_byte_of_a_promise_is_in_its_messages():
     found = setting(*mix(1))
     for one in found.transfers:
@@ -149,6 +163,11 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY], HEAD.replace("spray", "ecmp"), "fabric.routing: ecmp is beside a transfer"),
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
+        (
+            [COPY | {"class": "gold"}, {"ranks": [1, 5]}],
+            HEAD + '[[class]]\nname = "gold"\npriority = 0\nceiling = 0.7',
+            "gold has a ceiling of 0.7 beside transfers and other jobs",
+        ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
         (

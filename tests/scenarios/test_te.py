@@ -52,6 +52,14 @@ def test_tunnels_fit_into_links_and_no_flow_is_without_a_rate(
     assert (predicted(setting, mode, found, conditions, start=0) > 0).all()
 
 
+def test_sites_behind_one_very_slow_link_have_what_it_carries() -> None:
+    text = '"s0b0>s1b0" = { rate = "1 bit/s" }'
+    setting = scenario(
+        ALL, *FLAT, TE, "fabric.gpus=[2, 2, 2]", "fabric.border_routers=1", f"conditions.links={{ {text} }}"
+    )
+    assert time_s(setting) == pytest.approx(4 * 8 * setting.workload.largest_message_bytes, rel=1e-6)
+
+
 def test_all_links_of_the_wan_carry_a_message_in_proportion_to_their_rates() -> None:
     """Over four links of 10, 10, 10 and 30 Gbit/s 60 pieces have the time of 60 Gbit/s; sprayed, the slowest's."""
     text = '"s0b1>s1b1" = { rate = "30 Gbit/s" }, "s1b1>s0b1" = { rate = "30 Gbit/s" }'
