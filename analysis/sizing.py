@@ -163,10 +163,10 @@ def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
             break
     else:
         what = f"{layer_bytes / 1e12:,.3g} TB of a layer"
-        raise ValueError(f"{what}: allowed is what a rack holds, {at.rack_memory_bytes / 1e12:,.3g} TB")
+        raise ValueError(f"{what}; allowed: what a rack holds, {at.rack_memory_bytes / 1e12:,.3g} TB")
     racks = at.number_of_racks // model.layers
     if not racks:
-        raise ValueError(f"{model.layers:,} layers: allowed are as many as there are racks, {at.number_of_racks:,}")
+        raise ValueError(f"{model.layers:,} layers; allowed: as many as there are racks, {at.number_of_racks:,}")
     return Placement(layer_bytes=layer_bytes, layers_per_rack=copies, tensor=tensor, racks_per_layer=racks)
 
 

@@ -111,7 +111,7 @@ class Communicator:
         self._ranks = range(len(self._gpus))
         if workload.schedule.places != len(self._gpus):
             raise ValueError(
-                f"a schedule of {workload.schedule.places} places: allowed is {len(self._gpus)}, as many as GPUs"
+                f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
             )
         schedule = workload.schedule
         deadline_s += sum(one.size for one in schedule.transfers if isinstance(schedule.flows[one.flow], Stream))

@@ -78,9 +78,9 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
     """The engine of this name and the configurations that it is to run, checked; arguments and errors as for `run`."""
     if engine not in ENGINES:
-        raise ValueError(f"unknown engine {engine!r}: allowed is {', '.join(ENGINES)}")
+        raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     if scenario.program.command is not None:
-        raise ValueError("the scenario has a [program], which run.py runs, and no engine: allowed is one without it")
+        raise ValueError("the scenario has a [program], which run.py runs, and no engine; allowed: one without it")
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     configurations = [emulated(one) for one in scenario.settings()]

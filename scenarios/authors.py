@@ -76,9 +76,9 @@ def _check(asked: argparse.Namespace) -> float:
 
     if asked.collectives is not None and not _LEAST_COLLECTIVES <= asked.collectives <= _MOST_COLLECTIVES:
         allowed = f"{_LEAST_COLLECTIVES} to {_MOST_COLLECTIVES:,}"
-        raise ValueError(f"--collectives: {asked.collectives}: allowed is {allowed}")
+        raise ValueError(f"--collectives: {asked.collectives}; allowed: {allowed}")
     if not 0 <= asked.seed < 2**63:
-        raise ValueError(f"--seed: {asked.seed}: allowed is 0 to {2**63 - 1:,}")
+        raise ValueError(f"--seed: {asked.seed}; allowed: 0 to {2**63 - 1:,}")
     if asked.out is not None:
         check(asked.out)
     return parse_delay_s(asked.wan_delay)
@@ -95,7 +95,7 @@ def _shares(asked: argparse.Namespace) -> "Floats":
     count = min(there - 1, COLLECTIVES) if asked.collectives is None else asked.collectives
     if count < _LEAST_COLLECTIVES or count + 1 > there:
         needed = max(count, _LEAST_COLLECTIVES) + 1
-        raise DrawsError(f"{asked.draws} has {there:,} draws: allowed are {needed:,} or more, one for the initial ring")
+        raise DrawsError(f"{asked.draws} has {there:,} draws; allowed: {needed:,} or more, one for the initial ring")
     with still("the draws are being read"):
         return read(asked.draws, count + 1)
 

@@ -264,11 +264,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if count is None:
         count = DEFAULTS["emulation" if options.hops else options.engine, options.jobs is not None]
     if not 2 <= count <= MAX_COLLECTIVES:
-        parser.error(f"--collectives: {count} is not allowed: allowed is 2 to {MAX_COLLECTIVES:,}")
+        parser.error(f"--collectives: {count} is not allowed; allowed: 2 to {MAX_COLLECTIVES:,}")
     if options.jobs is not None and not 2 <= options.jobs <= MAX_JOBS:
-        parser.error(f"--jobs: {options.jobs} is not allowed: allowed is 2 to {MAX_JOBS}")
+        parser.error(f"--jobs: {options.jobs} is not allowed; allowed: 2 to {MAX_JOBS}")
     if options.schedules is not None and not 4 <= options.schedules <= MAX_GPUS:
-        parser.error(f"--schedules: {options.schedules} is not allowed: allowed is 4 to {MAX_GPUS:,}")
+        parser.error(f"--schedules: {options.schedules} is not allowed; allowed: 4 to {MAX_GPUS:,}")
     from scenarios.vm import VMError
 
     try:

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _sizes(text: str) -> tuple[int, ...]:
     sizes = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
     if not all(4 <= size <= 256 and size % 2 == 0 for size in sizes):
-        raise argparse.ArgumentTypeError(f"{text}: allowed are even numbers from 4 to 256, with commas between")
+        raise argparse.ArgumentTypeError(f"{text}; allowed: even numbers from 4 to 256, with commas between")
     return sizes
 
 

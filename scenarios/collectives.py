@@ -109,9 +109,9 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     from topologies.units import format_size, parse_size_bytes
 
     if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
+        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
     if asked.jobs < 1:
-        raise ValueError(f"--jobs: {asked.jobs}: allowed is 1 or more")
+        raise ValueError(f"--jobs: {asked.jobs}; allowed: 1 or more")
     sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
     overrides = [
         Override("collective.kind", asked.kind, "--kind"),
@@ -132,11 +132,11 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     found = load_scenario(asked.scenario, overrides)
     foreign = [axis.key for axis in found.sweep if axis.key not in ("collective.size", "collective.algorithm")]
     if foreign:
-        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}: allowed is a single value"])
+        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}; allowed: a single value"])
     if found.faults:
-        raise ScenarioError([f"{asked.scenario} has faults: allowed is none"])
+        raise ScenarioError([f"{asked.scenario} has faults; allowed: none"])
     if found.jobs:
-        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own: allowed is none"])
+        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own; allowed: none"])
     return found
 
 
@@ -233,7 +233,7 @@ def _table(heading: str, lines: Sequence[Line]) -> str:
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
     if not _LEAST_BYTES <= least <= most <= _MOST_BYTES or factor < 2:
         raise ValueError(
-            f"sizes from {least:,} to {most:,} bytes by factors of {factor}: allowed are {_LEAST_BYTES} to "
+            f"sizes from {least:,} to {most:,} bytes by factors of {factor}; allowed: {_LEAST_BYTES} to "
             f"{_MOST_BYTES:,} bytes, the lesser first, and factors of 2 or more"
         )
     while least <= most:

@@ -139,11 +139,11 @@ def _asked_for(asked: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     ringed = [kind for kind, algorithms in ALGORITHMS.items() if _RING in algorithms]
     for kind in kinds:
         if kind not in ringed:
-            raise ValueError(f"--kinds: {kind!r} has no ring to compare with: allowed are {', '.join(ringed)}")
+            raise ValueError(f"--kinds: {kind!r} has no ring to compare with; allowed: {', '.join(ringed)}")
     known = dict.fromkeys(algorithm for kind in kinds for algorithm in ALGORITHMS[kind])
     for name in wanted or ():
         if name not in known:
-            raise ValueError(f"--algorithms: {name!r}: allowed are {', '.join(known)}")
+            raise ValueError(f"--algorithms: {name!r}; allowed: {', '.join(known)}")
     for grain, kind in product(dict.fromkeys(asked.grains.split(",")), dict.fromkeys(kinds)):
         yield grain, kind, _RING
         for algorithm in ALGORITHMS[kind]:
@@ -157,16 +157,16 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
     from scenarios.spec.load import Override, assignment, load_scenario
 
     if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
+        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
     if asked.jobs < 1:
-        raise ValueError(f"--jobs: {asked.jobs}: allowed is 1 or more")
+        raise ValueError(f"--jobs: {asked.jobs}; allowed: 1 or more")
     counts = asked.gpus.split(",")
     if not all(count.isdecimal() for count in counts):
-        raise ValueError(f"--gpus: {asked.gpus}: allowed are whole numbers with commas between")
+        raise ValueError(f"--gpus: {asked.gpus}; allowed: whole numbers with commas between")
     own = {"fabric.gpus": "--gpus", "fabric.grain": "--grains", "run.modes": "--mode"}
     for one in (assignment(text) for text in asked.set):
         if one.key in own:
-            raise ValueError(f"{one.where}: does nothing here: allowed is {own[one.key]}")
+            raise ValueError(f"{one.where}: does nothing here; allowed: {own[one.key]}")
     overrides = [
         Override("collective.kind", kind, "--kinds"),
         Override("collective.algorithm", algorithm, "--algorithms"),
@@ -182,11 +182,11 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
     found = load_scenario(asked.scenario, overrides)
     foreign = [axis.key for axis in found.sweep if axis.key != "fabric.gpus"]
     if foreign:
-        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}: allowed is a single value"])
+        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}; allowed: a single value"])
     if found.faults:
-        raise ScenarioError([f"{asked.scenario} has faults: allowed is none"])
+        raise ScenarioError([f"{asked.scenario} has faults; allowed: none"])
     if found.jobs:
-        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own: allowed is none"])
+        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own; allowed: none"])
     return found
 
 

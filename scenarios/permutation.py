@@ -102,7 +102,7 @@ def network(asked: Experiment) -> "Fabric":
     each, rest = divmod(asked.hosts, asked.sites)
     if rest:
         raise FabricError(
-            [Mistake("--hosts", f"{asked.hosts} over {asked.sites} sites: allowed is a multiple of {asked.sites}")]
+            [Mistake("--hosts", f"{asked.hosts} over {asked.sites} sites; allowed: a multiple of {asked.sites}")]
         )
     spec = FabricSpec(
         gpus_per_site=(each,) * asked.sites,
@@ -187,7 +187,7 @@ def spray(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints") -> Ways:
     paths, number = _paths(fabric, src, dst)
     pieces = spines * number
     if pieces.sum() > _MOST_PIECES:
-        raise ValueError(f"{pieces.sum():,} pieces of messages: allowed are {_MOST_PIECES:,}")
+        raise ValueError(f"{pieces.sum():,} pieces of messages; allowed: {_MOST_PIECES:,}")
     message = np.repeat(np.arange(len(src)), pieces)
     place = np.arange(len(message)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     spine = place % spines
@@ -423,7 +423,7 @@ def _experiment(parsed: argparse.Namespace) -> Experiment:
 
 def _check(option: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise ValueError(f"--{option.replace('_', '-')}: {value}: allowed is {least:,} to {most:,}")
+        raise ValueError(f"--{option.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
 
 
 def _power_of_two_near_root(hosts: int) -> int:

@@ -119,17 +119,17 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     from scenarios.spec.load import assignment, load_scenario
 
     if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}: allowed is 1 to {_MOST_COLLECTIVES:,}")
+        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
     if not 0 <= asked.seconds <= 1e6:
-        raise ValueError(f"--seconds: {asked.seconds}: allowed is 0, for no search, to 1,000,000")
+        raise ValueError(f"--seconds: {asked.seconds}; allowed: 0, for no search, to 1,000,000")
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
     if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in found.settings()):
         raise ValueError(
-            f"{asked.scenario} has jobs, faults, messages, training or a trace, for which no best is known: allowed is "
+            f"{asked.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
             "none"
         )
     if asked.figure is not None and len(found.settings()) > _MOST_DRAWN:
-        raise ValueError(f"--figure: {len(found.settings())} configurations: allowed are {_MOST_DRAWN} at most")
+        raise ValueError(f"--figure: {len(found.settings())} configurations; allowed: {_MOST_DRAWN} at most")
     return found
 
 

@@ -21,7 +21,7 @@ grep -qx ID=ubuntu /etc/os-release || packages+=(chromium)
 case ${1-} in
     '') ;;
     bare) packages+=(debootstrap vagrant vagrant-libvirt) ;;
-    *) say "$1 is no part of set-up: allowed is nothing, or bare"; exit 2 ;;
+    *) say "$1 is no part of set-up; allowed: nothing, or bare"; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }

@@ -102,7 +102,7 @@ def _datacenter(asked: argparse.Namespace) -> "Datacenter":
     found = replace(Datacenter(), **changed)
     if not 1 <= found.number_of_racks <= _MOST_WHOLE:
         bought = f"{found.affordable_racks:,} racks for {found.budget:g} dollars"
-        raise ValueError(f"--budget: {bought}: allowed is 1 to {_MOST_WHOLE:,}")
+        raise ValueError(f"--budget: {bought}; allowed: 1 to {_MOST_WHOLE:,}")
     return found
 
 
@@ -116,7 +116,7 @@ def _models(asked: argparse.Namespace) -> "Sequence[Model]":
         _check(option, getattr(asked, option), _MOST_WHOLE)
     if (asked.layers is None) != (asked.hidden is None):
         alone, other = ("--layers", "--hidden") if asked.hidden is None else ("--hidden", "--layers")
-        raise ValueError(f"{alone} is given alone: allowed is with {other}")
+        raise ValueError(f"{alone} is given alone; allowed: with {other}")
     models = MODELS if asked.layers is None else [Model(name="own", layers=asked.layers, hidden=asked.hidden)]
     changed = {name: getattr(asked, name) for name in ("heads", "vocabulary", "sequence") if getattr(asked, name)}
     if "sequence" in changed:
@@ -126,7 +126,7 @@ def _models(asked: argparse.Namespace) -> "Sequence[Model]":
 
 def _check(option: str, value: float | None, most: float) -> None:
     if value is not None and not (0 < value <= most):
-        raise ValueError(f"--{option.replace('_', '-')}: {value:,}: allowed is above 0, to {most:,.15g}")
+        raise ValueError(f"--{option.replace('_', '-')}: {value:,}; allowed: above 0, to {most:,.15g}")
 
 
 def _table(rows: "Sequence[Row]") -> Iterator[str]:

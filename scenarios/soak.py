@@ -215,9 +215,7 @@ def main() -> int:
     parser.add_argument("--inside", metavar="SCENARIO", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not _LEAST <= options.collectives <= _MOST or options.collectives % _WINDOW:
-        parser.error(
-            f"--collectives: {options.collectives} is not allowed: allowed are hundreds, {_LEAST} to {_MOST:,}"
-        )
+        parser.error(f"--collectives: {options.collectives} is not allowed; allowed: hundreds, {_LEAST} to {_MOST:,}")
     if options.inside is not None:
         return inside(options.inside, options.collectives)
     return soak(options.collectives)

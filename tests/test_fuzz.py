@@ -260,7 +260,7 @@ def test_the_files_of_schedules(data: bytes) -> None:
             except ScheduleError as error:
                 one_line(error)
                 assert str(error).startswith(str(path))
-                right = re.search(r"allowed are the kind (\w+) and (\d+) GPUs$", str(error))
+                right = re.search(r"allowed: the kind (\w+) and (\d+) GPUs$", str(error))
                 if right is None:
                     return
                 kind, gpus = right[1], int(right[2])

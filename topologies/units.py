@@ -64,11 +64,11 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
         return (parse_rate_bps(text),) * 2
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise UnitError(f'{shown(text)} is not a range of rates: allowed is LOW-HIGH UNIT, such as "20-200 Gbit/s"')
+        raise UnitError(f'{shown(text)} is not a range of rates; allowed: LOW-HIGH UNIT, such as "20-200 Gbit/s"')
     low, high = parse_rate_bps(f"{match[1]} {match[2] or match[4]}"), parse_rate_bps(f"{match[3]} {match[4]}")
     if low >= high:
         problem = "an empty range" if low == high else "a range upside down"
-        raise UnitError(f"{shown(text)} is {problem}: allowed is LOW-HIGH UNIT with HIGH above LOW, or one rate")
+        raise UnitError(f"{shown(text)} is {problem}; allowed: LOW-HIGH UNIT with HIGH above LOW, or one rate")
     return low, high
 
 
@@ -128,16 +128,16 @@ def _parsed(text: str, of: Quantity) -> Decimal:
     """The quantity in its base unit; raises UnitError."""
     plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
     match = _QUANTITY.fullmatch(plain)
-    allowed = f'allowed is a number and one of {", ".join(of.units)}, such as "{of.example}"'
+    allowed = f'allowed: a number and one of {", ".join(of.units)}, such as "{of.example}"'
     if match is None:
         is_negative = plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit()
         is_infinite = plain.lstrip("+-").lower().startswith(("nan", "inf"))
-        why = "it must be greater than zero; " if is_negative else "it must be finite; " if is_infinite else ""
-        raise UnitError(f"{shown(text)} is not a {of.noun}: {why}{allowed}")
+        why = ": it must be greater than zero" if is_negative else ": it must be finite" if is_infinite else ""
+        raise UnitError(f"{shown(text)} is not a {of.noun}{why}; {allowed}")
     if match[2] not in of.units:
         spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", match[2].lower())
         meant = next((f" (did you mean {known}?)" for known in of.units if known.lower() == spelled), "")
-        raise UnitError(f"{shown(text)} has the wrong unit for a {of.noun}: {allowed}{meant}")
+        raise UnitError(f"{shown(text)} has the wrong unit for a {of.noun}; {allowed}{meant}")
     quantities = (match.groups(), of.least.split(), of.most.split())
     value, least, most = (_EXACT.multiply(Decimal(number), of.units[unit]) for number, unit in quantities)
     if not least <= value <= most:

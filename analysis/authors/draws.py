@@ -58,7 +58,7 @@ def number_of(folder: Path) -> int:
         count += 1
     if count < 2:
         missing = f"{count}.pkl"
-        raise DrawsError(f"{folder} has no {missing}: allowed is a folder with the draws 0.pkl, 1.pkl and so on")
+        raise DrawsError(f"{folder} has no {missing}; allowed: a folder with the draws 0.pkl, 1.pkl and so on")
     return count
 
 
@@ -79,7 +79,7 @@ def read(folder: Path, count: int, done: Callable[[int], None] = lambda _: None)
         wrong = values[~((values > 0) & (values <= _MOST_GBPS))]
         if wrong.size:
             what = f"has a capacity of {wrong[0]:g} Gbit/s"
-            raise DrawsError(f"{folder / f'{number}.pkl'} {what}: allowed is above 0, to {_MOST_GBPS:,} Gbit/s")
+            raise DrawsError(f"{folder / f'{number}.pkl'} {what}; allowed: above 0, to {_MOST_GBPS:,} Gbit/s")
         found[number] = values
     done(count)
     return found / NOMINAL_GBPS
@@ -97,9 +97,9 @@ def _contents(folder: Path, count: int) -> Iterator[bytes]:
         except OSError as error:
             raise DrawsError(f"{path} cannot be read: {error.strerror}") from None
         if not is_regular:
-            raise DrawsError(f"{path} is not a regular file: allowed is one")
+            raise DrawsError(f"{path} is not a regular file; allowed: one")
         if len(content) > _MOST_BYTES:
-            raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes: allowed is a draw of a few thousand")
+            raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes; allowed: a draw of a few thousand")
         yield content
 
 
@@ -149,21 +149,21 @@ def _capacities(path: Path, content: bytes) -> tuple[Floats, _Pattern | None]:
     try:
         graph = _noted(content)
     except (ValueError, IndexError, KeyError, TypeError):
-        raise DrawsError(f"{path} is not a pickle of plain data: allowed is a draw of the authors' simulator") from None
+        raise DrawsError(f"{path} is not a pickle of plain data; allowed: a draw of the authors' simulator") from None
     state = graph.state if isinstance(graph, _Noted) else None
     neighbours = state.get("_adj") if isinstance(state, dict) else None
     if not isinstance(neighbours, dict) or not all(isinstance(one, dict) for one in neighbours.values()):
-        raise DrawsError(f"{path} holds no graph of NetworkX: allowed is a draw of the authors' simulator")
+        raise DrawsError(f"{path} holds no graph of NetworkX; allowed: a draw of the authors' simulator")
     directed = {(a, b): link for a, others in neighbours.items() for b, link in others.items()}
     known = {*LINKS, *((b, a) for a, b in LINKS)}
     for pair in (*(known - set(directed)), *(set(directed) - known)):
         problem = "has no" if pair in known else "has a"
-        raise DrawsError(f"{path} {problem} link {shown(pair)}: allowed are the {len(LINKS)} of the authors' fabric")
+        raise DrawsError(f"{path} {problem} link {shown(pair)}; allowed: the {len(LINKS)} of the authors' fabric")
     values, positions = np.empty(len(LINKS)), []
     for index, (a, b) in enumerate(LINKS):
         value, position = _number(path, directed[a, b])
         if value != _number(path, directed[b, a])[0]:
-            raise DrawsError(f"{path} has two capacities between {a} and {b}: allowed is one for both directions")
+            raise DrawsError(f"{path} has two capacities between {a} and {b}; allowed: one for both directions")
         values[index] = value
         positions.append(position)
     plain = [position for position in positions if position is not None]
@@ -180,7 +180,7 @@ def _number(path: Path, link: Any) -> tuple[float, int | None]:
             arguments=(_Noted(of="numpy.dtype", arguments=("f8", *_), state=(_, "<", *_)), _Bytes(value, position)),
         ) if len(value) == 8:
             return struct.unpack("<d", value)[0], position
-    raise DrawsError(f"{path} has a link without a capacity: allowed is a number of 64 bits for each")
+    raise DrawsError(f"{path} has a link without a capacity; allowed: a number of 64 bits for each")
 
 
 _SILENT = frozenset(("PROTO", "FRAME", "STOP"))

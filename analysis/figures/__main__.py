@@ -70,7 +70,7 @@ def jobs_of(
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
     groups = groups_of(configurations)
     if not 0 <= setting < len(configurations):
-        raise FigureError(f"{run.path} has no setting {setting}: allowed are 0 to {len(configurations) - 1}")
+        raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
     if collective < 0:
         raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
     limited = any(one.values.get("collective.budget") for one in configurations)

@@ -109,7 +109,7 @@ def fair_rates(links: Links, capacity_bps: Floats, classes: Classes | None = Non
     infinite rate and the bottleneck -1.
     """
     if (links.ndim, capacity_bps.ndim) != (2, 1):
-        raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}: allowed are [F, H] and [links]")
+        raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}; allowed: [F, H] and [links]")
     _check(links, capacity_bps)
     links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
     from analysis.model import fluid_kernel
@@ -138,14 +138,14 @@ def _run(
         or len(links) not in (1, len(delay_s))
     ):
         raise ValueError(
-            f"links {shapes[0]}, capacities {shapes[1]} and delays {shapes[2]}: allowed are [K or 1, F, H], [K, links] "
+            f"links {shapes[0]}, capacities {shapes[1]} and delays {shapes[2]}; allowed: [K or 1, F, H], [K, links] "
             "and [K, F]"
         )
     _check(links, capacity_bps)
     if not (right := (delay_s >= 0) & (delay_s < np.inf)).all():
-        raise ValueError(f"a delay of {delay_s[~right][0]:g} s: allowed is 0 or more")
+        raise ValueError(f"a delay of {delay_s[~right][0]:g} s; allowed: 0 or more")
     if not 0 < slot_bytes < np.inf:
-        raise ValueError(f"slots of {slot_bytes:g} bytes: allowed is more than 0")
+        raise ValueError(f"slots of {slot_bytes:g} bytes; allowed: more than 0")
     links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
     delay_s = np.require(delay_s, np.float64, _PLAIN)
     from analysis.model import fluid_kernel
@@ -164,14 +164,14 @@ def _check(links: Links, capacity_bps: Floats) -> None:
     count = capacity_bps.shape[-1]
     if links.size and not -1 <= links.min() <= links.max() < count:
         wrong = links.max() if links.max() >= count else links.min()
-        raise ValueError(f"a flow passes link {wrong}: allowed is 0 to {count - 1}, and -1 for none")
+        raise ValueError(f"a flow passes link {wrong}; allowed: 0 to {count - 1}, and -1 for none")
     if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
-        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s: allowed is 0 or more")
+        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s; allowed: 0 or more")
 
 
 def _check_once(wrong: int, *, flows: int) -> None:
     if wrong >= 0:
-        raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice: allowed is once")
+        raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} passes a link twice; allowed: once")
 
 
 def _served(
@@ -187,14 +187,12 @@ def _served(
         of_flow, serves = np.asarray(classes.of_flow, np.int32), np.asarray(classes.serves, np.bool_)
         parts = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
         if of_flow.shape != (flows,) or serves.shape != (count,):
-            raise ValueError(
-                f"classes of {of_flow.size} flows and {serves.size} links: allowed are {flows} and {count}"
-            )
+            raise ValueError(f"classes of {of_flow.size} flows and {serves.size} links; allowed: {flows} and {count}")
         if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < parts.shape[1]:
-            raise ValueError(f"a flow of class {of_flow.max()}: allowed is 0 to {parts.shape[1] - 1}")
+            raise ValueError(f"a flow of class {of_flow.max()}; allowed: 0 to {parts.shape[1] - 1}")
         if not ((parts >= 0) & (parts <= 1)).all() or parts[0].sum() > 1 + 1e-9:
             raise ValueError(
-                f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}: allowed are 0 to 1, 1 assured"
+                f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}; allowed: 0 to 1, 1 assured"
             )
         served = fluid_kernel.Classes(np.flatnonzero(serves).astype(np.int32), parts[0].copy(), np.zeros(0))
         first = np.where(serves, count + (np.cumsum(serves) - 1) * parts.shape[1], -1)  # of each link that serves them
@@ -224,12 +222,12 @@ def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Progr
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
         if not 0 <= transfer.flow < flows:
-            raise ValueError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {flows - 1}")
+            raise ValueError(f"transfer {index} is on flow {transfer.flow}; allowed: 0 to {flows - 1}")
         if not 0 <= transfer.amount < np.inf:
-            raise ValueError(f"transfer {index} is of {transfer.amount:g} slots or seconds: allowed is 0 or more")
+            raise ValueError(f"transfer {index} is of {transfer.amount:g} slots or seconds; allowed: 0 or more")
         for one in transfer.after:
             if not 0 <= one < index:
-                raise ValueError(f"transfer {index} waits for transfer {one}: allowed are those before it")
+                raise ValueError(f"transfer {index} waits for transfer {one}; allowed: those before it")
             waiting[one].append(index)
         waits[index] = len(transfer.after)
         if transfer.flow in last:

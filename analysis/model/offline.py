@@ -36,7 +36,7 @@ def offline_optimum(times_s: Floats, switch_s: Floats, *, first_s: Floats | None
         )
     for name, values_s in (("time", times_s), ("cost of a change", switch_s), ("cost of beginning", begin_s)):
         if not (values_s >= 0).all():
-            raise ValueError(f"a {name} is {values_s[~(values_s >= 0)][0]}: allowed are 0 and more seconds")
+            raise ValueError(f"a {name} is {values_s[~(values_s >= 0)][0]}; allowed: 0 and more seconds")
     before = np.zeros((count, candidates), dtype=np.intp)  # the best candidate before each
     every, total_s = np.arange(candidates), begin_s.astype(np.float64)
     for number in range(count):

@@ -97,7 +97,7 @@ def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
         "gather": [(gpu, (0,)) for gpu in others(0)],
     }
     if kind not in COPIED:
-        raise ValueError(f"the best {kind}: allowed are {', '.join(COPIED)}, which add nothing")
+        raise ValueError(f"the best {kind}; allowed: {', '.join(COPIED)}, which add nothing")
     return tuple(Block(source=source, sinks=sinks) for source, sinks in found[kind])
 
 

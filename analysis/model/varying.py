@@ -41,7 +41,7 @@ class Varying:
         for a rate that is not above 0, and for times that are not.
         """
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
-            raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s: allowed is more than 0 s")
+            raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
         from analysis.model import varying_kernel
 
         links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
@@ -50,7 +50,7 @@ class Varying:
         while not is_over:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
-                raise ValueError(f"a rate of {rates.min():g} bit/s: allowed is more than 0")
+                raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
             instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits)
             is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
             rows *= 2

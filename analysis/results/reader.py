@@ -146,7 +146,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)
     found = provenance.get("format")
     if isinstance(found, int) and found > FORMAT:
-        raise ResultsError(f"{path} is of format {found}, which is newer than this version reads: allowed is {FORMAT}")
+        raise ResultsError(f"{path} is of format {found}, which is newer than this version reads; allowed: {FORMAT}")
     if found != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
         raise ResultsError(f"{path} is not a run folder: its {PROVENANCE} is not one of format {FORMAT}")
     return provenance
@@ -176,7 +176,7 @@ def part_of(path: Path, point: Point, start: int) -> Part:
 def check_readable_parts(path: Path) -> None:
     """Raise ResultsError for a run that an earlier version left unfinished, with its rows in other files."""
     if (path / _OLD_PARTS).is_dir():
-        raise ResultsError(f"{path} was left unfinished by an earlier version: allowed is to run it anew")
+        raise ResultsError(f"{path} was left unfinished by an earlier version; run it anew")
 
 
 def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
@@ -215,7 +215,7 @@ def _collectives(
         raise ResultsError(f"{path / SETTINGS} is damaged: it is not of these rows") from None
     unknown = [name for name in columns or () if name not in wanted.names]
     if unknown:
-        raise ResultsError(f"{path} has no column {unknown[0]}: allowed are {', '.join(wanted.names)}")
+        raise ResultsError(f"{path} has no column {unknown[0]}; allowed: {', '.join(wanted.names)}")
     if is_complete(provenance) or (not (path / PARTS).exists() and (path / COLLECTIVES).exists()):
         return table_in(path / COLLECTIVES, wanted, columns)
     check_readable_parts(path)

@@ -223,7 +223,7 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
     found = tuple((src, dst, channel, port) for src, dst, channel, port in value)
     if len({(src, dst, port) for src, dst, _, port in found}) < len(found):
-        raise ProtocolError("a flow is given twice: allowed is each port of two ranks once")
+        raise ProtocolError("a flow is given twice; allowed: each port of two ranks once")
     return found
 
 

@@ -194,12 +194,12 @@ def allocate(
 
 def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
     if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
-        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s: allowed is 0 or more")
+        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s; allowed: 0 or more")
     for one in demands:
         if not one.wanted_bps >= 0:
-            raise ValueError(f"a demand of {one.wanted_bps:g} bit/s: allowed is 0 or more")
+            raise ValueError(f"a demand of {one.wanted_bps:g} bit/s; allowed: 0 or more")
         if not all(one.tunnels):
-            raise ValueError("a tunnel without links: allowed is one link or more")
+            raise ValueError("a tunnel without links; allowed: one link or more")
 
 
 class _Programme:

@@ -32,13 +32,13 @@ def background(
     """
     if pattern not in PATTERNS or places < 2:
         raise ScheduleError(
-            f"background traffic {pattern!r} between {places} GPUs: allowed are {', '.join(PATTERNS)}, and 2 or more"
+            f"background traffic {pattern!r} between {places} GPUs; allowed: {', '.join(PATTERNS)}, and 2 or more"
         )
     gap_s = 8 * message_bytes / rate_bps
     wanted = places * duration_s / gap_s
     if wanted > MOST_MESSAGES:
         raise ScheduleError(
-            f"background traffic of about {wanted:,.0f} messages: allowed are {MOST_MESSAGES:,}, so a lower rate, a "
+            f"background traffic of about {wanted:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
     messages: list[tuple[float, Flow, int]] = []
@@ -52,7 +52,7 @@ def background(
             messages.append((at_s, Flow(place, dst), size))
     if not messages:
         raise ScheduleError(
-            f"background traffic of a message every {gap_s:g} s for {duration_s:g} s: allowed is one message at least"
+            f"background traffic of a message every {gap_s:g} s for {duration_s:g} s; allowed: one message at least"
         )
     return timed(messages, places=places, algorithm=pattern)
 

@@ -76,11 +76,11 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     ranks do not fit together, and for nodes that wait for one another.
     """
     if path.name.count("*") != 1:
-        raise ScheduleError(f"{path}: allowed is a name with one * for the rank, such as trace.*.et")
+        raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
     found, places = len(files_of(path)), sum(sites)
     if not found or found != places or places > MOST_GPUS:
         raise ScheduleError(
-            f"{path}: there are the files of {found:,} ranks, asked for between {places:,} GPUs: allowed are as many, "
+            f"{path}: there are the files of {found:,} ranks, asked for between {places:,} GPUs; allowed: as many, "
             f"{MOST_GPUS:,} at most"
         )
     trace = _Trace(path, sites, algorithm, tflops)
@@ -140,7 +140,7 @@ def _messages(file: BinaryIO) -> Iterator[bytes]:
             head += byte
         size, _ = _varint(head, 0)
         if size > MOST_BYTES:
-            raise _Malformed(f"it has {size:,} bytes: allowed are {MOST_BYTES:,}")
+            raise _Malformed(f"it has {size:,} bytes; allowed: {MOST_BYTES:,}")
         content = file.read(size)
         if len(content) < size:
             raise _Malformed(f"the file ends after {len(content):,} of its {size:,} bytes")
@@ -172,7 +172,7 @@ class _Node:
         value = self.values.get(name, default)
         if not isinstance(value, int) or not least <= value <= most:
             shown = "is not there" if value is None else f"{value!r}"[:80]
-            raise _Malformed(f"its {name} {shown}: allowed is a whole number from {least:,} to {most:,}")
+            raise _Malformed(f"its {name} {shown}; allowed: a whole number from {least:,} to {most:,}")
         return value
 
 
@@ -194,7 +194,7 @@ def _node(content: bytes) -> _Node:
             waits = node.control if number == 4 else node.waits
             waits.update((value,) if isinstance(value, int) else _packed(value, MOST_OPERATIONS))
             if len(waits) > MOST_OPERATIONS:
-                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes: allowed are so many")
+                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes; allowed: so many")
         elif number in (2, 10):
             if not isinstance(value, bytes):
                 raise _Malformed(f"its field {number} is a number")
@@ -203,7 +203,7 @@ def _node(content: bytes) -> _Node:
             else:
                 _attribute(value, node.values)
     if node.type >= len(_NAMES):
-        raise _Malformed(f"its type is {node.type}: allowed are 0 to {len(_NAMES) - 1}")
+        raise _Malformed(f"its type is {node.type}; allowed: 0 to {len(_NAMES) - 1}")
     return node
 
 
@@ -212,7 +212,7 @@ def _is_converted(content: bytes) -> bool:
     values: dict[str, Value] = {}
     for number, value in _fields(content):
         if not isinstance(value, bytes):
-            raise _Malformed("it is not GlobalMetadata: allowed is that, and Nodes behind it")
+            raise _Malformed("it is not GlobalMetadata; allowed: that, and Nodes behind it")
         if number == 2:
             _attribute(value, values)
     return "schema" in values
@@ -223,7 +223,7 @@ def _packed(content: bytes, most: int) -> list[int]:
     found, at = list[int](), 0
     while at < len(content):
         if len(found) > most:
-            raise _Malformed(f"a list has more than {most:,} numbers: allowed are so many")
+            raise _Malformed(f"a list has more than {most:,} numbers; allowed: so many")
         number, at = _varint(content, at)
         found.append(number)
     return found
@@ -249,7 +249,7 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
             for _, one in _fields(given):
                 bools += [one] if isinstance(one, int) else _packed(one, MOST_DIMENSIONS)
                 if len(bools) > MOST_DIMENSIONS:
-                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans: allowed are so many")
+                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans; allowed: so many")
             value = tuple(map(bool, bools))
     if name in _READ and value is not None:
         values[name] = value
@@ -321,22 +321,22 @@ class _Trace:
                     if not converted:
                         node.waits |= node.control
                     if node.id in nodes:
-                        raise _Malformed(f"the id {node.id} is that of another node: allowed is one of its own")
+                        raise _Malformed(f"the id {node.id} is that of another node; allowed: one of its own")
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
                     waiting.append((begin, node.waits))
                     self._waits += len(node.waits)
                     if self._waits > MOST_WAITS:
-                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others: allowed are so many")
+                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others; allowed: so many")
             except _Malformed as error:
                 raise ScheduleError(f"{path}, message {number:,}: {error}") from None
         if number == 1:
-            raise ScheduleError(f"{path}: it is empty: allowed is GlobalMetadata, and Nodes behind it")
+            raise ScheduleError(f"{path}: it is empty; allowed: GlobalMetadata, and Nodes behind it")
         for begin, waits in waiting:
             operation = self._operations[begin]
             missing = next((one for one in waits if one not in nodes), None)
             if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it depends on the node {missing}, which is not in the file: allowed are those "
+                    f"{operation.where}: it depends on the node {missing}, which is not in the file; allowed: those "
                     "that are"
                 )
             operation.requires += [nodes[one] for one in sorted(waits)]
@@ -358,7 +358,7 @@ class _Trace:
             node.number(mine, rank, rank, rank)
             peer, tag = node.number(theirs, 0, len(self._site) - 1), node.number("comm_tag", -(2**31), 2**32, 0)
             if peer == rank:
-                raise _Malformed(f"its {theirs} is {rank}, its own rank: allowed is another")
+                raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another")
             size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
             if node.type == _SENDS:
                 operation.server = Flow(rank, peer)
@@ -366,7 +366,7 @@ class _Trace:
             else:
                 self._receives[peer, rank, tag].append(index)
         elif node.type not in _NO_TIME:
-            raise _Malformed(f"it is a {_NAMES[node.type]}_NODE: allowed are all others, as there is no such memory")
+            raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all others, as there is no such memory")
         self._add(operation, position, size)
         return index, index
 
@@ -374,19 +374,19 @@ class _Trace:
         """How long a computation takes."""
         most_us, ops = MOST_CALC_NS // 1000, node.number("num_ops", 0, 2**63, 0)
         if node.duration_us > most_us:
-            raise _Malformed(f"its duration_micros {node.duration_us:,}: allowed are {most_us:,} at most")
+            raise _Malformed(f"its duration_micros {node.duration_us:,}; allowed: {most_us:,} at most")
         if not ops or (self._tflops is None and node.duration_us):
             return node.duration_us * 1e-6
         if self._tflops is None:
             raise _Malformed(f"it has {ops:,} num_ops and no duration_micros: allowed with collective.tflops")
         if (seconds := ops / (1e12 * self._tflops)) * 1e6 > most_us:
-            raise _Malformed(f"its {ops:,} num_ops take {seconds:,.0f} s: allowed are {most_us / 1e6:,.0f} s at most")
+            raise _Malformed(f"its {ops:,} num_ops take {seconds:,.0f} s; allowed: {most_us / 1e6:,.0f} s at most")
         return seconds
 
     def _add(self, operation: Operation, position: int, size: float = 0.0) -> int:
         if len(self._operations) >= MOST_OPERATIONS:
             raise _Malformed(
-                f"one operation more than {MOST_OPERATIONS:,}: allowed are so many of all ranks, where a message is two"
+                f"one operation more than {MOST_OPERATIONS:,}; allowed: so many of all ranks, where a message is two"
             )
         self._operations.append(operation)
         self._positions.append(position)
@@ -399,7 +399,7 @@ class _Trace:
         name, dimensions = node.values.get("pg_name", ""), node.values.get("involved_dim", ())
         if not isinstance(name, str) or len(name.encode()) > MOST_NAME or not isinstance(dimensions, tuple):
             raise _Malformed(
-                f"its pg_name or involved_dim is something else: allowed are text of {MOST_NAME} bytes at most and a "
+                f"its pg_name or involved_dim is something else; allowed: text of {MOST_NAME} bytes at most and a "
                 "list of booleans"
             )
         begin = self._add(Operation(where=where, what=node.what), position)
@@ -419,7 +419,7 @@ class _Trace:
         if set(self._sites) != {gpus}:
             raise _Malformed(
                 f"its involved_dim is of some dimensions, and sites of {', '.join(map(str, self._sites))} GPUs are "
-                "none: allowed are as many in each"
+                "none; allowed: as many in each"
             )
         inside, across = (*dimensions, False)[:2]
         return tuple(
@@ -435,7 +435,7 @@ class _Trace:
                 ", ".join(sorted({name for kind in of_kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
             )
             raise ScheduleError(
-                f"{self._path}: no collective of it has the algorithm {self._algorithm}: allowed are {allowed}"
+                f"{self._path}: no collective of it has the algorithm {self._algorithm}; allowed: {allowed}"
             )
         word = _WORD if of_kinds & {*_SUMS} else 1
         taken: list[set[int]] = [set() for _ in self._site]  # the channels of each rank's groups
@@ -448,7 +448,7 @@ class _Trace:
                 channel = next(one for one in count(1) if not any(one in taken[member] for member in members))
                 if channel > MOST_GROUPS:
                     raise _Malformed(
-                        f"{_named(group)} comes after {MOST_GROUPS} others that a rank of it is in: allowed are so many"
+                        f"{_named(group)} comes after {MOST_GROUPS} others that a rank of it is in; allowed: so many"
                     )
                 for member in members:
                     taken[member].add(channel)
@@ -458,7 +458,7 @@ class _Trace:
             raise ScheduleError(f"{self._path}: {error}") from None
         order = in_order(self._operations, self._positions)
         if not any(isinstance(server, Flow) for server in order.servers):
-            raise ScheduleError(f"{self._path}: nothing is sent: allowed is one message at least")
+            raise ScheduleError(f"{self._path}: nothing is sent; allowed: one message at least")
         transfers = []
         for index, server, after in zip(order.tasks, order.server, order.after, strict=True):
             size = self._sizes[index]
@@ -489,14 +489,14 @@ class _Trace:
             if len(mine := calls.get(member, [])) != len(first):
                 raise _Malformed(
                     f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank "
-                    f"{member}: allowed are as many on each"
+                    f"{member}; allowed: as many on each"
                 )
             for one, other in zip(first, mine, strict=True):
                 if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
                     raise ScheduleError(
                         f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
-                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}: "
-                        "allowed is the same"
+                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}; "
+                        "allowed: the same"
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
@@ -551,8 +551,8 @@ class _Trace:
     def _check_slots(self, slots: int) -> None:
         if slots * len(self._site) > MOST_SLOTS:
             raise _Malformed(
-                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as blocks: "
-                "allowed are so many, so fewer collectives, or another collective.algorithm"
+                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as blocks; "
+                "allowed: so many, so fewer collectives, or another collective.algorithm"
             )
 
     def _of_kind(self, kind: str, members: Sequence[int]) -> Workload:

@@ -24,8 +24,8 @@ def read(path: Path, *, kind: str, gpus: int) -> Schedule:
         form, of, found = "GOAL", MESSAGES, goal.read(path, content)
     if of != kind or found.places != gpus:
         raise ScheduleError(
-            f"{path}: it is {form} of {of} between {found.places} GPUs, asked for as {kind} between {gpus}: "
-            f"allowed are the kind {of} and {found.places} GPUs"
+            f"{path}: it is {form} of {of} between {found.places} GPUs, asked for as {kind} between {gpus}; "
+            f"allowed: the kind {of} and {found.places} GPUs"
         )
     if form == "TE-CCL's JSON":
         try:

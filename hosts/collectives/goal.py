@@ -87,7 +87,7 @@ def read(path: Path, content: str) -> Schedule:
     match(reader.operations, reader.sizes, reader.sends, reader.receives)
     order = in_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
-        raise ScheduleError(f"{path}: nothing is sent: allowed is one message at least")
+        raise ScheduleError(f"{path}: nothing is sent; allowed: one message at least")
     return Schedule(
         places=len(reader.ranks),
         slots=0,
@@ -122,10 +122,10 @@ class _Reader:
                 rest = self._statement(rest)
         self._line += 1
         if self._rank is not None:
-            raise self._error("the file ends within a rank: allowed is a } at its end")
+            raise self._error("the file ends within a rank; allowed: a } at its end")
         if self._most_ranks is None or len(self.ranks) < self._most_ranks:
             raise self._error(
-                f"the file ends after {len(self.ranks):,} ranks: allowed are num_ranks, and as many ranks as it says"
+                f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it says"
             )
 
     def _error(self, sentence: str) -> ScheduleError:
@@ -152,16 +152,16 @@ class _Reader:
         elif match := _REQUIRES.fullmatch(rest):
             self._requires(*match.groups())
             return ""
-        raise self._error(f"{rest[:80]!r} is not GOAL here: allowed are {_ALLOWED}")
+        raise self._error(f"{rest[:80]!r} is not GOAL here; allowed: {_ALLOWED}")
 
     def _has_ranks(self, ranks: int) -> None:
         if self._most_ranks is not None or not 2 <= ranks <= MOST_GPUS:
-            raise self._error(f"num_ranks {ranks:,}: allowed are 2 to {MOST_GPUS:,}, said once")
+            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, said once")
         self._most_ranks = ranks
 
     def _begin(self, rank: int) -> None:
         if self._most_ranks is None or rank >= self._most_ranks or rank in self.ranks:
-            raise self._error(f"rank {rank:,}: allowed are those below num_ranks, which comes first, each once")
+            raise self._error(f"rank {rank:,}; allowed: those below num_ranks, which comes first, each once")
         self.ranks.add(rank)
         self._rank, self._labels = rank, {}
 
@@ -169,17 +169,17 @@ class _Reader:
         label, kind, size, way, other, tag, cpu, nic = match.groups()
         assert self._rank is not None and self._most_ranks is not None
         if "-1" in (other, tag):
-            raise self._error(f"{kind} with -1, which is any: allowed are one rank and one tag")
+            raise self._error(f"{kind} with -1, which is any; allowed: one rank and one tag")
         peer, channel = int(other), int(nic or 0)
         if (kind == "send") != (way == "to"):
-            raise self._error(f"{kind} {way}: allowed are send to and recv from")
+            raise self._error(f"{kind} {way}; allowed: send to and recv from")
         if peer >= self._most_ranks or peer == self._rank:
             raise self._error(
-                f"{kind} {way} {peer:,}: allowed are the ranks 0 to {self._most_ranks - 1:,} but {self._rank}"
+                f"{kind} {way} {peer:,}; allowed: the ranks 0 to {self._most_ranks - 1:,} but {self._rank}"
             )
         if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
-                f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}: allowed are 1 to "
+                f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}; allowed: 1 to "
                 f"{MOST_MESSAGE_BYTES:,} bytes, CPUs below {MOST_CPUS} and NICs below {MOST_NICS}"
             )
         index = self._add(label, kind, int(size))
@@ -193,7 +193,7 @@ class _Reader:
         assert self._rank is not None
         if int(length) > MOST_CALC_NS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
-                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}: allowed are {MOST_CALC_NS:,} ns at most and CPUs "
+                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MOST_CALC_NS:,} ns at most and CPUs "
                 f"below {MOST_CPUS}"
             )
         index = self._add(label, "calc", int(length) * 1e-9)
@@ -202,10 +202,10 @@ class _Reader:
     def _add(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)
         if index == MOST_OPERATIONS:
-            raise self._error(f"one operation more than {MOST_OPERATIONS:,}: allowed are so many")
+            raise self._error(f"one operation more than {MOST_OPERATIONS:,}; allowed: so many")
         if label is not None:
             if label in self._labels:
-                raise self._error(f"the label {label[:80]} is given twice in a rank: allowed is once")
+                raise self._error(f"the label {label[:80]} is given twice in a rank; allowed: once")
             self._labels[label] = index
         where = f"{self._path}, line {self._line:,}"
         self.operations.append(Operation(where=where, what=f"{kind} {label[:80]}" if label else f"a {kind}"))
@@ -215,6 +215,6 @@ class _Reader:
     def _requires(self, label: str, kind: str, other: str) -> None:
         for one in (label, other):
             if one not in self._labels:
-                raise self._error(f"the label {one[:80]} is not known: allowed are those before it in its rank")
+                raise self._error(f"the label {one[:80]} is not known; allowed: those before it in its rank")
         operation = self.operations[self._labels[label]]
         (operation.requires if kind == "requires" else operation.started).append(self._labels[other])

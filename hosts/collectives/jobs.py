@@ -51,12 +51,12 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
     for job in jobs:
         _check(job, places)
     if all(job.is_background for job in jobs):
-        raise ScheduleError("all jobs are background: allowed is one at least that is not")
+        raise ScheduleError("all jobs are background; allowed: one at least that is not")
     transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
     if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
         raise ScheduleError(
-            f"the jobs have {transfers:,} transfers and {slots:,} slots of all GPUs together: allowed are "
+            f"the jobs have {transfers:,} transfers and {slots:,} slots of all GPUs together; allowed: "
             f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
         )
     union = _Union(places, word=max(job.workload.unit_bytes for job in jobs))
@@ -84,11 +84,11 @@ def _check(job: Job, places: int) -> None:
     wanted = job.workload.schedule.places
     if len(job.places) != wanted or len(set(job.places)) != wanted or not all(0 <= one < places for one in job.places):
         raise ScheduleError(
-            f"{job.name} is at the places {list(job.places)}: allowed are {wanted} of 0 to {places - 1}, each once"
+            f"{job.name} is at the places {list(job.places)}; allowed: {wanted} of 0 to {places - 1}, each once"
         )
     if not 0 <= job.start_s < math.inf or job.count < 1:
         raise ScheduleError(
-            f"{job.name} begins at {job.start_s:g} s, {job.count} times: allowed are 0 s or later, and once or more"
+            f"{job.name} begins at {job.start_s:g} s, {job.count} times; allowed: 0 s or later, and once or more"
         )
 
 

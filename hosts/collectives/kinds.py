@@ -76,21 +76,21 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     MOST_TRANSFERS.
     """
     if kind not in ALGORITHMS:
-        raise ScheduleError(f"there is no collective {kind!r}: allowed are {', '.join(ALGORITHMS)}")
+        raise ScheduleError(f"there is no collective {kind!r}; allowed: {', '.join(ALGORITHMS)}")
     if algorithm not in ALGORITHMS[kind]:
-        raise ScheduleError(f"there is no algorithm {algorithm!r} of {kind}: allowed are {', '.join(ALGORITHMS[kind])}")
+        raise ScheduleError(f"there is no algorithm {algorithm!r} of {kind}; allowed: {', '.join(ALGORITHMS[kind])}")
     if channels < 1 or pieces < 1 or (channels > 1 and algorithm != "ring"):
         raise ScheduleError(
-            f"{algorithm} with {channels} channels and {pieces} pieces: allowed are 1 or more pieces, and 1 channel, "
+            f"{algorithm} with {channels} channels and {pieces} pieces; allowed: 1 or more pieces, and 1 channel, "
             "or more with ring"
         )
     if sum(sites) < 2:
-        raise ScheduleError(f"a collective among {sum(sites)} GPUs: allowed are 2 or more")
+        raise ScheduleError(f"a collective among {sum(sites)} GPUs; allowed: 2 or more")
     whole = _whole(kind, algorithm, sites, channels)
     if (transfers := len(whole.transfers) * pieces) > MOST_TRANSFERS:
         raise ScheduleError(
             f"{algorithm} among {sum(sites)} GPUs with {channels} channels and {pieces:,} pieces has {transfers:,} "
-            f"transfers: allowed are {MOST_TRANSFERS:,}"
+            f"transfers; allowed: {MOST_TRANSFERS:,}"
         )
     found = sliced(whole, pieces)
     if len(found.transfers) <= MOST_PROVEN:

@@ -100,7 +100,7 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
     if sorted(placement) != list(range(schedule.places)):
         raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
     if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
-        raise ScheduleError(f"{kind} as MSCCL's XML: allowed are collectives, which send slots and compute nothing")
+        raise ScheduleError(f"{kind} as MSCCL's XML; allowed: collectives, which send slots and compute nothing")
     layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
     placed = canonical(_placed(schedule, layout, placement))
     flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
@@ -366,7 +366,7 @@ class _Parser:
             ) from None
         if sorted(self.gpus) != list(range(self.most_gpus)):
             raise ScheduleError(
-                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}: allowed are those from 0 "
+                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: those from 0 "
                 "on, each once"
             )
         slots = self.chunks * (2 if self.kind == "alltoall" else 1)
@@ -374,7 +374,7 @@ class _Parser:
         by_block = self.kind not in ("allreduce", "broadcast", "reduce")
         if by_block and self.chunks % self.most_gpus:
             raise ScheduleError(
-                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} by {self.most_gpus} GPUs: allowed is a "
+                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} by {self.most_gpus} GPUs; allowed: a "
                 "multiple of the GPUs"
             )
         layout = Layout(kind=self.kind, gpus=self.most_gpus, slots=slots)
@@ -385,20 +385,20 @@ class _Parser:
         return ScheduleError(f"{self._path}, line {self._expat.CurrentLineNumber:,}: {sentence}")
 
     def _doctype(self, *_: object) -> None:
-        raise self.error("it has a document type: allowed is XML without one, and so without entities of its own")
+        raise self.error("it has a document type; allowed: XML without one, and so without entities of its own")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         levels = ("algo", "gpu", "tb", "step")
         if len(self._open) >= len(levels) or name != levels[len(self._open)]:
             raise self.error(
-                f"the element {name[:80]!r} is not allowed here: allowed are {', '.join(levels)}, each in the other"
+                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, each in the other"
             )
         self._open.append(name)
 
         def number(key: str, default: int | None = None) -> int:
             value = attributes.get(key, str(default))
             if not _NUMBER.fullmatch(value):
-                raise self.error(f"{key} of {name} is {value[:80]!r}: allowed is a whole number")
+                raise self.error(f"{key} of {name} is {value[:80]!r}; allowed: a whole number")
             return int(value)
 
         {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[name](attributes, number)
@@ -406,17 +406,17 @@ class _Parser:
     def _algo(self, attributes: Mapping[str, str], number: "_Number") -> None:
         collective = attributes.get("coll", "")
         if collective not in KINDS:
-            raise self.error(f"coll is {collective[:80]!r}: allowed are {', '.join(KINDS)}")
+            raise self.error(f"coll is {collective[:80]!r}; allowed: {', '.join(KINDS)}")
         self.kind, self.most_gpus, self.chunks = KINDS[collective], number("ngpus"), number("nchunksperloop")
         if self.chunks < 1:
-            raise self.error(f"nchunksperloop is {self.chunks}: allowed is 1 or more")
+            raise self.error(f"nchunksperloop is {self.chunks}; allowed: 1 or more")
         if self.kind == "alltoall" and number("inplace", 0):
-            raise self.error("alltoall with inplace 1: allowed is 0, as a block would be overwritten before it is sent")
+            raise self.error("alltoall with inplace 1; allowed: 0, as a block would be overwritten before it is sent")
 
     def _gpu(self, _: Mapping[str, str], number: "_Number") -> None:
         gpu = number("id")
         if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
-            raise self.error(f"the gpu {gpu}: allowed are those below ngpus {self.most_gpus}, each once")
+            raise self.error(f"the gpu {gpu}; allowed: those below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
         self._number_of_gpu = gpu
 
@@ -425,11 +425,11 @@ class _Parser:
         peers = [peer for peer in (send, recv) if peer != -1]
         if one in self._blocks or not all(0 <= p < self.most_gpus and p != self._number_of_gpu for p in peers):
             raise self.error(
-                f"the threadblock {one} with send {send} and recv {recv}: allowed are a number once in its GPU, and "
+                f"the threadblock {one} with send {send} and recv {recv}; allowed: a number once in its GPU, and "
                 f"other GPUs below {self.most_gpus}, or -1"
             )
         if not 0 <= channel < MOST_CHANNELS:
-            raise self.error(f"chan is {channel}: allowed is 0 to {MOST_CHANNELS - 1}")
+            raise self.error(f"chan is {channel}; allowed: 0 to {MOST_CHANNELS - 1}")
         self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
         self._blocks[one] = self._block
 
@@ -438,24 +438,22 @@ class _Parser:
         kind, steps = attributes.get("type", ""), self._block.steps
         if kind not in _TYPES or number("s") != len(steps):
             raise self.error(
-                f"the step {number('s')} of the type {kind[:80]!r}: allowed are steps in order from 0 of the types "
+                f"the step {number('s')} of the type {kind[:80]!r}; allowed: steps in order from 0 of the types "
                 f"{', '.join(_TYPES)}"
             )
         if (kind in _SENDS and self._block.send < 0) or (kind in _RECEIVES and self._block.recv < 0):
-            raise self.error(f"a step {kind} in a threadblock without that peer: allowed is one with send or recv")
+            raise self.error(f"a step {kind} in a threadblock without that peer; allowed: one with send or recv")
         count = number("cnt", 1)
         src, dst = ((attributes.get(f"{end}buf", ""), number(f"{end}off", -1)) for end in ("src", "dst"))
         if kind != "nop" and not (count >= 1 and {src[0], dst[0]} <= {*"ios"} and min(src[1], dst[1]) >= 0):
             raise self.error(
-                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}: allowed are 1 or more of the "
+                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}; allowed: 1 or more of the "
                 "buffers i, o and s"
             )
         self._steps += 1
         self._chunks += count
         if self._steps > _MOST_STEPS or self._chunks > _MOST_CHUNKS:
-            raise self.error(
-                f"it has more steps or chunks than so far: allowed are {_MOST_STEPS:,} with {_MOST_CHUNKS:,}"
-            )
+            raise self.error(f"it has more steps or chunks than so far; allowed: {_MOST_STEPS:,} with {_MOST_CHUNKS:,}")
         waits = (number("depid", -1), number("deps", -1))
         step = _Step(
             line=self._expat.CurrentLineNumber,
@@ -466,9 +464,7 @@ class _Parser:
         if number("continues", 0):
             before = steps[-1] if steps else None
             if before is None or before.kind != kind or kind not in ("s", "r", "rrc") or step.waits is not None:
-                raise self.error(
-                    f"a step {kind} continues: allowed is one of s, r and rrc behind another, without deps"
-                )
+                raise self.error(f"a step {kind} continues; allowed: one of s, r and rrc behind another, without deps")
             before.runs.extend(step.runs)
             step = before
         steps.append(step)
@@ -498,7 +494,7 @@ class _Listed:
             if peer >= 0 and flow in flows:
                 raise ScheduleError(
                     f"{self._path}, line {block.line:,}: a second threadblock from GPU {flow.src} to {flow.dst} on "
-                    f"channel {flow.channel}: allowed is one at each end"
+                    f"channel {flow.channel}; allowed: one at each end"
                 )
             flows[flow] = []
         before: int | None = None
@@ -534,8 +530,8 @@ class _Listed:
             one, found = self.operations[index], self._last_of.get((gpu, number, place))
             if found is None:
                 raise ScheduleError(
-                    f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU: "
-                    "allowed are those that are"
+                    f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU; "
+                    "allowed: those that are"
                 )
             one.requires.append(found)
             if self.at[found][1].kind in ("r", "rrc"):
@@ -550,7 +546,7 @@ class _Listed:
                 if sent != taken:
                     raise ScheduleError(
                         f"{self.operations[receive].where}: {taken} chunks are received of the {sent} that GPU "
-                        f"{flow.src} sends on {self.operations[send].where.rpartition(', ')[2]}: allowed are as many"
+                        f"{flow.src} sends on {self.operations[send].where.rpartition(', ')[2]}; allowed: as many"
                     )
                 self.operations[receive].message = send
             if len(there) != len(here):
@@ -558,7 +554,7 @@ class _Listed:
                 one = self.operations[more[min(len(there), len(here))]]
                 raise ScheduleError(
                     f"{one.where}: {one.what} between GPUs {flow.src} and {flow.dst} on channel {flow.channel} is not "
-                    f"{other} at the other end: allowed is one at each end"
+                    f"{other} at the other end; allowed: one at each end"
                 )
 
 
@@ -622,7 +618,7 @@ class _Walk:
             if None in message.target or len(set(message.adds)) > 1:
                 what = "is received into scratch and not used" if None in message.target else "is in part added"
                 raise ScheduleError(
-                    f"{self._listed.operations[index].where}: what it sends {what}: allowed is a message of which all "
+                    f"{self._listed.operations[index].where}: what it sends {what}; allowed: a message of which all "
                     "is copied, or all added"
                 )
             used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
@@ -666,8 +662,8 @@ class _Walk:
             there.settle(here, adds=True)
         else:
             raise ScheduleError(
-                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already: "
-                "allowed are sums of which one part has just been received into scratch"
+                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already; "
+                "allowed: sums of which one part has just been received into scratch"
             )
         self._names.pop((gpu, src), None)
 
@@ -680,7 +676,7 @@ class _Walk:
             return found.slot
         if found is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here: allowed are the chunks of its "
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here; allowed: the chunks of its "
                 "input and output, and scratch that has been written"
             )
         return found
@@ -690,7 +686,7 @@ class _Walk:
         found = self._layout.slot(gpu, chunk)
         if found is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer: allowed are the chunks of its "
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer; allowed: the chunks of its "
                 "input and output"
             )
         return found

@@ -70,7 +70,7 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
             if sizes[send] != sizes[receive]:
                 raise ScheduleError(
                     f"{operations[receive].where}: {sizes[receive]:,.0f} bytes are received of the "
-                    f"{sizes[send]:,.0f} that {operations[send].what} of rank {ends[0]} has: allowed are as many"
+                    f"{sizes[send]:,.0f} that {operations[send].what} of rank {ends[0]} has; allowed: as many"
                 )
             operations[receive].message = send
             # One connection carries both, whatever NIC the receiver names.
@@ -78,7 +78,7 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
         if len(out) != len(into):
             more, other = (into, "send") if len(into) > len(out) else (out, "recv")
             one = operations[more[min(len(out), len(into))]]
-            raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end: allowed is one of each")
+            raise ScheduleError(f"{one.where}: {one.what} has no {other} at the other end; allowed: one of each")
 
 
 def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:
@@ -110,7 +110,7 @@ def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> 
         if left < 0:
             raise ScheduleError(
                 f"{one.where}: up to here operations wait for more than {MOST_WAITS:,} others, counted through all "
-                "that they require: allowed are so many"
+                "that they require; allowed: so many"
             )
         found = begun[index] = _merged(sources)
         if one.server is None or one.message is not None:
@@ -195,4 +195,4 @@ def _deadlock(operations: Sequence[Operation], missing: Sequence[int]) -> str:
             before.append(node - 1)
         node = next(other for other in before if missing[other])
     one = operations[node // 2]
-    return f"{one.where}: {one.what} waits for itself, through what it requires: allowed is an order without a cycle"
+    return f"{one.where}: {one.what} waits for itself, through what it requires; allowed: an order without a cycle"

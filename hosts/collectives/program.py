@@ -22,8 +22,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
     schedule = workload.schedule
     if sorted(placement) != list(range(schedule.places)):
         raise ValueError(
-            f"the placement {list(placement)} is not allowed: allowed are the ranks 0 to {schedule.places - 1}, "
-            "each once"
+            f"the placement {list(placement)} is not allowed; allowed: the ranks 0 to {schedule.places - 1}, each once"
         )
     terms = _Terms(workload, placement)
     parts = [_Part() for _ in placement]

@@ -271,25 +271,25 @@ def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
 
 def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
     if not 0 <= transfer.flow < len(schedule.flows):
-        raise ScheduleError(f"transfer {index} is on flow {transfer.flow}: allowed is 0 to {len(schedule.flows) - 1}")
+        raise ScheduleError(f"transfer {index} is on flow {transfer.flow}; allowed: 0 to {len(schedule.flows) - 1}")
     flow = schedule.flows[transfer.flow]
     begins, ends = (end[transfer.flow] for end in schedule.ends)
     if not all(0 <= end < schedule.places for end in (begins, ends)) or (isinstance(flow, Flow) and begins == ends):
         raise ScheduleError(
-            f"transfer {index} is from place {begins} to {ends}: allowed are two places of 0 to {schedule.places - 1}"
+            f"transfer {index} is from place {begins} to {ends}; allowed: two places of 0 to {schedule.places - 1}"
         )
     for slot in (slot for pair in transfer.slots for slot in pair):
         if not 0 <= slot < schedule.slots:
-            raise ScheduleError(f"transfer {index} has slot {slot}: allowed is 0 to {schedule.slots - 1}")
+            raise ScheduleError(f"transfer {index} has slot {slot}; allowed: 0 to {schedule.slots - 1}")
     if len({slot for _, slot in transfer.slots}) != len(transfer.slots):
-        raise ScheduleError(f"transfer {index} writes a slot twice: allowed is each once")
+        raise ScheduleError(f"transfer {index} writes a slot twice; allowed: each once")
     if isinstance(flow, Stream) and transfer.slots:
-        raise ScheduleError(f"transfer {index} computes and has {len(transfer.slots)} slots: allowed is none")
+        raise ScheduleError(f"transfer {index} computes and has {len(transfer.slots)} slots; allowed: none")
     if not 0 <= transfer.size < float("inf"):
-        raise ScheduleError(f"transfer {index} has the size {transfer.size:g}: allowed is 0 or more")
+        raise ScheduleError(f"transfer {index} has the size {transfer.size:g}; allowed: 0 or more")
     for one in transfer.after:
         if not 0 <= one < index:
-            raise ScheduleError(f"transfer {index} waits for transfer {one}: allowed are those before it")
+            raise ScheduleError(f"transfer {index} waits for transfer {one}; allowed: those before it")
         if schedule.ends[1][schedule.transfers[one].flow] != begins:
             raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
 

@@ -58,11 +58,11 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
-            raise ScheduleError(f"sprayed over all ways it has {count:,} {what}: allowed are {most:,}")
+            raise ScheduleError(f"sprayed over all ways it has {count:,} {what}; allowed: {most:,}")
     cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
     ends = [0, *accumulate(map(len, cut))]
     if ends[-1] > MOST_TRANSFERS:
-        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers: allowed are {MOST_TRANSFERS:,}")
+        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}")
     transfers = [
         replace(
             one,
@@ -112,7 +112,7 @@ def over_planes(whole: Workload, planes: int) -> Workload:
         for one in whole.schedule.flows
     )
     if (channels := 1 + max(one.channel for one in flows if isinstance(one, Flow))) > _MOST_CHANNELS:
-        raise ScheduleError(f"over {planes} rails it has {channels:,} channels: allowed are {_MOST_CHANNELS:,}")
+        raise ScheduleError(f"over {planes} rails it has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
 

@@ -59,7 +59,7 @@ def _flow(line: str, path: Path) -> tuple[int, int, int, int, int]:
     match = _FLOW.fullmatch(line)
     if match is None:
         raise ScheduleError(
-            f"{path}: {line[:80]!r} is not a flow: allowed is 'Chunk C from S traveled over I->J in epoch E'"
+            f"{path}: {line[:80]!r} is not a flow; allowed: 'Chunk C from S traveled over I->J in epoch E'"
         )
     chunk, source, src, dst, epoch = map(int, match.groups())
     return chunk, source, src, dst, epoch

@@ -27,7 +27,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise ScheduleError(f"{path}: it cannot be read: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ScheduleError(f"{path}: it is not a regular file: allowed is one")
+            raise ScheduleError(f"{path}: it is not a regular file; allowed: one")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     except OSError as error:
@@ -41,17 +41,17 @@ def text_of(path: Path) -> str:
     with opened(path) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ScheduleError(f"{path}: it is too large: allowed are {MOST_BYTES:,} bytes at most")
+        raise ScheduleError(f"{path}: it is too large; allowed: {MOST_BYTES:,} bytes at most")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ScheduleError(f"{path}: byte {error.start:,} is not UTF-8: allowed is text in UTF-8") from None
+        raise ScheduleError(f"{path}: byte {error.start:,} is not UTF-8; allowed: text in UTF-8") from None
 
 
 def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
     """Raise ScheduleError for a schedule that is too large to be proven in a moment; slots are those of one GPU."""
     if not 2 <= gpus <= MOST_GPUS or gpus * slots > MOST_SLOTS or not 1 <= tasks <= MOST_TASKS_WITH_SLOTS:
         raise ScheduleError(
-            f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages: allowed are 2 to {MOST_GPUS:,} "
+            f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MOST_GPUS:,} "
             f"GPUs, {MOST_SLOTS:,} slots of all GPUs together, and 1 to {MOST_TASKS_WITH_SLOTS:,} messages"
         )

@@ -61,7 +61,7 @@ class Training:
     def stages(self, gpus: int) -> int:
         """How many stages so many GPUs are; raises ScheduleError where they are not whole."""
         if gpus % self.replicas:
-            raise ScheduleError(f"{self.replicas} replicas on {gpus} GPUs: allowed are as many stages for each")
+            raise ScheduleError(f"{self.replicas} replicas on {gpus} GPUs; allowed: as many stages for each")
         return gpus // self.replicas
 
     def words(self, gpus: int) -> str:
@@ -190,21 +190,21 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
     gpus, count, chunks = sum(sites), training.micro_batches, training.chunks
     stages = training.stages(gpus)
     if gpus < 2:
-        raise ScheduleError(f"training on {gpus} GPUs: allowed are 2 or more")
+        raise ScheduleError(f"training on {gpus} GPUs; allowed: 2 or more")
     if (chunks > 1) != (training.pipeline == "interleaved"):
         allowed = "2 or more" if training.pipeline == "interleaved" else "1"
-        raise ScheduleError(f"{training.pipeline} with {chunks} chunks a stage: allowed is {allowed}")
+        raise ScheduleError(f"{training.pipeline} with {chunks} chunks a stage; allowed: {allowed}")
     if chunks > 1 and (count % stages or stages < 2):
         raise ScheduleError(
-            f"interleaved with {count} micro-batches on {stages} stages: allowed are a multiple of 2 stages or more"
+            f"interleaved with {count} micro-batches on {stages} stages; allowed: a multiple of 2 stages or more"
         )
     transfers = training.every * gpus * count * chunks * 5
     if transfers > MOST_TRANSFERS:
-        raise ScheduleError(f"training of about {transfers:,} transfers: allowed are {MOST_TRANSFERS:,}")
+        raise ScheduleError(f"training of about {transfers:,} transfers; allowed: {MOST_TRANSFERS:,}")
     for stage, (need, have) in enumerate(_memory(training, sites, more)):
         if need > have:
             raise ScheduleError(
-                f"{training.pipeline} keeps {need:,.0f} bytes of activations in stage {stage}: allowed is "
+                f"{training.pipeline} keeps {need:,.0f} bytes of activations in stage {stage}; allowed: "
                 f"training.memory, {have:,.0f}"
             )
     return stages

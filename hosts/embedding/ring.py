@@ -97,7 +97,7 @@ def best_rings(
     if cost_s.shape != (count, n, n) or delay_s.shape != (count, n, n):
         raise ValueError(f"costs {cost_s.shape} and delays {delay_s.shape}: both must be [K, {n}, {n}]")
     if objective not in OBJECTIVES:
-        raise ValueError(f"{objective!r} is no objective of a ring: allowed are {', '.join(OBJECTIVES)}")
+        raise ValueError(f"{objective!r} is no objective of a ring; allowed: {', '.join(OBJECTIVES)}")
     most = max(gpus_per_site)
     rings = np.empty((count, n), dtype=np.int16)
     step = min(max(_FEWEST, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MOST)

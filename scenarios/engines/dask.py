@@ -60,7 +60,7 @@ class Cluster(Executor):
             raise ClusterError(f"the Dask scheduler at {self.address} has no workers")
         strangers = [worker for worker, digest in found.items() if digest != code_digest()]
         if strangers:
-            raise ClusterError(f"the worker {strangers[0]} has other code than this: allowed is the same on all")
+            raise ClusterError(f"the worker {strangers[0]} has other code than this; allowed: the same on all")
 
     def executors(self, _jobs: int = 0) -> AbstractContextManager[Sequence[Executor]]:
         """Two tasks at a time for each thread of the workers, so that none waits for its next; as `pool.Executors`."""

@@ -139,12 +139,12 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
             if setting.jobs:
                 raise ValueError(
                     f"a round of these jobs queues {most / 1e6:,.0f} MB on one connection, which is too "
-                    f"much for the emulation: allowed is {MOST_QUEUED_BYTES / 1e6:,.0f} MB, so smaller chunks or counts"
+                    f"much for the emulation; allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB, so smaller chunks or counts"
                 ) from None
             allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(
                 f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues "
-                f"{most / chunk_bytes:.3g} times as much on one connection: allowed is {allowed} MB"
+                f"{most / chunk_bytes:.3g} times as much on one connection; allowed: {allowed} MB"
             ) from None
 
 
@@ -170,7 +170,7 @@ def check_faults(settings: Sequence[Scenario]) -> None:
             if fault.collective >= count:
                 raise ValueError(
                     f"fault[{number}].at: collective {fault.collective:,} is not among the {count:,} that the "
-                    f"emulation measures (collective.emulated): allowed is 0 to {count - 1:,}"
+                    f"emulation measures (collective.emulated); allowed: 0 to {count - 1:,}"
                 )
 
 

@@ -184,7 +184,7 @@ def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -
         return engine
     room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
     if wanted.jobs_given:
-        raise CannotRunError(f"{room}, and not of {engine.jobs}: allowed is --jobs {jobs}")
+        raise CannotRunError(f"{room}, and not of {engine.jobs}; allowed: --jobs {jobs}")
     print(f"run.py: {room}, so that many are run", file=sys.stderr)
     return Emulation(jobs=jobs)
 

@@ -16,7 +16,7 @@ def exported(scenario: Scenario, form: str) -> str:
     """
     settings = scenario.settings()
     if len(settings) > 1:
-        raise ScheduleError(f"the sweep of {scenario.name} has {len(settings)} configurations: allowed is one")
+        raise ScheduleError(f"the sweep of {scenario.name} has {len(settings)} configurations; allowed: one")
     setting, mode = settings[0], settings[0].run.modes[0]
     workload, first = setting.workload, replace(setting, collective=replace(setting.collective, count=1))
     placement = [int(rank) for rank in planned(first, mode).placement[0]]

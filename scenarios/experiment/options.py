@@ -119,7 +119,7 @@ class _Alone(argparse.Action):
     """An option that must stand alone: where it does, run.py has acted on it before."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.error("--doctor is beside other arguments: allowed is run.py --doctor alone")
+        parser.error("--doctor is beside other arguments; allowed: run.py --doctor alone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ def asked(arguments: Sequence[str]) -> Asked:
     is_real = scenario is not None and scenario.run.is_real
     jobs = _jobs(options, is_real=is_real)
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
-        why = "on the wall clock points run one at a time" if is_real else f"allowed is a whole number to {MAX_JOBS}"
+        why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.capture and scenario is not None and scenario.program.command is None:
         mistakes.append("--capture needs a program: give --exec, or a scenario with [program]")
@@ -200,21 +200,21 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     """Options that do not go with each other."""
     mistakes = []
     if options.dask is not None and options.jobs is not None:
-        mistakes.append("--jobs: is beside --dask, whose workers say how many they do: allowed is one of the two")
+        mistakes.append("--jobs: is beside --dask, whose workers say how many they do; allowed: one of the two")
     if options.out is not None and options.resume is not None:
-        mistakes.append("--out: is beside --resume: allowed is one of the two")
+        mistakes.append("--out: is beside --resume; allowed: one of the two")
     if options.exec is not None and options.resume is not None:
-        mistakes.append("--exec: is beside --resume, and a program begins anew: allowed is one of the two")
+        mistakes.append("--exec: is beside --resume, and a program begins anew; allowed: one of the two")
     if options.export is not None:
         if options.export[0] not in EXPORTS:
-            mistakes.append(f"--export: {shown(options.export[0])} is not a format: allowed is {' or '.join(EXPORTS)}")
+            mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
         for name in ("json", "cli", "resume", "dask", "out"):
             if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} is beside --export: allowed is one of both")
+                mistakes.append(f"--{name.replace('_', '-')} is beside --export; allowed: one of both")
     if options.cli:
         for name in ("json", "dry_run", "resume", "dask"):
             if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} is beside --cli: allowed is one of both")
+                mistakes.append(f"--{name.replace('_', '-')} is beside --cli; allowed: one of both")
     return mistakes
 
 
@@ -223,12 +223,12 @@ def _beside_program(options: argparse.Namespace, scenario: "Scenario") -> Iterat
     what = "[program]" if options.exec is None else "--exec"
     for name in ("engine", "cli", "resume", "dask", "export", "collectives"):
         if getattr(options, name):
-            yield f"--{name} is beside {what}, which runs a program and no collectives: allowed is one of both"
+            yield f"--{name} is beside {what}, which runs a program and no collectives; allowed: one of both"
     if len(scenario.settings()) > 1:
-        yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one: allowed is 1"
+        yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one; allowed: 1"
     for name in ("faults", "jobs"):
         if getattr(scenario, name):
-            yield f"{what}: the scenario has {name}, which are of collectives: allowed are none with a program"
+            yield f"{what}: the scenario has {name}, which are of collectives; allowed: none with a program"
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:

@@ -21,14 +21,14 @@ class FolderError(ValueError):
 def check(path: Path) -> None:
     """Raise FolderError unless `path` can become a run folder: new or empty, and not below a file."""
     if not str(path).isprintable():
-        raise FolderError(f"{one_line(str(path))} cannot be printed: allowed is printable text")
+        raise FolderError(f"{one_line(str(path))} cannot be printed; allowed: printable text")
     try:
         if path.is_dir():
             if not is_vacant(path):
-                raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
+                raise FolderError(f"{path} is not empty; allowed: a new folder or an empty one")
             return
         if path.exists() or path.is_symlink():
-            raise FolderError(f"{path} is not a folder: allowed is a new folder or an empty one")
+            raise FolderError(f"{path} is not a folder; allowed: a new folder or an empty one")
         above = next(parent for parent in path.absolute().parents if parent.exists())
         if not above.is_dir():
             raise FolderError(f"{path} cannot be made: {above} is not a folder")
@@ -41,7 +41,7 @@ def check_figure(path: Path | None) -> None:
     if path is None:
         return
     if not path.name:
-        raise FolderError(f'--figure: "{path}" names no file: allowed is a path such as results/mine')
+        raise FolderError(f'--figure: "{path}" names no file; allowed: a path such as results/mine')
     if not path.parent.is_dir():
         raise FolderError(f"--figure: there is no folder {path.parent}")
     try:
@@ -68,7 +68,7 @@ class Place:
         except OSError as error:
             self.close()
             if isinstance(error, BlockingIOError):
-                raise FolderError(f"{path} is being written to by another run: allowed is one at a time") from None
+                raise FolderError(f"{path} is being written to by another run; allowed: one at a time") from None
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
 
     @classmethod
@@ -89,7 +89,7 @@ class Place:
             raise
         if not is_vacant(path):  # another run was faster
             place.close()
-            raise FolderError(f"{path} is not empty: allowed is a new folder or an empty one")
+            raise FolderError(f"{path} is not empty; allowed: a new folder or an empty one")
         return place
 
     @classmethod

@@ -64,10 +64,10 @@ class Recorded:
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
                 what = f"{_words(key, now)} is asked for, and the folder is of {_words(key, before)}"
-                yield f"--resume: {key}: {what}: allowed is the same scenario"
+                yield f"--resume: {key}: {what}; allowed: the same scenario"
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
-            yield f"--engine: {what}: allowed is the same"
+            yield f"--engine: {what}; allowed: the same"
         then, these = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
             if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
@@ -89,7 +89,7 @@ def recorded(path: Path) -> Recorded:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
     engines = tuple(provenance.get("engines", ()))
     if engines == (reader.PROGRAM,):
-        raise reader.ResultsError(f"{path} is of a program, which begins anew: allowed is a run of collectives")
+        raise reader.ResultsError(f"{path} is of a program, which begins anew; allowed: a run of collectives")
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
         raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
     digests = provenance.get("sha256", {})
@@ -100,7 +100,7 @@ def recorded(path: Path) -> Recorded:
 
 
 def _changed(path: object) -> str:
-    return f"{path} is not what it was when the run began: allowed is the same file"
+    return f"{path} is not what it was when the run began; allowed: the same file"
 
 
 def _name_in(file: str, folder: Path) -> str:

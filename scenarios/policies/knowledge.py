@@ -89,16 +89,16 @@ def parse(text: str) -> Knowledge:
         except UnitError as error:
             raise ValueError(f"has no such time: {error}") from None
     if kind not in KNOWLEDGE or bool(number.strip()) != bool(KNOWLEDGE[kind]):
-        raise ValueError(f"is not known: allowed is {WORDS}")
+        raise ValueError(f"is not known; allowed: {WORDS}")
     if not number:
         return Knowledge(kind)
     try:
         value = float(number) if kind == "ewma" else int(number)
     except ValueError:
-        raise ValueError(f"has no such number: allowed is {KNOWLEDGE[kind]}") from None
+        raise ValueError(f"has no such number; allowed: {KNOWLEDGE[kind]}") from None
     least, most = {"stale": (0, MAX_STALE), "ewma": (LEAST_WEIGHT, 1), "ar": (1, MAX_ORDER)}[kind]
     if not least <= value <= most:
-        raise ValueError(f"is out of range: allowed is {KNOWLEDGE[kind]}")
+        raise ValueError(f"is out of range; allowed: {KNOWLEDGE[kind]}")
     return Knowledge(kind, value)
 
 

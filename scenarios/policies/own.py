@@ -55,7 +55,7 @@ def where(text: str) -> tuple[Path, str]:
     """The file and the name of a function, of "FILE:NAME"; raises ValueError with a sentence."""
     path, colon, name = text.rpartition(":")
     if not (colon and path and name.isidentifier() and path.isprintable()):
-        raise ValueError("is not understood: allowed is FILE:NAME, a Python file and a function in it")
+        raise ValueError("is not understood; allowed: FILE:NAME, a Python file and a function in it")
     return Path(path), name
 
 
@@ -90,7 +90,7 @@ def answer(text: str, situation: Situation) -> tuple[bool, bool]:
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
     if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, bool | np.bool_) for one in found)):
         allowed = "a pair of booleans, whether paths are chosen and whether the placement is"
-        raise _error(text, situation, f"it returned {shown(found)}: allowed is {allowed}")
+        raise _error(text, situation, f"it returned {shown(found)}; allowed: {allowed}")
     return bool(found[0]), bool(found[1])
 
 

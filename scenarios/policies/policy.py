@@ -69,15 +69,15 @@ def when(text: str) -> When:
     """The moments of these words; raises ValueError with a sentence."""
     kind, _, rest = text.strip().partition(" ")
     if kind not in ("never", "every", "drift", "gain") or (kind != "every" and bool(rest) != (kind != "never")):
-        raise ValueError(f"is not known: allowed is {_WHEN}")
+        raise ValueError(f"is not known; allowed: {_WHEN}")
     if not rest:
         return When(kind)
     try:
         number = int(rest) if kind == "every" else float(rest)
     except ValueError:
-        raise ValueError(f"has no such number: allowed is {_WHEN}") from None
+        raise ValueError(f"has no such number; allowed: {_WHEN}") from None
     if not (1 <= number <= MAX_NUMBER if kind == "every" else number >= 0):
-        raise ValueError(f"is out of range: allowed is {_WHEN}")
+        raise ValueError(f"is out of range; allowed: {_WHEN}")
     return NEVER if number == math.inf else When(kind, number)
 
 
@@ -175,14 +175,14 @@ WORDS = {
 def read(tables: list[object]) -> tuple[Mode, ...]:
     """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
     if len(tables) > MAX_POLICIES:
-        raise SpecError([Mistake("policy", f"{len(tables)} policies are too many: allowed are {MAX_POLICIES}")])
+        raise SpecError([Mistake("policy", f"{len(tables)} policies are too many; allowed: {MAX_POLICIES}")])
     found, mistakes = list[Mode](), list[Mistake]()
     for number, table in enumerate(tables, 1):
         wrong = [Mistake(f"policy[{number}]{place}", text) for place, text in _mistakes(table)]
         mistakes += wrong
         if isinstance(table, dict) and not wrong:
             if table["name"] in [one.name for one in found]:
-                text = f"{shown(table['name'])} is that of another policy: allowed is {WORDS['name']}"
+                text = f"{shown(table['name'])} is that of another policy; allowed: {WORDS['name']}"
                 mistakes.append(Mistake(f"policy[{number}].name", text))
             values: dict[str, Any] = {key: _READ[key](value) for key, value in table.items()}
             if "function" in values:
@@ -197,13 +197,13 @@ def read(tables: list[object]) -> tuple[Mode, ...]:
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or NAME.fullmatch(value) is None or value in MODES:
-        raise ValueError(f"is not allowed: allowed is {WORDS['name']}")
+        raise ValueError(f"is not allowed; allowed: {WORDS['name']}")
     return value
 
 
 def _horizon(value: object) -> int:
     if type(value) is not int or not 1 <= value <= MAX_NUMBER:
-        raise ValueError(f"is not allowed: allowed is {WORDS['horizon']}")
+        raise ValueError(f"is not allowed; allowed: {WORDS['horizon']}")
     return value
 
 
@@ -213,7 +213,7 @@ def _measure_every_s(value: str) -> float:
     except units.UnitError as error:
         raise ValueError(f"is no time: {error}") from None
     if found < _LEAST_EVERY_S:
-        raise ValueError(f"is too short: allowed is {WORDS['measure_every']}")
+        raise ValueError(f"is too short; allowed: {WORDS['measure_every']}")
     return found
 
 
@@ -224,7 +224,7 @@ def _function(value: str) -> str:
 
 def _words(value: object, key: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"is not text: allowed is {WORDS[key]}")
+        raise ValueError(f"is not text; allowed: {WORDS[key]}")
     return value
 
 
@@ -242,7 +242,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 def _mistakes(table: object) -> Iterator[tuple[str, str]]:
     """What is wrong with a table, each with its place in it."""
     if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
         return
     for key, value in table.items():
         if key not in WORDS:
@@ -253,9 +253,9 @@ def _mistakes(table: object) -> Iterator[tuple[str, str]]:
         except ValueError as error:
             yield f".{key}", f"{shown(value)} {error}"
     if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
-        yield ".measure_every", f"is given beside other knowledge: allowed is {WORDS['measure_every']}"
+        yield ".measure_every", f"is given beside other knowledge; allowed: {WORDS['measure_every']}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
-            yield f".{key}", "is given beside function: allowed is one of the two"
+            yield f".{key}", "is given beside function; allowed: one of the two"
     if "name" not in table:
-        yield ".name", f"is missing: allowed is {WORDS['name']}"
+        yield ".name", f"is missing; allowed: {WORDS['name']}"

@@ -34,7 +34,7 @@ def words(line: str, usage: str, least: int, most: int) -> list[str]:
     """The words of a line, at least and at most so many."""
     found = line.split()
     if not least <= len(found) <= most:
-        raise PromptError(f"got {shown(' '.join(found)) if found else 'nothing'}: allowed is {usage}")
+        raise PromptError(f"got {shown(' '.join(found)) if found else 'nothing'}; allowed: {usage}")
     return found
 
 
@@ -55,10 +55,10 @@ def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
     named = re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line)
     names, command = ([gpu.name for gpu in fabric.gpus], line) if named is None else (named[1].split(","), named[2])
     if not (command or "").strip():
-        raise PromptError("got no command: allowed is run [GPU,...:] COMMAND, such as run g0,g4: hostname")
+        raise PromptError("got no command; allowed: run [GPU,...:] COMMAND, such as run g0,g4: hostname")
     found = tuple(rank(fabric, name) for name in names)
     if len(set(found)) < len(found):
-        raise PromptError(f"{shown(','.join(names))} has a GPU twice: allowed is each once")
+        raise PromptError(f"{shown(','.join(names))} has a GPU twice; allowed: each once")
     return found, command.strip()
 
 
@@ -107,13 +107,13 @@ def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
     order = tuple(rank(fabric, name) for name in names)
     twice = next((one for index, one in enumerate(order) if one in order[:index]), None)
     if twice is not None:
-        raise PromptError(f"g{twice} is in the ring twice: allowed is every GPU once")
+        raise PromptError(f"g{twice} is in the ring twice; allowed: every GPU once")
     missing = [gpu.name for gpu in fabric.gpus if gpu.rank not in order]
     if missing:
-        raise PromptError(f"the ring lacks {', '.join(missing)}: allowed is every GPU once")
+        raise PromptError(f"the ring lacks {', '.join(missing)}; allowed: every GPU once")
     for src, dst in edges(order):
         if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
-            raise PromptError(f"no path leads over the WAN from g{src} to g{dst}: allowed is a ring along the WAN")
+            raise PromptError(f"no path leads over the WAN from g{src} to g{dst}; allowed: a ring along the WAN")
     return order
 
 
@@ -148,7 +148,7 @@ def file(line: str) -> str:
 def _file(name: str) -> str:
     if not _FILE.fullmatch(name):
         allowed = "a name of letters, digits and . _ + -, without a folder"
-        raise PromptError(f"{shown(name)} cannot name the file: allowed is {allowed}")
+        raise PromptError(f"{shown(name)} cannot name the file; allowed: {allowed}")
     return name
 
 
@@ -166,7 +166,7 @@ def duration(line: str) -> float:
     """A time in seconds, at most MAX_SECONDS."""
     found = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
     if found > MAX_SECONDS:
-        raise PromptError(f"{shown(line.strip())} is too long: allowed is up to {MAX_SECONDS:,} s")
+        raise PromptError(f"{shown(line.strip())} is too long; allowed: up to {MAX_SECONDS:,} s")
     return found
 
 
@@ -201,7 +201,7 @@ def link_index(fabric: Fabric, name: str) -> int:
 def rank(fabric: Fabric, name: str) -> int:
     """The rank of a GPU, whose name is "g4" or "4"; raises PromptError."""
     if not _is_gpu(fabric, name):
-        raise PromptError(f"unknown GPU {shown(name)}: allowed is g0 to g{len(fabric.gpus) - 1}")
+        raise PromptError(f"unknown GPU {shown(name)}; allowed: g0 to g{len(fabric.gpus) - 1}")
     return int(name.removeprefix("g"))
 
 
@@ -210,13 +210,13 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
     if word in names:
         return word
     allowed = allowed or first_of([*names], _MOST_NAMES)
-    raise PromptError(f"unknown {kind} {shown(word)}: allowed is {allowed}{did_you_mean(word, names)}")
+    raise PromptError(f"unknown {kind} {shown(word)}; allowed: {allowed}{did_you_mean(word, names)}")
 
 
 def whole(text: str, kind: str, least: int, most: int) -> int:
     """A whole number in a range; raises PromptError."""
     if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
-        raise PromptError(f"{shown(text)} is not {kind}: allowed is a whole number from {least:,} to {most:,}")
+        raise PromptError(f"{shown(text)} is not {kind}; allowed: a whole number from {least:,} to {most:,}")
     return int(text)
 
 

@@ -177,4 +177,4 @@ def checking_signals() -> Iterator[None]:
 
 
 def _refuse(line: str) -> None:
-    print(f"a line of {len(line):,} characters or more: allowed is up to {MAX_LINE:,}", flush=True)
+    print(f"a line of {len(line):,} characters or more; allowed: up to {MAX_LINE:,}", flush=True)

@@ -141,7 +141,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_run(self, line: str) -> None:
         """run [GPU,...:] COMMAND: run a program on all GPUs or these, as --exec does: run g0,g4: python mine.py"""
         if self._caller is None:
-            raise PromptError("run is for a network in the VM, begun in a folder of yours: allowed is NODE CMD")
+            raise PromptError("run is for a network in the VM, begun in a folder of yours; allowed: NODE CMD")
         ranks, command = arguments.program(self._fabric, line)
         names = [self._fabric.gpus[rank].name for rank in ranks]
         try:
@@ -217,7 +217,7 @@ class Prompt(CLI):  # type: ignore[misc]
             with path.open("x", encoding="utf-8") as file:
                 file.write(resolved(self._testbed.scenario()) + "\n")
         except FileExistsError:
-            raise PromptError(f"{path} is there already: allowed is the name of a new file") from None
+            raise PromptError(f"{path} is there already; allowed: the name of a new file") from None
         dead = self._testbed.state().dead
         left = f"; not in it: {text.cables(dead)}" if dead else ""
         print(f"written: {path}, for run.py{left}")
@@ -236,7 +236,7 @@ class Prompt(CLI):  # type: ignore[misc]
         wanted = arguments.link_file(self._fabric, line)
         if wanted is None:
             if not self._captures:
-                raise PromptError("no capture is under way: allowed is capture LINK FILE")
+                raise PromptError("no capture is under way; allowed: capture LINK FILE")
             self._end_captures()
             return
         link, file = wanted
@@ -310,7 +310,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_source(self, line: str) -> None:
         """source FILE: run the commands of a file"""
         if not Path(line.strip()).is_file():
-            raise PromptError(f"{shown(line.strip())} is not a file: allowed is source FILE")
+            raise PromptError(f"{shown(line.strip())} is not a file; allowed: source FILE")
         super().do_source(line)
 
     def do_sh(self, line: str) -> None:
@@ -361,7 +361,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """Run a command on a node; anything else is unknown."""
         first, *rest = line.split() or [""]
         if first in self.mn and not rest:
-            raise PromptError(f"{first} is a node: allowed is {first} CMD, such as {first} ip addr")
+            raise PromptError(f"{first} is a node; allowed: {first} CMD, such as {first} ip addr")
         if first not in self.mn:
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])

@@ -162,8 +162,8 @@ class InteractiveTestbed:
             )
             if predicted_s > _LONGEST_S:
                 raise PromptError(
-                    f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another: "
-                    "allowed is a smaller size, or higher rates"
+                    f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another; "
+                    "allowed: a smaller size, or higher rates"
                 )
             before = self._sent()
             self.testbed.drops()
@@ -307,7 +307,7 @@ class InteractiveTestbed:
         if needs * _COPIES > room:
             text_size = format_size(needs * self.scale.divisor)
             most = format_size(room // _COPIES * self.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"buffers of {text_size} do not fit the memory there is: allowed is up to {most}")
+            raise PromptError(f"buffers of {text_size} do not fit the memory there is; allowed: up to {most}")
 
     @contextmanager
     def _risking(self) -> Iterator[None]:

@@ -103,9 +103,7 @@ def tunnels(state: State, *, scale: RateScale) -> str:
         if limits_bps[path.index]
     ]
     if not rows:
-        return (
-            "no tunnel has a rate: allowed is fabric.routing te, once a collective has run in a mode that leaves paths"
-        )
+        return "no tunnel has a rate; allowed: fabric.routing te, once a collective has run in a mode that leaves paths"
     return "\n".join([*table(("sites", "tunnel", "rate", "flows"), rows, numbers=(2, 3)), *scale_note(scale)])
 
 

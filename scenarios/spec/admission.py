@@ -153,14 +153,14 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     if not wanted:
         return
     if setting.fabric.routing != "spray":
-        text = f"{setting.fabric.routing} is beside a transfer, which has tunnels of its own: allowed is spray"
+        text = f"{setting.fabric.routing} is beside a transfer, which has tunnels of its own; allowed: spray"
         yield Mistake("fabric.routing", text)
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
         text = f"{mode} chooses WAN paths beside a transfer, which has tunnels of its own"
-        yield Mistake("run.modes", f"{text}: allowed are modes that do not, such as base")
+        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base")
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
-        yield Mistake("job", f"transfers {where}: allowed are fair queues in virtual time")
+        yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
     yield from _of_ends(setting, wanted)
     yield from _of_others(setting, wanted)
     fabric = build_fabric(setting.fabric)
@@ -169,11 +169,9 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
         is_whole = (fault.kind, fault.collective, fault.after_s, fault.lasts) == ("link down", 0, None, None)
         if not is_whole or cable(*fault.ends) not in wan:
             text = f"{fault.what} at {fault.at} is beside a transfer"
-            yield Mistake(
-                f"fault[{number}]", f"{text}: allowed is a WAN link that is down from collective 0 to the end"
-            )
+            yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down from collective 0 to the end")
     if setting.admission.protect == "link" and len(setting.faults) > 1:
-        yield Mistake("fault", f'{len(setting.faults)} links are down beside admission.protect "link": allowed is one')
+        yield Mistake("fault", f'{len(setting.faults)} links are down beside admission.protect "link"; allowed: one')
 
 
 def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
@@ -182,7 +180,7 @@ def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterat
     for number, job in wanted:
         src, dst = job.ranks or (0, 0)
         if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
-            text = f"{src} and {dst} are not joined by the WAN: allowed are ranks of two sites that are"
+            text = f"{src} and {dst} are not joined by the WAN; allowed: ranks of two sites that are"
             yield Mistake(f"job[{number}].ranks", text)
 
 
@@ -194,22 +192,22 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     for number, job in wanted:
         if job.traffic_class != first:
             text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
-            yield Mistake(f"job[{number}].class", f"{text}: allowed is {first or 'none'}, one for all")
+            yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
     if not others:
         return
     if setting.fabric.grain != "logical":
         text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
-        yield Mistake("fabric.grain", f"{text}: allowed are transfers alone, or logical")
+        yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
     ends = {rank for _, job in wanted for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
         if ranks:
             text = f"{job.name} has rank {min(ranks)}, which a transfer has, too"
-            yield Mistake("job", f"{text}: allowed are transfers between GPUs of their own")
+            yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
         own, theirs = place.get(first or "", 101), place.get(job.traffic_class or "", 102)
         if first is None or own > theirs:
             text = f"{job.name} is served before transfers, or with them"
-            yield Mistake("job", f"{text}: allowed are transfers of a [[class]] of lower priority number than its")
+            yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
 
 
 def _bytes(job: "JobSpec") -> int:
@@ -224,7 +222,7 @@ def _message_bytes(job: "JobSpec") -> int:
     size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
     if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {wanted:,} messages: allowed are {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {wanted:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     return size
 
@@ -390,7 +388,7 @@ def _paced(
                 messages.append((max(0.0, float(at_s)), Flow(0, 1, channel), min(message_bytes, size - first)))
     if len(messages) > MOST_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {len(messages):,} messages: allowed are {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
     ways = {channel: pieces[tunnel] for (tunnel, _), channel in channels.items()}

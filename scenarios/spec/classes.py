@@ -85,7 +85,7 @@ def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, l
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:
     """The classes that a scenario's list of tables declares; raises SpecError with mistakes, as "class[1].name"."""
     if len(tables) > MAX_CLASSES:
-        raise SpecError([Mistake("class", f"{len(tables)} classes are too many: allowed are {MAX_CLASSES}")])
+        raise SpecError([Mistake("class", f"{len(tables)} classes are too many; allowed: {MAX_CLASSES}")])
     mistakes = [
         Mistake(f"class[{number}]{place}", text)
         for number, table in enumerate(tables, 1)
@@ -98,30 +98,30 @@ def read(tables: list[object]) -> tuple[ClassSpec, ...]:
         values = [getattr(one, field) for one in found]
         for number, value in enumerate(values):
             if value in values[:number]:
-                text = f"{shown(value)} is that of another class: allowed is {WORDS[field]}"
+                text = f"{shown(value)} is that of another class; allowed: {WORDS[field]}"
                 raise SpecError([Mistake(f"class[{number + 1}].{field}", text)])
     shares = sum(one.share for one in found)
     if shares > 1 + 1e-9:
-        raise SpecError([Mistake("class", f"the shares are {shares:g} together: allowed is 1 at most")])
+        raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])
     return found
 
 
 def _mistakes(table: object) -> Iterator[tuple[str, str]]:
     """What is wrong with a table, each with its place in it."""
     if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
         return
     for key in table:
         if key not in WORDS:
             yield f".{key}", f"unknown key of a class, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
     for key, allowed in WORDS.items():
         if key in table and not _fits(key, table[key]):
-            yield f".{key}", f"{shown(table[key])} is not allowed: allowed is {allowed}"
+            yield f".{key}", f"{shown(table[key])} is not allowed; allowed: {allowed}"
         elif key not in table and key in ("name", "priority"):
-            yield f".{key}", f"is missing: allowed is {allowed}"
+            yield f".{key}", f"is missing; allowed: {allowed}"
     share, ceiling = table.get("share", 0), table.get("ceiling", 1)
     if _fits("share", share) and _fits("ceiling", ceiling) and share > ceiling:
-        yield ".share", f"{shown(share)} is above the ceiling: allowed is up to {ceiling:g}"
+        yield ".share", f"{shown(share)} is above the ceiling; allowed: up to {ceiling:g}"
 
 
 def _fits(key: str, value: object) -> bool:

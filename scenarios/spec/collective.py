@@ -65,10 +65,10 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     if spec.schedule is not None:
         return _imported(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
-        raise ScheduleError(f"{TRAINING} is of a run: allowed are {', '.join(ALGORITHMS)}")
+        raise ScheduleError(f"{TRAINING} is of a run; allowed: {', '.join(ALGORITHMS)}")
     if spec.kind in (MESSAGES, TRACE):
         of = "those of a GOAL file" if spec.kind == MESSAGES else "that of Chakra's files"
-        raise ScheduleError(f"{spec.kind} is {of}, and none is given: allowed is one as collective.schedule")
+        raise ScheduleError(f"{spec.kind} is {of}, and none is given; allowed: one as collective.schedule")
     return workload(
         spec.kind,
         spec.algorithm or ALGORITHMS[spec.kind][0],
@@ -104,18 +104,16 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
     gpus = sum(sites)
     if spec.kind == TRACE:
         if (spec.channels, spec.pieces, spec.size_bytes) != (1, 1, None):
-            raise ScheduleError(f"{path} is beside channels, pieces or a size: allowed is an algorithm beside a trace")
+            raise ScheduleError(f"{path} is beside channels, pieces or a size; allowed: an algorithm beside a trace")
         return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
     if "*" in path.name and chakra.files_of(path):
-        raise ScheduleError(
-            f"{path}: it is a file for every rank, asked for as {spec.kind}: allowed is the kind {TRACE}"
-        )
+        raise ScheduleError(f"{path}: it is a file for every rank, asked for as {spec.kind}; allowed: the kind {TRACE}")
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
-            f"{path} is beside an algorithm, channels or pieces: allowed is the file alone, which has its own"
+            f"{path} is beside an algorithm, channels or pieces; allowed: the file alone, which has its own"
         )
     if spec.kind == MESSAGES and spec.size_bytes is not None:
-        raise ScheduleError(f"collective.size is beside {path}: allowed are the sizes that its messages have")
+        raise ScheduleError(f"collective.size is beside {path}; allowed: the sizes that its messages have")
     found = Workload(
         kind=spec.kind,
         algorithm=path.name,

@@ -95,7 +95,7 @@ class Fault:
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
     if len(tables) > MAX_FAULTS:
-        raise SpecError([Mistake("fault", f"{len(tables)} faults are too many: allowed are {MAX_FAULTS}")])
+        raise SpecError([Mistake("fault", f"{len(tables)} faults are too many; allowed: {MAX_FAULTS}")])
     mistakes: list[Mistake] = []
     faults = []
     for number, table in enumerate(tables, 1):
@@ -112,7 +112,7 @@ def read(tables: list[object]) -> tuple[Fault, ...]:
 def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a table, each with its place in it; adds the fields of its Fault to `fields`."""
     if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(WORDS)}"
+        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
         return
     for key in table:
         if key not in WORDS:
@@ -129,7 +129,7 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
                 fields.update(found)
             elif key in table or key != "for":
                 lack = f"{shown(value)} is not understood" if key in table else "is missing"
-                yield f".{key}", f"{lack}: allowed is {WORDS[key]}"
+                yield f".{key}", f"{lack}; allowed: {WORDS[key]}"
     if fields.get("kind") == "agent killed" and "for" in table:
         yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
@@ -140,7 +140,7 @@ def _read_at(text: str) -> dict[str, Any] | None:
         return None
     number = int(match["number"])
     if number > MAX_NUMBER:
-        raise ValueError(f"collective {number:,} is too large: allowed is 0 to {MAX_NUMBER:,}")
+        raise ValueError(f"collective {number:,} is too large; allowed: 0 to {MAX_NUMBER:,}")
     return {"collective": number, "after_s": parse_delay_s(match["after"]) if match["after"] else None}
 
 
@@ -151,9 +151,9 @@ def _read_what(text: str) -> dict[str, Any] | None:
     parts = match.groupdict()
     target, amount = parts.get("target", ""), float(parts.get("amount", 0))
     if kind == "link loss" and not 0 < amount <= 100:
-        raise ValueError(f"{amount:g} % cannot be lost: allowed is more than 0 % and up to 100 %")
+        raise ValueError(f"{amount:g} % cannot be lost; allowed: more than 0 % and up to 100 %")
     if kind == "agent slow" and not 1 < amount <= MAX_SLOWER:
-        raise ValueError(f"{amount:g}x is not slower: allowed is more than 1x and up to {MAX_SLOWER}x")
+        raise ValueError(f"{amount:g}x is not slower; allowed: more than 1x and up to {MAX_SLOWER}x")
     target = str(int(target)) if kind.startswith("agent") else target
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
@@ -164,7 +164,7 @@ def _read_for(text: str) -> dict[str, Any] | None:
         return None
     number = int(match["number"])
     if not 1 <= number <= MAX_NUMBER:
-        raise ValueError(f"{number:,} collectives are not allowed: allowed is 1 to {MAX_NUMBER:,}")
+        raise ValueError(f"{number:,} collectives are not allowed; allowed: 1 to {MAX_NUMBER:,}")
     return {"lasts": number}
 
 
@@ -174,16 +174,16 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
     switches = [switch.name for switch in fabric.switches]
     for place, fault in enumerate(faults, 1):
         if fault.collective >= count:
-            text = f"collective {fault.collective:,} is not run: allowed is 0 to {count - 1:,}"
+            text = f"collective {fault.collective:,} is not run; allowed: 0 to {count - 1:,}"
             yield Mistake(f"fault[{place}].at", text)
         wrong = ""
         if fault.kind.startswith("link") and cable(*fault.ends) not in cables:
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
-            wrong = f"{fault.target} is not a link: allowed is a cable of the fabric{hint}"
+            wrong = f"{fault.target} is not a link; allowed: a cable of the fabric{hint}"
         elif fault.kind.startswith("switch") and fault.target not in switches:
-            wrong = f"{fault.target} is not a switch: allowed is {first_of(switches, 12)}"
+            wrong = f"{fault.target} is not a switch; allowed: {first_of(switches, 12)}"
         elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
-            wrong = f"there is no agent {fault.target}: allowed is 0 to {len(fabric.gpus) - 1}"
+            wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:
             yield Mistake(f"fault[{place}].what", wrong)
 

@@ -172,7 +172,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError
     if len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} has a rank twice: allowed is each once")
+        raise ValueError(f"{shown(value)} has a rank twice; allowed: each once")
     return tuple(value)
 
 
@@ -219,14 +219,14 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
     One without a name is called after its place, "job1".
     """
     if len(tables) > MAX_JOBS:
-        raise SpecError([Mistake("job", f"{len(tables)} jobs are too many: allowed are {MAX_JOBS}")])
+        raise SpecError([Mistake("job", f"{len(tables)} jobs are too many; allowed: {MAX_JOBS}")])
     mistakes: list[Mistake] = []
     jobs: list[JobSpec] = []
     for number, table in enumerate(tables, 1):
         fields: dict[str, Any] = {"name": f"job{number}"}
         wrong = list(_mistakes(table, fields))
         if not wrong and fields["name"] in {job.name for job in jobs}:
-            wrong = [(".name", f"{fields['name']} is the name of another job: allowed is another for each")]
+            wrong = [(".name", f"{fields['name']} is the name of another job; allowed: another for each")]
         mistakes += [Mistake(f"job[{number}]{place}", text) for place, text in wrong]
         if not wrong:
             jobs.append(JobSpec(**fields))
@@ -238,7 +238,7 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a table, each with its place in it; adds the fields of its JobSpec to `fields`."""
     if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table: allowed are the keys {', '.join(KEYS)}"
+        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(KEYS)}"
         return
     for key, value in table.items():
         if key not in KEYS:
@@ -247,7 +247,7 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
         try:
             fields[KEYS[key].attribute] = KEYS[key].read(value)
         except ValueError as error:  # units.UnitError, too
-            yield f".{key}", str(error) or f"{shown(value)} is not allowed: allowed is {KEYS[key].allowed}"
+            yield f".{key}", str(error) or f"{shown(value)} is not allowed; allowed: {KEYS[key].allowed}"
     yield from _of_transfer(table, fields) if table.get("kind") == TRANSFER else _of_kind(table)
 
 
@@ -263,38 +263,38 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if is_background:
         for key in _OF_BACKGROUND:
             if key not in table:
-                yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
+                yield f".{key}", f"is missing; allowed: {KEYS[key].allowed}"
     idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
     for key in (key for key in idle if key in table):
-        yield f".{key}", f"does nothing here: allowed is what [{TRAINING}] has"
+        yield f".{key}", f"does nothing here; allowed: what [{TRAINING}] has"
     sizes = [key for key in ("chunk", "size") if key in table]
     if (kind := table.get("kind")) in OWN_SIZES:
         where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"
         for key in sizes:
-            yield f".{key}", f"does nothing here: allowed are the sizes that {where}"
+            yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
     elif len(sizes) > 1:
-        yield ".size", "is given beside chunk: allowed is one of the two"
+        yield ".size", "is given beside chunk; allowed: one of the two"
 
 
 def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with the table of a transfer, whose `fields` these are, likewise."""
     for key in ("pattern", *_OF_COLLECTIVES):
         if key in table and key != "size":
-            yield f".{key}", f"does nothing here: allowed is without it in a {TRANSFER}"
+            yield f".{key}", f"does nothing here; allowed: without it in a {TRANSFER}"
     of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
     given = of_rate if {*of_rate} & {*table} else of_bytes
     for key in ("ranks", *given):
         if key not in table:
-            yield f".{key}", f"is missing: allowed is {KEYS[key].allowed}"
+            yield f".{key}", f"is missing; allowed: {KEYS[key].allowed}"
     for key in of_bytes if given == of_rate else ():
         if key in table:
-            yield f".{key}", "is beside a rate and a duration: allowed is one of the two"
+            yield f".{key}", "is beside a rate and a duration; allowed: one of the two"
     if len(fields.get("ranks") or (0, 0)) != 2:
-        yield ".ranks", f"{shown(table['ranks'])} are not two ranks: allowed is from the first to the second"
+        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: from the first to the second"
     at_s = {key: fields[f"{key}_s"] for key in ("start", *_OF_TRANSFERS) if f"{key}_s" in fields}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
-            yield f".{key}", f"{shown(table[key])} is not behind the {before}: allowed is a later time"
+            yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"
 
 
 def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
@@ -302,10 +302,10 @@ def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> I
     names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
         if job.traffic_class is not None and job.traffic_class not in names:
-            allowed = f"allowed is the name of a [[class]]: {', '.join(names) or 'there is none'}"
-            yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class: {allowed}")
+            allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
+            yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class; {allowed}")
         if job.ranks is not None and max(job.ranks) >= gpus:
-            yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}: allowed is 0 to {gpus - 1}")
+            yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}; allowed: 0 to {gpus - 1}")
 
 
 @lru_cache(maxsize=64)

@@ -68,7 +68,7 @@ def axis(text: str) -> Override:
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ScenarioError([f"{option}: {shown(text)} has no equals sign: allowed is {allowed}"])
+        raise ScenarioError([f"{option}: {shown(text)} has no equals sign; allowed: {allowed}"])
     return key.strip().replace('"', ""), value
 
 
@@ -200,7 +200,7 @@ def _found(scenario: str) -> Path:
     if scenario.endswith(".toml") or "/" in scenario:
         return Path(scenario)
     allowed = f"a TOML file or one of {', '.join(names)}{did_you_mean(scenario, names)}"
-    raise ScenarioError([f"unknown scenario {shown(scenario)}: allowed is {allowed}"])
+    raise ScenarioError([f"unknown scenario {shown(scenario)}; allowed: {allowed}"])
 
 
 def _content(path: Path) -> bytes:
@@ -228,12 +228,12 @@ def _given(
     """What the file and the options give, by known key, and what is wrong with the keys themselves."""
     flat = dict(_leaves(document))
     mistakes = [
-        Mistake(key, "is given twice, here and in [sweep]: allowed is one of the two")
+        Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
     ]
     if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
-        mistakes.append(Mistake("collective.size", "is given beside collective.chunk: allowed is one of the two"))
+        mistakes.append(Mistake("collective.size", "is given beside collective.chunk; allowed: one of the two"))
     for override in overrides:
         if override.key == "conditions.sampler" and override.value in SAMPLERS:
             # Parameters that the file has for its own sampler go with it.
@@ -312,10 +312,10 @@ def _unknown(key: str) -> str:
         tables = ", ".join(f"[{one}]" for one in _TABLES)
         return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[policy]], [[fault]]{nearest}"
     if not name:
-        return f"is a table and not a key: allowed is a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
+        return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
         fixed = ", ".join(one for one in KEYS if one not in SWEPT)
-        return f"cannot be swept: allowed is every key but {fixed}{did_you_mean(name, inside)}"
+        return f"cannot be swept; allowed: every key but {fixed}{did_you_mean(name, inside)}"
     nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 
@@ -332,7 +332,7 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
             if key == swept:
                 values[key] = KEYS[key].kind.read(value)
             elif not isinstance(value, list) or not 1 <= len(value) <= MAX_AXIS_VALUES:
-                raise Wrong(f"{shown(value)} is not an axis: allowed is a list of 1 to {MAX_AXIS_VALUES} values")
+                raise Wrong(f"{shown(value)} is not an axis; allowed: a list of 1 to {MAX_AXIS_VALUES} values")
             else:
                 axes.append(Axis(swept, unique(map(KEYS[swept].kind.read, value), value)))
         except SpecError as error:

@@ -66,14 +66,14 @@ def fits_command(text: str) -> bool:
 def read_ranks(value: list[Any]) -> tuple[int, ...]:
     """The ranks that a list names; raises ValueError."""
     if not value or not all(type(one) is int and one >= 0 for one in value) or len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} is not allowed: allowed is {RANKS}")
+        raise ValueError(f"{shown(value)} is not allowed; allowed: {RANKS}")
     return tuple(value)
 
 
 def read_capture(value: list[Any]) -> tuple[str, ...]:
     """The links that a list names; raises ValueError."""
     if not all(isinstance(one, str) for one in value) or len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} is not allowed: allowed is {CAPTURE}")
+        raise ValueError(f"{shown(value)} is not allowed; allowed: {CAPTURE}")
     return tuple(value)
 
 
@@ -81,9 +81,9 @@ def read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The variables that a table sets; raises ValueError."""
     for name, text in value.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is no name of a variable: allowed is {ENV}")
+            raise ValueError(f"{shown(name)} is no name of a variable; allowed: {ENV}")
         if not isinstance(text, str) or not text.isprintable() or len(text.encode()) > MAX_BYTES:
-            raise ValueError(f"{name} is {shown(text)}: allowed is {ENV}")
+            raise ValueError(f"{name} is {shown(text)}; allowed: {ENV}")
     return tuple(value.items())
 
 
@@ -91,16 +91,16 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
     """What is wrong with a program on a fabric, whose WAN paths are chosen by this mode."""
     gpus = len(fabric.gpus)
     if program.ranks is not None and max(program.ranks) >= gpus:
-        yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}: allowed is 0 to {gpus - 1}")
+        yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}; allowed: 0 to {gpus - 1}")
     names = [link.name for link in shared_by(fabric).all] if program.capture else []
     for name in program.capture:
         if name not in names:
             allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
-            yield Mistake("program.capture", f"{shown(name)} is not a link: allowed is {allowed}")
+            yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
     if mode.function is not None or mode.reroute.kind == "gain":
         how = "a function" if mode.function is not None else f"reroute {mode.reroute}"
         allowed = "reroute never, every, every K or drift SHARE"
-        yield Mistake("run.modes", f"{mode.name} chooses by {how}, beside a program: allowed is {allowed}")
+        yield Mistake("run.modes", f"{mode.name} chooses by {how}, beside a program; allowed: {allowed}")
     if mode.knowledge.is_measured:
-        text = f"{mode.name} goes by {mode.knowledge}, beside a program: allowed is any knowledge that is not measured"
+        text = f"{mode.name} goes by {mode.knowledge}, beside a program; allowed: any knowledge that is not measured"
         yield Mistake("run.modes", text)

@@ -357,7 +357,7 @@ class Kind:
     def read(self, value: object) -> Any:
         """The value that a scenario holds; raises Wrong, units.UnitError, ScaleError or SpecError."""
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
-            raise Wrong(f"{shown(value)} is {_TYPES.get(type(value), 'a date or a time')}: allowed is {self.allowed}")
+            raise Wrong(f"{shown(value)} is {_TYPES.get(type(value), 'a date or a time')}; allowed: {self.allowed}")
         return self.convert(value)
 
 
@@ -395,7 +395,7 @@ def _number(types: tuple[type, ...], least: float, most: float, unit: str = "", 
     def convert(value: float) -> float:
         if not (least <= value <= most or (or_zero and value == 0)):
             why = "too small" if value < least else "too large" if value > most else "not finite"
-            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}")
+            raise Wrong(f"{shown(value)} is {why}; allowed: {allowed}")
         return value if types == (int,) else float(value)
 
     return Kind(allowed, types, convert, unit=unit)
@@ -411,7 +411,7 @@ def _text(
     def convert(value: str) -> Any:
         if not fits(value):
             why = "not known" if near else "not allowed"
-            raise Wrong(f"{shown(value)} is {why}: allowed is {allowed}{did_you_mean(value, near)}")
+            raise Wrong(f"{shown(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
         return kind(value)
 
     return Kind(allowed, (str,), convert, str, is_object=kind is not str)
@@ -430,7 +430,7 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     """These values, at least one and none of them twice; raises Wrong."""
     found = tuple(values)
     if not found:
-        raise Wrong("the list is empty: allowed is one value at least")
+        raise Wrong("the list is empty; allowed: one value at least")
     if any(value in found[:index] for index, value in enumerate(found)):
         raise Wrong(f"{shown(given)} lists a value twice: each may be listed once")
     return found
@@ -438,26 +438,26 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
 
 def _every_s(given: str) -> float:
     if (found := units.parse_delay_s(given)) < LEAST_EVERY_S:
-        raise Wrong(f"{shown(given)} is too small: allowed is {_EVERY.allowed}")
+        raise Wrong(f"{shown(given)} is too small; allowed: {_EVERY.allowed}")
     return found
 
 
 def _control_delay_s(given: object) -> float:
     if (found := float(_DELAY.read(given))) > MAX_CONTROL_DELAY_S:
-        raise Wrong(f"{shown(given)} is too large: allowed is {_CONTROL_DELAY.allowed}")
+        raise Wrong(f"{shown(given)} is too large; allowed: {_CONTROL_DELAY.allowed}")
     return found
 
 
 def _ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
-        raise Wrong(f"{shown(given)} has {len(given)} numbers: allowed is {_RATIOS.allowed}")
+        raise Wrong(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
 
 
 def _frames(size_bytes: int, given: str) -> int:
     if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
         why = "too small" if size_bytes < FRAME_BYTES else "too large"
-        raise Wrong(f"{shown(given)} is {why}: allowed is {_FRAMES.allowed}")
+        raise Wrong(f"{shown(given)} is {why}; allowed: {_FRAMES.allowed}")
     return size_bytes
 
 
@@ -754,7 +754,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
     """
     spanned = math.prod(len(axis.values) for axis in scenario.sweep)
     if spanned > MAX_SETTINGS:
-        yield Mistake("sweep", f"its axes span {spanned:,} settings: allowed are {MAX_SETTINGS:,} at most")
+        yield Mistake("sweep", f"its axes span {spanned:,} settings; allowed: {MAX_SETTINGS:,} at most")
         return
     settings, mistakes = scenario.settings(), list[Mistake]()
     if "run" not in unread and not any(table.startswith("policy") for table in unread):
@@ -808,16 +808,16 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
-            yield Mistake("run.modes", f"{shown(name)} is not known: allowed is {allowed}")
+            yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
         elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
-            text = f"{name} beside a fault, around which paths are chosen anew: allowed are reroute never and every 1"
+            text = f"{name} beside a fault, around which paths are chosen anew; allowed: reroute never and every 1"
             yield Mistake("run.modes", f"{text}, reembed never and every K")
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
-            yield Mistake("run.modes", f"{text}: allowed is any other knowledge")
+            yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
         elif scenario.run.is_real and scenario.mode(name).measure_every_s is not None:
             text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
-            yield Mistake("run.modes", f"{text}: allowed is the virtual clock, or any other knowledge")
+            yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
 
 
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
@@ -832,11 +832,11 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         return
     yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
     if setting.fabric.routing != "single":
-        yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program: allowed is single")
+        yield Mistake("fabric.routing", f"{setting.fabric.routing} is beside a program; allowed: single")
     if setting.fabric.has_planes:
-        yield Mistake("fabric.rails", f"{setting.fabric.rails} are beside a program: allowed is 1, or none")
+        yield Mistake("fabric.rails", f"{setting.fabric.rails} are beside a program; allowed: 1, or none")
     if setting.control.counted:
-        yield Mistake("control.counted", "true is beside a program, which waits for nothing: allowed is false")
+        yield Mistake("control.counted", "true is beside a program, which waits for nothing; allowed: false")
 
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
@@ -844,7 +844,7 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
     if setting.conditions.every_s is None:
         for number, one in enumerate(setting.policies, 1):
             if one.knowledge.kind == LATE:
-                text = f"{shown(str(one.knowledge))} is by time: allowed is that with conditions.every"
+                text = f"{shown(str(one.knowledge))} is by time; allowed: that with conditions.every"
                 yield Mistake(f"policy[{number}].knowledge", text)
         return
     beside = {
@@ -854,16 +854,16 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
         "control.counted": setting.control.counted,  # conditions would stand still while ring and paths are changed
     }
     for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("conditions.every", f"is given beside {what}: allowed is one of the two")
+        yield Mistake("conditions.every", f"is given beside {what}; allowed: one of the two")
 
 
 def _of_control(setting: Scenario) -> Iterator[Mistake]:
     """The controller's delays are those of sites, and of the VM's own loopback in virtual time."""
     delays_s, sites = setting.control.delay_s, len(setting.fabric.gpus_per_site)
     if isinstance(delays_s, tuple) and len(delays_s) != sites:
-        yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites: allowed is one for each")
+        yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
     if delays_s is not None and setting.run.is_real:
-        yield Mistake("control.delay", "is beside the wall clock: allowed is virtual")
+        yield Mistake("control.delay", "is beside the wall clock; allowed: virtual")
 
 
 def _of_referees(setting: Scenario) -> Iterator[Mistake]:
@@ -878,16 +878,16 @@ def _of_referees(setting: Scenario) -> Iterator[Mistake]:
         kind: kind in (MESSAGES, TRAINING),
     }
     for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("run.referees", f"is given beside {what}, of which no best is known: allowed is one of the two")
+        yield Mistake("run.referees", f"is given beside {what}, of which no best is known; allowed: one of the two")
     if "policy" in setting.run.referees and count > MAX_OPTIMUM:
-        text = f"the best policy of {count:,} collectives: allowed is collective.count up to {MAX_OPTIMUM}"
+        text = f"the best policy of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
         yield Mistake("run.referees", text)
 
 
 def _of_best_rings(scenario: Scenario) -> Iterator[Mistake]:
     """Whether the fastest ring is known in any configuration, where it is asked for."""
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
-        text = "no best ring is known here: allowed are policy, or whole blocks around one ring that shares no link"
+        text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)
 
 
@@ -897,9 +897,9 @@ def _of_classes(setting: Scenario) -> Iterator[Mistake]:
         return
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
-        yield Mistake("class", f"classes {where}: allowed are fair queues in virtual time")
+        yield Mistake("class", f"classes {where}; allowed: fair queues in virtual time")
     if not setting.jobs:
-        yield Mistake("class", "classes without a [[job]] that is of one: allowed are both or none")
+        yield Mistake("class", "classes without a [[job]] that is of one; allowed: both or none")
 
 
 def _of_te(setting: Scenario) -> Iterator[Mistake]:
@@ -923,24 +923,24 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
     if size is not None:
         text = f"{units.format_size(size)} is"
         if transport.queue != "fifo":
-            yield Mistake(key, f'{text} beside transport.queue "{transport.queue}": allowed is "fifo"')
+            yield Mistake(key, f'{text} beside transport.queue "{transport.queue}"; allowed: "fifo"')
         if setting.run.is_real:
-            yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue: allowed is virtual")
+            yield Mistake(key, f"{text} beside the wall clock, whose timers overrun a queue; allowed: virtual")
         if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
             text = f"{text} beside rails and a mode that keeps paths, whose connections are new for each collective"
-            yield Mistake(key, f"{text}: allowed is reroute never and every 1")
+            yield Mistake(key, f"{text}; allowed: reroute never and every 1")
         if any(fault.kind == "link loss" for fault in setting.faults):
-            yield Mistake(key, f"{text} beside a link loss, which takes the queue's place: allowed is one of the two")
+            yield Mistake(key, f"{text} beside a link loss, which takes the queue's place; allowed: one of the two")
     if transport.wan_loss and size is None:
-        yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} is beside no fabric.buffer: allowed are both or 0")
+        yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} is beside no fabric.buffer; allowed: both or 0")
     if threshold is not None:
         key, text = "transport.ecn_threshold", f"{units.format_size(threshold)} is"
         if transport.congestion_control != "dctcp":
             name = transport.congestion_control
-            yield Mistake(key, f'{text} beside the congestion control {name}: allowed is "dctcp"')
+            yield Mistake(key, f'{text} beside the congestion control {name}; allowed: "dctcp"')
         if size is None or threshold >= size:
             room = "no fabric.buffer" if size is None else f"a fabric.buffer of {units.format_size(size)}"
-            yield Mistake(key, f"{text} beside {room}: allowed is a threshold below a buffer")
+            yield Mistake(key, f"{text} beside {room}; allowed: a threshold below a buffer")
 
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
@@ -953,7 +953,7 @@ def _of_workload(setting: Scenario) -> Iterator[Mistake]:
         given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": spec.size_bytes}
         given |= {"channels": spec.channels > 1, "pieces": spec.pieces > 1}
         for name in (name for name, value in given.items() if value):
-            yield Mistake(f"collective.{name}", "does nothing beside training: allowed is without")
+            yield Mistake(f"collective.{name}", "does nothing beside training; allowed: without")
     try:
         _ = setting.carried
     except ScheduleError as error:

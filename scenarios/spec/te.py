@@ -23,11 +23,11 @@ class TeSpec:
 def check(modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]) -> Iterator[Mistake]:
     """What is wrong with traffic engineering for these modes and classes, and `beside` what is true of these."""
     for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("fabric.routing", f"te is beside {what}: allowed is one of the two")
+        yield Mistake("fabric.routing", f"te is beside {what}; allowed: one of the two")
     for name, mode in modes.items():
         if not mode.reroutes and (mode.knowledge.is_measured or not mode.is_periodic):
-            text = f"te is beside {name}: allowed are modes that choose rings never or every K and go by no measurement"
+            text = f"te is beside {name}; allowed: modes that choose rings never or every K and go by no measurement"
             yield Mistake("fabric.routing", text)
     for one in classes:
         if one.ceiling < 1:
-            yield Mistake("class", f"{one.name} has a ceiling of {one.ceiling:g} beside te: allowed is 1")
+            yield Mistake("class", f"{one.name} has a ceiling of {one.ceiling:g} beside te; allowed: 1")

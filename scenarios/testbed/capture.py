@@ -38,7 +38,7 @@ class Capture:
         try:
             file.touch(exist_ok=False)
         except FileExistsError:
-            raise CaptureError(f"{file} is there already: allowed is the name of a new file") from None
+            raise CaptureError(f"{file} is there already; allowed: the name of a new file") from None
         except OSError as error:
             raise CaptureError(f"{file} cannot be made: {error.strerror}") from None
         try:

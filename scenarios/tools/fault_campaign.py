@@ -223,11 +223,11 @@ def main() -> int:
     options = parser.parse_args()
     for name, most in (("count", MAX_COUNT), ("jobs", MAX_JOBS), ("patience", MAX_PATIENCE_S)):
         if not 1 <= (value := getattr(options, name)) <= most:
-            parser.error(f"--{name}: {value} is not allowed: allowed is 1 to {most:,}")
+            parser.error(f"--{name}: {value} is not allowed; allowed: 1 to {most:,}")
     sizes = sizes_of(options.count, options.seed)
     if options.show is not None:
         if not 0 <= options.show < len(sizes):
-            parser.error(f"--show: {options.show} is not a scenario of it: allowed is 0 to {len(sizes) - 1}")
+            parser.error(f"--show: {options.show} is not a scenario of it; allowed: 0 to {len(sizes) - 1}")
         print(drawn(options.show, options.seed, sizes[options.show]).text, end="")
         return 0
     try:

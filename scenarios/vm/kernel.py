@@ -100,7 +100,7 @@ def options(text: str) -> dict[str, str]:
         elif match := _UNSET.fullmatch(line.strip()):
             found[match[1]] = "n"
         elif line.strip() and not line.lstrip().startswith("#"):
-            raise ValueError(f"line {number} is not a kernel option: {line.strip()!r}; allowed is CONFIG_NAME=VALUE")
+            raise ValueError(f"line {number} is not a kernel option: {line.strip()!r}; allowed: CONFIG_NAME=VALUE")
     return found
 
 

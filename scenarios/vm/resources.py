@@ -32,8 +32,8 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     VM can boot with, and NoRoomError when no folder has the room or allows programs to be mapped from it.
     """
     if memory_bytes < _LEAST_MEMORY_BYTES:
-        allowed = f"allowed is {format_size(_LEAST_MEMORY_BYTES)} or more"
-        raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM: {allowed}")
+        allowed = f"allowed: {format_size(_LEAST_MEMORY_BYTES)} or more"
+        raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM; {allowed}")
     named = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0
     for folder in dict.fromkeys(["/dev/shm", *named, "/tmp", "/var/tmp"]):  # noqa: S108 - only looked at

@@ -322,7 +322,7 @@ def nested_key() -> bytes:
         (with_link(0, 1, 5), "has a link without a capacity"),
         (with_link(0, 1, {"capacity": "100"}), "has a link without a capacity"),
         (with_link(0, 1, {"capacity": 7.0}), "has two capacities between 0 and 1"),
-        (graph(np.zeros(len(LINKS))), "has a capacity of 0 Gbit/s: allowed is above 0"),
+        (graph(np.zeros(len(LINKS))), "has a capacity of 0 Gbit/s; allowed: above 0"),
         (graph(np.full(len(LINKS), -1.0)), "has a capacity of -200 Gbit/s"),
         (graph(np.full(len(LINKS), np.inf)), "has a capacity of inf Gbit/s"),
     ],

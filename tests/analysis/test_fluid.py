@@ -145,8 +145,8 @@ def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"links": [[[0, 2]]]}, "link 2: allowed is 0 to 1"),
-        ({"links": [[[-2, 0]]]}, "link -2: allowed is 0 to 1"),
+        ({"links": [[[0, 2]]]}, "link 2; allowed: 0 to 1"),
+        ({"links": [[[-2, 0]]]}, "link -2; allowed: 0 to 1"),
         ({"links": [[[1, 1]]]}, "flow 0 of instance 0 passes a link twice"),
         ({"links": [[0, 1]]}, r"links \(1, 2\), capacities \(1, 2\)"),
         ({"links": [[[0, 1]]] * 2}, r"links \(2, 1, 2\)"),
@@ -155,9 +155,9 @@ def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
         ({"delay_s": [[-1]]}, "a delay of -1 s"),
         ({"delay_s": [[np.nan]]}, "a delay of nan s"),
         ({"slot_bytes": 0}, "slots of 0 bytes"),
-        ({"transfers": [Transfer(flow=1, size=1)]}, "transfer 0 is on flow 1: allowed is 0 to 0"),
+        ({"transfers": [Transfer(flow=1, size=1)]}, "transfer 0 is on flow 1; allowed: 0 to 0"),
         ({"transfers": [Transfer(flow=0, size=-1)]}, "transfer 0 is of -1 slots"),
-        ({"links": [[[2**32, 1]]]}, "link 4294967296: allowed is 0 to 1"),
+        ({"links": [[[2**32, 1]]]}, "link 4294967296; allowed: 0 to 1"),
         ({"transfers": [Transfer(flow=0, size=1, after=(0,))]}, "transfer 0 waits for transfer 0"),
     ],
 )

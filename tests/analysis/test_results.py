@@ -180,7 +180,7 @@ def test_a_run_is_read_back_with_its_ring_and_its_paths(stored):
 
 def test_only_the_columns_asked_for_are_read(stored):
     assert list(load(stored, columns=["mode", "completion_s"]).columns) == ["mode", "completion_s"]
-    with pytest.raises(ResultsError, match="no column completion: allowed are engine, setting"):
+    with pytest.raises(ResultsError, match="no column completion; allowed: engine, setting"):
         load(stored, columns=["completion"])
 
 
@@ -207,7 +207,7 @@ def test_a_directory_without_a_run_is_a_sentence(tmp_path, run):
         load(tmp_path / "other")
     known = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(known | {"format": 2}))
-    with pytest.raises(ResultsError, match="is of format 2, which is newer than this version reads: allowed is 1"):
+    with pytest.raises(ResultsError, match="is of format 2, which is newer than this version reads; allowed: 1"):
         load(run)
 
 
@@ -247,5 +247,5 @@ def test_what_an_earlier_version_left_unfinished_is_refused_not_shown_as_empty(r
     (run / "points").mkdir()
     assert len(load(run)) == 90  # its tables were written: only some points had failed
     (run / "collectives.parquet").unlink()
-    with pytest.raises(ResultsError, match="run was left unfinished by an earlier version: allowed is to run it anew"):
+    with pytest.raises(ResultsError, match="run was left unfinished by an earlier version; run it anew"):
         load(run)

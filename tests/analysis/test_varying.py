@@ -86,7 +86,7 @@ def test_rates_that_change_to_what_they_were_are_those_of_the_fluid(seed: int) -
 
 @pytest.mark.parametrize(
     ("rows", "until", "says"),
-    [([(0,)], 1.0, "a rate of 0 bit/s: allowed is more than 0"), ([(1,)], 0.0, "after 0 s")],
+    [([(0,)], 1.0, "a rate of 0 bit/s; allowed: more than 0"), ([(1,)], 0.0, "after 0 s")],
 )
 def test_what_cannot_be_is_refused(rows: Sequence[Sequence[int]], until: float, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -189,5 +189,5 @@ def test_chunks_too_large_for_sockets_are_refused_before_anything_starts() -> No
 
 def test_a_schedule_of_other_gpus_is_refused_before_anything_starts() -> None:
     other = workload("allreduce", "tree", sites=(4, 5), size_bytes=1000)
-    with pytest.raises(ValueError, match="9 places: allowed is 8"):
+    with pytest.raises(ValueError, match="9 places; allowed: 8"):
         Communicator(FABRIC, host_pids=[1] * 8, workload=other)

@@ -29,11 +29,11 @@ def test_a_file_is_taken_for_what_is_in_it_whatever_it_is_called(tmp_path: Path)
     ("name", "kind", "gpus", "words"),
     [
         ("goal/allreduce_ring.goal", "allreduce", 8, "GOAL of messages between 8 GPUs, asked for as allreduce"),
-        ("goal/allreduce_ring.goal", "messages", 6, "between 6: allowed are the kind messages and 8 GPUs"),
-        ("msccl/allreduce_ring.xml", "allgather", 4, "allowed are the kind allreduce and 4 GPUs"),
-        ("msccl/allreduce_ring.xml", "allreduce", 8, "allowed are the kind allreduce and 4 GPUs"),
-        ("teccl_mesh_4.json", "allreduce", 16, "allowed are the kind allgather and 16 GPUs"),
-        ("teccl_mesh_4.json", "allgather", 8, "allowed are the kind allgather and 16 GPUs"),
+        ("goal/allreduce_ring.goal", "messages", 6, "between 6; allowed: the kind messages and 8 GPUs"),
+        ("msccl/allreduce_ring.xml", "allgather", 4, "allowed: the kind allreduce and 4 GPUs"),
+        ("msccl/allreduce_ring.xml", "allreduce", 8, "allowed: the kind allreduce and 4 GPUs"),
+        ("teccl_mesh_4.json", "allreduce", 16, "allowed: the kind allgather and 16 GPUs"),
+        ("teccl_mesh_4.json", "allgather", 8, "allowed: the kind allgather and 16 GPUs"),
         ("none", "allgather", 8, "No such file"),
         ("goal", "allgather", 8, "not a regular file"),
     ],
@@ -56,5 +56,5 @@ def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> Non
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ScheduleError, match=f"allowed are {text_file.MOST_BYTES:,} bytes"):
+    with pytest.raises(ScheduleError, match=f"allowed: {text_file.MOST_BYTES:,} bytes"):
         files.read(tmp_path / "large", kind="messages", gpus=2)

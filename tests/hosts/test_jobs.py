@@ -202,7 +202,7 @@ def test_what_is_waited_for_leaves_background_out():
 @pytest.mark.parametrize(
     ("jobs", "words"),
     [
-        ([messages(1.0, places=(0, 7))], r"at the places \[0, 7\]: allowed are 2 of 0 to 6"),
+        ([messages(1.0, places=(0, 7))], r"at the places \[0, 7\]; allowed: 2 of 0 to 6"),
         ([messages(1.0, places=(3, 3))], "each once"),
         ([job(start_s=-1.0)], "begins at -1 s"),
         ([job(count=0)], "0 times"),

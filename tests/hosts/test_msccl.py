@@ -125,7 +125,7 @@ def swapped(text: str, old: str, new: str) -> str:
         ('<!DOCTYPE a [<!ENTITY b "c">]>' + RING, "line 1: it has a document type"),
         ('<!DOCTYPE a SYSTEM "file:///etc/passwd">' + RING, "document type"),
         (swapped(RING, 'name="', 'name="&x;'), "undefined entity"),
-        (swapped(RING, 'coll="allreduce"', 'coll="custom"'), "coll is 'custom': allowed are allgather"),
+        (swapped(RING, 'coll="allreduce"', 'coll="custom"'), "coll is 'custom'; allowed: allgather"),
         (swapped(RING, 'ngpus="4"', 'ngpus="5"'), "4 GPUs with ngpus 5"),
         (swapped(RING, 'ngpus="4"', 'ngpus="1000000"'), "1,000,000"),
         (swapped(RING, 'nchunksperloop="4"', 'nchunksperloop="999999999"'), "999,999,999 slots"),

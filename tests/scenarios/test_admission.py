@@ -142,7 +142,7 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY | {"pattern": "poisson"}], HEAD, "pattern: does nothing here"),
         ([COPY | {"start": "20 ms"}], HEAD, "is not behind the start"),
         ([COPY | {"latest": "10 ms"}], HEAD, "is not behind the deadline"),
-        ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages: allowed are 20,000"),
+        ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages; allowed: 20,000"),
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
         ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here: allowed only with the kind transfer"),
@@ -150,11 +150,11 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
-        ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed is none, link"),
+        ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
         (
             [COPY],
             HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
-            "allowed is a WAN link that is down",
+            "allowed: a WAN link that is down",
         ),
     ],
 )

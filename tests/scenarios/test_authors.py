@@ -53,8 +53,8 @@ def test_tables_have_every_size_mode_and_change(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--collectives", "9"), "run.py authors: --collectives: 9: allowed is 10 to 1,000,000"),
-        (("--seed", "-1"), "run.py authors: --seed: -1: allowed is 0 to"),
+        (("--collectives", "9"), "run.py authors: --collectives: 9; allowed: 10 to 1,000,000"),
+        (("--seed", "-1"), "run.py authors: --seed: -1; allowed: 0 to"),
         (("--wan-delay", "far"), '"far" is not a delay'),
         (("--draws", "nowhere"), "run.py authors: nowhere cannot be read: No such file or directory"),
         (("--draws", "."), "run.py authors: . has no 0.pkl"),
@@ -79,7 +79,7 @@ def test_too_few_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path:
     for number in range(12):
         (tmp_path / f"{number}.pkl").touch()
     assert main(["--draws", str(tmp_path), *FEW]) == 2
-    assert "has 12 draws: allowed are 41 or more" in capsys.readouterr().err
+    assert "has 12 draws; allowed: 41 or more" in capsys.readouterr().err
     assert main(["--draws", str(tmp_path), "--collectives", "11"]) == 2
     assert "0.pkl is not a pickle of plain data" in capsys.readouterr().err
 
@@ -90,4 +90,4 @@ def test_run_py_hands_its_arguments_on() -> None:
         check=False, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "run.py authors: --collectives: 1: allowed is 10 to 1,000,000\n"
+    assert done.stderr == "run.py authors: --collectives: 1; allowed: 10 to 1,000,000\n"

@@ -15,4 +15,4 @@ def test_only_sizes_that_two_sites_divide_are_taken(capsys: pytest.CaptureFixtur
     for sizes in ("7", "8,many", "258"):
         with pytest.raises(SystemExit, match="2"):
             bench_sharing.main(["--gpus", sizes])
-        assert f"{sizes}: allowed are even numbers from 4 to 256" in capsys.readouterr().err
+        assert f"{sizes}; allowed: even numbers from 4 to 256" in capsys.readouterr().err

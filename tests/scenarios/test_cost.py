@@ -137,8 +137,8 @@ def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_
 @pytest.mark.parametrize(
     ("control", "says"),
     [
-        ('delay = ["1 ms"]', "control.delay: 1 delays for 2 sites: allowed is one for each"),
-        ('delay = "2 s"', '"2 s" is too large: allowed is text with a unit, 1 ns to 1 s'),
+        ('delay = ["1 ms"]', "control.delay: 1 delays for 2 sites; allowed: one for each"),
+        ('delay = "2 s"', '"2 s" is too large; allowed: text with a unit, 1 ns to 1 s'),
         ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: is beside the wall clock"),
     ],
 )

@@ -284,7 +284,7 @@ def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, 
     assert at_a_time([small], 1) == 1
     used = testbeds(FakeTestbeds())
     run("--engine", "emulation", "--chunk", "64 MB", "--jobs", "3", "--out", "run", status=3)
-    assert "not of 3: allowed is --jobs 2" in capsys.readouterr().err
+    assert "not of 3; allowed: --jobs 2" in capsys.readouterr().err
     assert used.tries == [] and not Path("run").exists()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     run("--engine", "emulation", "--chunk", "64 MB", "--collectives", "1", "--out", "run")
@@ -295,7 +295,7 @@ def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, 
 def test_the_largest_chunk_that_is_allowed_is_allowed_and_no_larger(gpus):
     largest = MOST_QUEUED_BYTES // (gpus - 1) // 10**6
     check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest} MB")])
-    with pytest.raises(ValueError, match=f"with {gpus} GPUs, .* allowed is {largest} MB"):
+    with pytest.raises(ValueError, match=f"with {gpus} GPUs, .* allowed: {largest} MB"):
         check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])
 
 
@@ -328,6 +328,6 @@ def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_af
     Path("late.toml").write_text('[collective]\ncount = 30\n[[fault]]\nat = "collective 20"\nwhat = "agent 3 killed"\n')
     run("late.toml", "--engine", "both", "--modes", "base", "--out", "run", status=2)
     err = capsys.readouterr().err
-    assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed is 0 to 19\n")
+    assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed: 0 to 19\n")
     assert not Path("run").exists()
     run("late.toml", "--engine", "model", "--modes", "base", "--out", "run")

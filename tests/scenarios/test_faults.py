@@ -54,12 +54,12 @@ def test_what_is_declared_is_read_and_written_back_the_same(
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
-        ({"at": "tomorrow"}, "at", '"tomorrow" is not understood: allowed is "collective 12"'),
-        ({"at": "collective 100000"}, "at", "collective 100,000 is not run: allowed is 0 to 99,999"),
+        ({"at": "tomorrow"}, "at", '"tomorrow" is not understood; allowed: "collective 12"'),
+        ({"at": "collective 100000"}, "at", "collective 100,000 is not run; allowed: 0 to 99,999"),
         ({"what": "link s0b0-s1b0 sideways"}, "what", "is not understood"),
-        ({"what": "link s0b0-s1b7 down"}, "what", "is not a link: allowed is a cable of the fabric (did you mean"),
-        ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch: allowed is s0l0"),
-        ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8: allowed is 0 to 7"),
+        ({"what": "link s0b0-s1b7 down"}, "what", "is not a link; allowed: a cable of the fabric (did you mean"),
+        ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch; allowed: s0l0"),
+        ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8; allowed: 0 to 7"),
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
         ({"what": "agent 1 killed"}, "for", "does nothing"),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),

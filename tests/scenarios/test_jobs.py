@@ -98,23 +98,23 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"rank": [0, 1]}, ".rank", "unknown key of a job.*did you mean ranks"),
         ({"ranks": [0]}, ".ranks", "a list of two ranks or more"),
         ({"ranks": [0, 0]}, ".ranks", "has a rank twice"),
-        ({"ranks": [0, 8]}, ".ranks", "there is no rank 8: allowed is 0 to 7"),
-        ({"kind": "allgathr"}, ".kind", "allowed is allgather, "),
-        ({"count": 0}, ".count", "0 is not allowed: allowed is a whole number from 1"),
+        ({"ranks": [0, 8]}, ".ranks", "there is no rank 8; allowed: 0 to 7"),
+        ({"kind": "allgathr"}, ".kind", "allowed: allgather, "),
+        ({"count": 0}, ".count", "0 is not allowed; allowed: a whole number from 1"),
         ({"count": True}, ".count", "true is not allowed"),
         ({"start": "2 parsecs"}, ".start", "2 parsecs"),
         ({"start": "-0 s"}, ".start", "-0 s"),
-        ({"name": "a b"}, ".name", "is not allowed: allowed is 1 to 32 letters"),
+        ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
         ({"name": "a"}, ".name", "a is the name of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
-        ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here: allowed are the sizes"),
+        ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here; allowed: the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here: allowed only with the kind background"),
         ({**NOISE, "count": 2}, ".count", "does nothing here: allowed only with collectives"),
-        ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing: allowed is text"),
-        ({**NOISE, "pattern": "storm"}, ".pattern", "allowed is permutation, poisson, on-off"),
-        ({**NOISE, "duration": "900 s"}, "", "job2: background traffic of about .* messages: allowed are 20,000"),
+        ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing; allowed: text"),
+        ({**NOISE, "pattern": "storm"}, ".pattern", "allowed: permutation, poisson, on-off"),
+        ({**NOISE, "duration": "900 s"}, "", "job2: background traffic of about .* messages; allowed: 20,000"),
         ({"algorithm": "tree"}, "", "job2: there is no algorithm 'tree' of allgather"),
-        ({"kind": "messages", "schedule": GOAL}, "", "job2: .*allowed are the kind messages and 4 GPUs"),
+        ({"kind": "messages", "schedule": GOAL}, "", "job2: .*allowed: the kind messages and 4 GPUs"),
     ],
 )
 def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
@@ -151,7 +151,7 @@ def test_more_transfers_than_could_be_made_are_refused_before_they_are():
 
 def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(monkeypatch):
     large = {"ranks": [0, 4], "size": "2 GB"}
-    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*: allowed is 1,71[67] MB"):
+    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*; allowed: 1,71[67] MB"):
         check_chunks([setting({**large, "count": 3})])
 
     def room(**_):
@@ -163,7 +163,7 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(mon
 
 
 def test_background_alone_is_refused():
-    with pytest.raises(ScenarioError, match="allowed is one at least that is not"):
+    with pytest.raises(ScenarioError, match="allowed: one at least that is not"):
         scenario(NOISE)
 
 
@@ -358,15 +358,15 @@ def test_classes_are_read_and_written_back_and_served_by_priority():
     ("tables", "place", "words"),
     [
         ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
-        ([GOLD | {"name": "gold, silver"}], r"class\[1\].name", '"gold, silver" is not allowed: allowed is 1 to 32'),
+        ([GOLD | {"name": "gold, silver"}], r"class\[1\].name", '"gold, silver" is not allowed; allowed: 1 to 32'),
         ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
         ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
         ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
-        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is not allowed: allowed is a number from 0 to 1"),
-        ([GOLD | {"share": 0.5, "ceiling": 0.4}], r"class\[1\].share", "above the ceiling: allowed is up to 0.4"),
+        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is not allowed; allowed: a number from 0 to 1"),
+        ([GOLD | {"share": 0.5, "ceiling": 0.4}], r"class\[1\].share", "above the ceiling; allowed: up to 0.4"),
         ([GOLD | {"share": 0.5}, BRONZE | {"share": 0.6}], "class", "the shares are 1.1 together"),
         ([GOLD | {"color": 1}], r"class\[1\].color", "unknown key of a class"),
-        ([BRONZE], r"job\[1\].class", '"gold" is not a class: allowed is the name of a .*bronze'),
+        ([BRONZE], r"job\[1\].class", '"gold" is not a class; allowed: the name of a .*bronze'),
     ],
 )
 def test_every_mistake_of_classes_is_a_sentence(tables, place, words):

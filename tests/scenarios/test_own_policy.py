@@ -57,7 +57,7 @@ def mine(now):
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3: allowed is a pair of booleans"),
+        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a pair of booleans"),
         ("def mine(now):\n    return 1 / now.number, True", "ZeroDivisionError: division by zero, line 2"),
     ],
 )

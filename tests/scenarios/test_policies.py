@@ -253,14 +253,14 @@ def refused(table: str) -> list[str]:
     [
         ('reroute = "every 1"', "policy[1].name: is missing"),
         ('name = "joint"', "policy[1].name: «joint» is not allowed"),
-        ('name = "a"\nreroute = "sometimes"', "policy[1].reroute: «sometimes» is not known: allowed is never, every"),
+        ('name = "a"\nreroute = "sometimes"', "policy[1].reroute: «sometimes» is not known; allowed: never, every"),
         ('name = "a"\nreembed = "every 0"', "policy[1].reembed: «every 0» is out of range"),
         ('name = "a"\nreembed = "gain"', "policy[1].reembed: «gain» is not known"),
         ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
         ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
         ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is not text"),
         ('name = "a"\nknowledge = "stale 5 ms"', 'policy[1].knowledge: "stale 5 ms" is by time'),
-        ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known: allowed is oracle"),
+        ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known; allowed: oracle"),
         ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
         ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is not allowed"),
@@ -268,7 +268,7 @@ def refused(table: str) -> list[str]:
         ('name = "a"\n[[policy]]\nname = "a"', "policy[2].name: «a» is that of another policy"),
         (
             'name = "a"\n[run]\nmodes = ["base", "b"]',
-            "run.modes: «b» is not known: allowed is base, ccl, wan, joint, a",
+            "run.modes: «b» is not known; allowed: base, ccl, wan, joint, a",
         ),
         (
             'name = "a"\nreroute = "every 2"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',

@@ -148,7 +148,7 @@ def mistakes_help_and_the_line(prompt: Session) -> None:
     for line, named in (
         ("algather 8 MB", "did you mean allgather?"),
         ("rate s0b0>s9b9 1 Gbit/s", "s0b0>s9b9"),
-        ("allgather 800 TB", "allowed is up to"),
+        ("allgather 800 TB", "allowed: up to"),
         ("xterm g0", "display"),
         ("source /nonexistent", "/nonexistent"),
         ("g0", "g0 CMD"),

@@ -59,7 +59,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         assert "goes to" in prompt.type("flows s1b\t0\r")
         assert "goes to" in prompt.type("\x1b[A\r")
         assert "Interrupt" in prompt.type("not this\x03")
-        assert "allowed is up to 4,000" in prompt.ask("x" * 4050)
+        assert "allowed: up to 4,000" in prompt.ask("x" * 4050)
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
         prompt.ask("mode joint")
         (measured,) = re.findall(r"measured (\S+ ms)", prompt.ask("allgather 8 MB"))
@@ -110,5 +110,5 @@ def lines_typed_ahead(prompt: Session) -> None:
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
     lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
     ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)
-    assert ended.status == 0 and "allowed is up to 4,000" in ended.out
+    assert ended.status == 0 and "allowed: up to 4,000" in ended.out
     assert "Traceback" not in ended.out + ended.err

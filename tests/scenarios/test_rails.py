@@ -116,17 +116,17 @@ def test_rails_are_kept_named_and_written_without_leaves() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (["fabric.rails=0"], "0 is too small: allowed is a whole number from 1 to 32"),
-        (["fabric.rails=true"], "true is a boolean: allowed is a whole number"),
+        (["fabric.rails=0"], "0 is too small; allowed: a whole number from 1 to 32"),
+        (["fabric.rails=true"], "true is a boolean; allowed: a whole number"),
         (["fabric.rails=2", "fabric.leaves=4"], "2 is beside leaves or spines, whose place rails take"),
         (["fabric.rails=2", "fabric.oversubscription=[1, 2]"], "2 tiers: allowed with fabric.rails is one number"),
         (["fabric.rails=2", "fabric.grain=logical"], "is of ports, which the logical grain lacks"),
         (["fabric.oversubscription=2", "fabric.grain=logical"], "is of ports, which the logical grain lacks"),
-        (["fabric.oversubscription=0"], "0 is too small: allowed is a number from 0.01 to 1,000"),
-        (["fabric.oversubscription=nan"], "not finite: allowed is a number from 0.01 to 1,000"),
-        (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers: allowed is a number"),
-        (["fabric.oversubscription=[1, true]"], "true is a boolean: allowed is a number"),
-        (["fabric.rails=2", 'program.command="true"'], "2 are beside a program: allowed is 1, or none"),
+        (["fabric.oversubscription=0"], "0 is too small; allowed: a number from 0.01 to 1,000"),
+        (["fabric.oversubscription=nan"], "not finite; allowed: a number from 0.01 to 1,000"),
+        (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers; allowed: a number"),
+        (["fabric.oversubscription=[1, true]"], "true is a boolean; allowed: a number"),
+        (["fabric.rails=2", 'program.command="true"'], "2 are beside a program; allowed: 1, or none"),
     ],
 )
 def test_what_is_wrong_with_rails_and_oversubscription_is_said(values: "list[str]", says: str) -> None:

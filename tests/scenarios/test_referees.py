@@ -115,8 +115,8 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--collectives", "0"], "--collectives: 0: allowed is 1 to 1,000"),
-        (["--seconds", "-1"], "--seconds: -1.0: allowed is 0"),
+        (["--collectives", "0"], "--collectives: 0; allowed: 1 to 1,000"),
+        (["--seconds", "-1"], "--seconds: -1.0; allowed: 0"),
         (["tenants"], "tenants has jobs, faults, messages, training or a trace"),
         (["--set", "fabric.gpu=8"], "did you mean gpus?"),
     ],
@@ -189,7 +189,7 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"collective.count": 301}, "the best policy of 301 collectives: allowed is collective.count up to 300"),
+        ({"collective.count": 301}, "the best policy of 301 collectives; allowed: collective.count up to 300"),
         ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
         ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
     ],
@@ -201,7 +201,7 @@ def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], sa
 
 def test_a_best_ring_that_no_configuration_has_is_refused() -> None:
     for keys in ({"collective.kind": "alltoall"}, {"collective.channels": 2}, {"fabric.routing": "te"}):
-        with pytest.raises(ScenarioError, match="no best ring is known here: allowed are policy, or whole blocks"):
+        with pytest.raises(ScenarioError, match="no best ring is known here; allowed: policy, or whole blocks"):
             scenario(**{"run.referees": ["ring"], **keys})
     swept = {"run.referees": ["ring"], "sweep.collective.algorithm": ["bruck", "ring"]}
     assert [one.has_best_ring for one in scenario(**swept).settings()] == [False, True]

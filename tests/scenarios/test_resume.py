@@ -242,7 +242,7 @@ def test_only_what_a_run_that_was_killed_before_it_began_has_left_is_replaced(tm
 def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
     with closing(Place(unfinished)):
         assert command.run(["--resume", "run"]) == 2
-        assert capsys.readouterr().err == "--resume: run is being written to by another run: allowed is one at a time\n"
+        assert capsys.readouterr().err == "--resume: run is being written to by another run; allowed: one at a time\n"
     place = Place.new(Path("new"))
     assert command.run(["--engine", "model", "--out", "new"]) == 2
     assert "--out: new is being written to by another run" in capsys.readouterr().err

@@ -38,11 +38,11 @@ def test_the_routing_is_named_kept_and_may_be_swept() -> None:
     one = scenario("fabric.routing=ecmp", "fabric.hash_seed=7")
     assert one.label.endswith(", ecmp") and "single" not in scenario().label
     assert from_json(to_json(one)).fabric == one.fabric
-    with pytest.raises(ScenarioError, match="allowed is single, ecmp, spray"):
+    with pytest.raises(ScenarioError, match="allowed: single, ecmp, spray"):
         scenario("fabric.routing=random")
     swept = scenario('sweep.fabric.routing=["single", "spray"]')
     assert [point.label.rpartition(", ")[2] for point in swept.settings()] == ["routing single", "routing spray"]
-    with pytest.raises(ScenarioError, match="sprayed over all ways it has 8,192 channels: allowed are 5,000"):
+    with pytest.raises(ScenarioError, match="sprayed over all ways it has 8,192 channels; allowed: 5,000"):
         scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
 
 

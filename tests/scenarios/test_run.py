@@ -198,7 +198,7 @@ def test_rings_of_large_sites_are_searched_for_and_the_gap_to_a_bound_is_told(ca
         (["--collectives", "1.5"], "--collectives: 1.5 is a float"),
         (["--seed", "1,x"], '--seed: "x" is text'),
         (["--modes", "base,jont"], "did you mean joint?"),
-        (["--modes", ""], '--modes: "" is not allowed: allowed is the name of a mode'),
+        (["--modes", ""], '--modes: "" is not allowed; allowed: the name of a mode'),
         (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide over 2 sites"),
         (["--gpus", "8,"], '--gpus: "" is text'),
         (["--chunk", "8 MB,0 MB"], "zero"),

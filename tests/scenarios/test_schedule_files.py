@@ -76,19 +76,19 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
 @pytest.mark.parametrize(
     ("text", "gpus", "words"),
     [
-        ('kind = "messages"', 8, "allowed is one as collective.schedule"),
+        ('kind = "messages"', 8, "allowed: one as collective.schedule"),
         ('kind = "messages"\nschedule = "none.goal"', 8, r"none\.goal: it cannot be read: No such file"),
-        ('kind = "messages"\nschedule = "GOAL"', 6, "allowed are the kind messages and 8 GPUs"),
-        ('schedule = "GOAL"', 8, "asked for as allgather between 8: allowed are the kind messages"),
+        ('kind = "messages"\nschedule = "GOAL"', 6, "allowed: the kind messages and 8 GPUs"),
+        ('schedule = "GOAL"', 8, "asked for as allgather between 8; allowed: the kind messages"),
         ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "beside an algorithm, channels or pieces"),
         ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "beside an algorithm, channels or pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed are the sizes that its messages have"),
+        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed: the sizes that its messages have"),
         ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
-        ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed is a name with one \* for the rank"),
+        ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
         ('kind = "trace"\nschedule = "TRACE"', 8, "the files of 4 ranks, asked for between 8 GPUs"),
-        ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed is an algorithm beside"),
-        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, "allowed is an algorithm beside"),
-        ('schedule = "TRACE"', 4, "asked for as allgather: allowed is the kind trace"),
+        ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed: an algorithm beside"),
+        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, "allowed: an algorithm beside"),
+        ('schedule = "TRACE"', 4, "asked for as allgather; allowed: the kind trace"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
@@ -176,9 +176,9 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--export", "xml", "a"], "is not a format: allowed is goal or msccl"),
+        (["--export", "xml", "a"], "is not a format; allowed: goal or msccl"),
         (["--export", "goal", "a", "--json"], "--json is beside --export"),
-        (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations: allowed is one"),
+        (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations; allowed: one"),
         (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
     ],
 )

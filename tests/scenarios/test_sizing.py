@@ -57,15 +57,15 @@ def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--budget", "0"), "--budget: 0.0: allowed is above 0, to 1e+15"),
-        (("--budget", "nan"), "--budget: nan: allowed is above 0"),
-        (("--budget", "10"), "--budget: 0 racks for 10 dollars: allowed is 1 to 100,000,000"),
-        (("--compute-share", "2"), "--compute-share: 2.0: allowed is above 0, to 1"),
-        (("--racks", "-3"), "--racks: -3: allowed is above 0"),
-        (("--racks", "100"), "224 layers: allowed are as many as there are racks, 100"),
+        (("--budget", "0"), "--budget: 0.0; allowed: above 0, to 1e+15"),
+        (("--budget", "nan"), "--budget: nan; allowed: above 0"),
+        (("--budget", "10"), "--budget: 0 racks for 10 dollars; allowed: 1 to 100,000,000"),
+        (("--compute-share", "2"), "--compute-share: 2.0; allowed: above 0, to 1"),
+        (("--racks", "-3"), "--racks: -3; allowed: above 0"),
+        (("--racks", "100"), "224 layers; allowed: as many as there are racks, 100"),
         (("--nic", "fast"), '"fast" is not a rate'),
-        (("--rack-memory", "1 TB"), "1.78 TB of a layer: allowed is what a rack holds, 1 TB"),
-        (("--layers", "5"), "--layers is given alone: allowed is with --hidden"),
+        (("--rack-memory", "1 TB"), "1.78 TB of a layer; allowed: what a rack holds, 1 TB"),
+        (("--layers", "5"), "--layers is given alone; allowed: with --hidden"),
         (("--figure", "nowhere/x"), "--figure: there is no folder nowhere"),
     ],
 )

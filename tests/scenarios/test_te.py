@@ -156,7 +156,7 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     assert (from_json(to_json(one)).te.every, from_json(to_json(one)).fabric.pieces) == (4, 8)
     assert one.label.endswith(", te")
     refused = {
-        "te.pieces=65": "65 is too large: allowed is a whole number from 1 to 64",
+        "te.pieces=65": "65 is too large; allowed: a whole number from 1 to 64",
         "te.every=0": "0 is too small",
         "run.clock=wall": "te is beside the wall clock",
         "transport.queue=fifo": 'te is beside transport.queue "fifo"',

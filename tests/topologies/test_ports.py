@@ -103,7 +103,7 @@ def test_other_spines_can_be_chosen() -> None:
         ((0, 4, -1), "no path -1 leads from rank 0 to rank 4"),
         ((4, 0, 0), "no path 0 leads from rank 4 to rank 0"),
         ((0, 1, 0), "no path 0 leads from rank 0 to rank 1"),
-        ((0, 4, 0, (2, 0)), "spine 2: allowed is 0 to 1"),
+        ((0, 4, 0, (2, 0)), "spine 2; allowed: 0 to 1"),
         ((0, 3, -1, (0, 1)), "spines 0 and 1 within a site"),
     ],
 )

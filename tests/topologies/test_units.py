@@ -32,7 +32,7 @@ def test_reads_what_people_write():
         (units.parse_rate_bps, "inf Gbit/s", "finite"),
         (units.parse_rate_bps, "1.5 bit/s", "not a whole number of bit/s"),
         (units.parse_rate_bps, "1001 Tbit/s", "too large"),
-        (units.parse_rate_bps, "40", "allowed is a number and one of"),
+        (units.parse_rate_bps, "40", "allowed: a number and one of"),
         (units.parse_rate_bps, "4 Gbit/s - 5 Gbit/s", "not a rate"),
         (units.parse_rate_bps, "40 Gbps", "did you mean Gbit/s?"),
         (units.parse_rate_bps, "40 Gb/s", "did you mean Gbit/s?"),

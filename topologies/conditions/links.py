@@ -63,7 +63,7 @@ class LinkConditions:
 def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
     """What a scenario's table [conditions.links] declares; raises ConditionsError, as "conditions.links.wan"."""
     if len(table) > MAX_ENTRIES:
-        raise ConditionsError([Mistake(KEY, f"{len(table):,} entries are too many: allowed are {MAX_ENTRIES:,}")])
+        raise ConditionsError([Mistake(KEY, f"{len(table):,} entries are too many; allowed: {MAX_ENTRIES:,}")])
     mistakes, found = list[Mistake](), list[LinkConditions]()
     for name, values in table.items():
         wrong = [Mistake(f"{KEY}.{name}{place}", text) for place, text in _mistakes(values)]
@@ -88,13 +88,13 @@ def _mistakes(values: object) -> Iterator[tuple[str, str]]:
     """What is wrong with an entry, each with its place in it."""
     if not isinstance(values, dict) or not values:
         what = "is empty" if values == {} else f"{shown(values)} is not a table"
-        yield "", f"{what}: allowed are the keys {', '.join(WORDS)}, one at least"
+        yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, one at least"
         return
     for key, value in values.items():
         if key not in WORDS:
             yield f".{key}", f"unknown key of a link, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
         elif not isinstance(value, str):
-            yield f".{key}", f"{shown(value)} is not text: allowed is {WORDS[key]}"
+            yield f".{key}", f"{shown(value)} is not text; allowed: {WORDS[key]}"
         else:
             try:
                 _ = units.parse_rate_range_bps(value) if key == "rate" else _delay_s(value)
@@ -134,7 +134,7 @@ def resolved(fabric: Fabric, found: Sequence[LinkConditions]) -> list[tuple[Link
             what = "link" if grain == "logical" else "port"
             allowed = f"{', '.join(classes)}, a {what} ({first_of(names, 3)}) or a pattern such as {names[0][:2]}>*"
             meant = did_you_mean(one.links, [*classes, *names])
-            text = f"no {what} of the fabric's {grain} grain has that name: allowed is {allowed}{meant}"
+            text = f"no {what} of the fabric's {grain} grain has that name; allowed: {allowed}{meant}"
             mistakes.append(Mistake(f"{KEY}.{one.links}", text))
     if mistakes:
         raise ConditionsError(mistakes)

@@ -168,7 +168,7 @@ def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
         return
     all_ = shared_by(fabric).all
     mistakes = [
-        Mistake(f"conditions.links.{one.links}.rate", "WAN links have the rates of the trace: allowed is a delay")
+        Mistake(f"conditions.links.{one.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
         for one, indices in resolved(fabric, spec.links)
         if one.rate_bps is not None and any(all_[index].kind == "wan" for index in indices)
     ]

@@ -150,7 +150,7 @@ def _check_file(path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
     if status.st_size > MAX_BYTES:
-        raise ValueError(f"it has {status.st_size:,} bytes; allowed are {MAX_BYTES:,} at most")
+        raise ValueError(f"it has {status.st_size:,} bytes; allowed: {MAX_BYTES:,} at most")
     with path.open("rb") as file:
         file.seek(max(0, status.st_size - 1))
         # "40 Gbit/s" cut off after its number would read as 40 bit/s.

@@ -276,16 +276,16 @@ def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
     """What is wrong with rails and oversubscription, which are those of ports."""
     rails, tiers = spec.rails, len(spec.oversubscription)
     if rails is not None and not 1 <= rails <= MAX_SWITCHES_PER_TIER:
-        yield Mistake("fabric.rails", f"{rails} rails: allowed are 1 to {MAX_SWITCHES_PER_TIER}")
+        yield Mistake("fabric.rails", f"{rails} rails; allowed: 1 to {MAX_SWITCHES_PER_TIER}")
     if rails is not None and (spec.leaves, spec.spines) != (FabricSpec.leaves, FabricSpec.spines):
-        text = f"{rails} is beside leaves or spines, whose place rails take: allowed is without them"
+        text = f"{rails} is beside leaves or spines, whose place rails take; allowed: without them"
         yield Mistake("fabric.rails", text)
     if rails is not None and tiers > 1:
         text = f"{tiers} tiers: allowed with fabric.rails is one number, that of a plane's switches"
         yield Mistake("fabric.oversubscription", text)
     for key, is_given in (("rails", rails is not None), ("oversubscription", tiers)):
         if is_given and spec.grain != "physical":
-            text = f"is of ports, which the {spec.grain} grain lacks: allowed is with fabric.grain physical"
+            text = f"is of ports, which the {spec.grain} grain lacks; allowed: with fabric.grain physical"
             yield Mistake(f"fabric.{key}", text)
 
 

@@ -48,14 +48,14 @@ def read_wan(value: object) -> WanSpec:
     if isinstance(value, dict):
         return _table(value)
     if not isinstance(value, str):
-        raise _wrong(f"{shown(value)}: allowed is {ALLOWED}")
+        raise _wrong(f"{shown(value)}; allowed: {ALLOWED}")
     if value in WAN_PRESETS:
         return WanSpec(preset=value)
     if value.startswith(_TOPOHUB):
         return _topohub(value.removeprefix(_TOPOHUB))
     if value.endswith(GRAPHML):
         return _graphml(Path(value))
-    raise _wrong(f"{shown(value)} is not known: allowed is {ALLOWED}{did_you_mean(value, WAN_PRESETS)}")
+    raise _wrong(f"{shown(value)} is not known; allowed: {ALLOWED}{did_you_mean(value, WAN_PRESETS)}")
 
 
 def write_wan(wan: WanSpec) -> str | dict[str, Any]:
@@ -85,23 +85,23 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
     allowed = ("name", "routers", "links", *_COLUMNS)
     for key in table:
         if key not in allowed:
-            raise _wrong(f"unknown key {shown(key)} of the WAN's table: allowed is {', '.join(allowed)}")
+            raise _wrong(f"unknown key {shown(key)} of the WAN's table; allowed: {', '.join(allowed)}")
     name, routers, links = table.get("name", ""), table.get("routers", []), table.get("links")
     if not isinstance(name, str) or len(name) > _MAX_NAME or not name.isprintable():
-        raise _wrong(f"name is {shown(name)}: allowed is text of up to {_MAX_NAME} characters")
+        raise _wrong(f"name is {shown(name)}; allowed: text of up to {_MAX_NAME} characters")
     if not _are_names(routers):
-        raise _wrong(f"routers is {shown(routers)}: allowed is a list of names")
+        raise _wrong(f"routers is {shown(routers)}; allowed: a list of names")
     if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
         lack = "is missing" if links is None else f"is {shown(links)}"
-        raise _wrong(f'links {lack}: allowed is a list of pairs of names, such as [["s0b0", "s1b0"]]')
+        raise _wrong(f'links {lack}; allowed: a list of pairs of names, such as [["s0b0", "s1b0"]]')
     for key, column in _COLUMNS.items():
         given, count = table.get(key, []), len(routers if column.of == "routers" else links)
         if not isinstance(given, list) or (given and len(given) != count):
             what = f"has {len(given)} entries" if isinstance(given, list) else f"is {shown(given)}"
-            raise _wrong(f"{key} {what}: allowed is a list of one for each of the {count} {column.of}")
+            raise _wrong(f"{key} {what}; allowed: a list of one for each of the {count} {column.of}")
         for one in given:
             if not column.fits(one):
-                raise _wrong(f"{key} has {shown(one)}: allowed are {column.allowed}")
+                raise _wrong(f"{key} has {shown(one)}; allowed: {column.allowed}")
     return WanSpec(
         preset=None,
         routers=tuple(routers),
@@ -178,14 +178,14 @@ def _topohub(name: str) -> WanSpec:
         why = 'the package topohub is not installed: allowed once ".venv/bin/pip install topohub" has been run'
         raise _wrong(f"{shown(_TOPOHUB + name)}: {why}") from None
     if not _TOPOHUB_MAP.fullmatch(name):
-        raise _wrong(f'{shown(name)} is not a map of topohub: allowed is GROUP/MAP, such as "topohub:sndlib/nobel-us"')
+        raise _wrong(f'{shown(name)} is not a map of topohub; allowed: GROUP/MAP, such as "topohub:sndlib/nobel-us"')
     try:
         found = topohub.get(name)
     except KeyError:
         groups, _, _ = name.rpartition("/")
         known = sorted(file.stem for file in Path(topohub.__file__).parent.joinpath("data", groups).glob("*.json"))
         meant = did_you_mean(name.rpartition("/")[2], known)
-        raise _wrong(f"topohub has no map {shown(name)}: allowed are those of topohub.get{meant}") from None
+        raise _wrong(f"topohub has no map {shown(name)}; allowed: those of topohub.get{meant}") from None
     places = {node["id"]: (node.get("name"), node.get("pos")) for node in found["nodes"]}
     links = [_Link(ends=(edge["source"], edge["target"]), km=edge.get("dist")) for edge in found["edges"]]
     return _of_map(name.rpartition("/")[2], places, links)
@@ -199,23 +199,23 @@ def _graphml(path: Path) -> WanSpec:
     label = path.name[:_MAX_NAME]
     try:
         if not path.is_file():
-            raise _wrong(f"{shown(label)} is not a file that is there: allowed is a GraphML file")
+            raise _wrong(f"{shown(label)} is not a file that is there; allowed: a GraphML file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise _wrong(f"{shown(label)} is too large: allowed are {MAX_FILE_BYTES:,} bytes")
+            raise _wrong(f"{shown(label)} is too large; allowed: {MAX_FILE_BYTES:,} bytes")
         text = content.decode()
     except OSError as error:
         raise _wrong(f"{shown(label)} cannot be read: {error.strerror}") from None
     except ValueError as error:
         if isinstance(error, FabricError):
             raise
-        raise _wrong(f"{shown(label)} is not text in UTF-8: allowed is a GraphML file") from None
+        raise _wrong(f"{shown(label)} is not text in UTF-8; allowed: a GraphML file") from None
     _check_xml(text, label)
     try:
         graph = networkx.parse_graphml(text.partition("?>")[2] if text.startswith("<?xml") else text)
     except Exception as error:  # whatever a file that is XML and not GraphML makes the parser meet
-        raise _wrong(f"{shown(label)} is not GraphML ({type(error).__name__}): allowed is a graph in GraphML") from None
+        raise _wrong(f"{shown(label)} is not GraphML ({type(error).__name__}); allowed: a graph in GraphML") from None
     places = {
         node: (about.get("label", node), (about.get("Longitude"), about.get("Latitude")))
         for node, about in graph.nodes(data=True)
@@ -235,21 +235,21 @@ def _check_xml(text: str, label: str) -> None:
         nonlocal depth
         depth += 1
         if depth > _MAX_DEPTH:
-            raise _wrong(f"{shown(label)} has elements {depth} deep: allowed are {_MAX_DEPTH}")
+            raise _wrong(f"{shown(label)} has elements {depth} deep; allowed: {_MAX_DEPTH}")
 
     def end(*_: object) -> None:
         nonlocal depth
         depth -= 1
 
     def doctype(*_: object) -> None:
-        raise _wrong(f"{shown(label)} has a document type: allowed is XML without one, and so without entities")
+        raise _wrong(f"{shown(label)} has a document type; allowed: XML without one, and so without entities")
 
     parser.StartElementHandler, parser.EndElementHandler, parser.StartDoctypeDeclHandler = begin, end, doctype
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
         text = f"line {error.lineno:,}: {expat.ErrorString(error.code)}"
-        raise _wrong(f"{shown(label)} is not XML, {text}: allowed is a GraphML file") from None
+        raise _wrong(f"{shown(label)} is not XML, {text}; allowed: a GraphML file") from None
 
 
 def _of_map(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[_Link]) -> WanSpec:
@@ -260,7 +260,7 @@ def _of_map(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[
             once.setdefault(frozenset(link.ends), link)
     for what, count, most in (("nodes", len(nodes), MAX_ROUTERS), ("links", len(once), MAX_LINKS)):
         if not 1 <= count <= most:
-            raise _wrong(f"the map {shown(name)} has {count:,} {what}: allowed are 1 to {most:,}")
+            raise _wrong(f"the map {shown(name)} has {count:,} {what}; allowed: 1 to {most:,}")
     titles = {key: _title(title, place) for place, (key, (title, _)) in enumerate(nodes.items())}
     routers = dict(zip(nodes, _router_names(titles.values()), strict=True))
     places: dict[Any, Place] = {key: place for key, (_, place) in nodes.items() if _is_place(place)}
@@ -270,15 +270,15 @@ def _of_map(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[
         about = f"the link {shown(titles[a])} to {shown(titles[b])} of the map {shown(name)}"
         if link.km is not None:
             if not _is_number(link.km, 0, MAX_KM):
-                raise _wrong(f"{about} has dist {shown(link.km)}: allowed is 0 to {MAX_KM:,.0f} km")
+                raise _wrong(f"{about} has dist {shown(link.km)}; allowed: 0 to {MAX_KM:,.0f} km")
             lengths.append(float(link.km))
         elif a in places and b in places:
             lengths.append(round(great_circle_km(places[a], places[b]), 3))
         else:
-            raise _wrong(f"{about} has no length: allowed is a dist in km, or longitude and latitude of both ends")
+            raise _wrong(f"{about} has no length; allowed: a dist in km, or longitude and latitude of both ends")
         rate_bps = 0 if link.rate_bps is None else link.rate_bps
         if not _is_number(rate_bps, 0, 10**15):
-            raise _wrong(f"{about} has LinkSpeedRaw {shown(rate_bps)}: allowed is 0 to 10^15 bit/s")
+            raise _wrong(f"{about} has LinkSpeedRaw {shown(rate_bps)}; allowed: 0 to 10^15 bit/s")
         rates.append(int(rate_bps))
     return WanSpec(
         preset=None,

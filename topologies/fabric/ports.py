@@ -156,7 +156,7 @@ class Ports:
             self._check_spines(src, up)
             self._check_spines(dst, down)
             if (lost := ~crosses & (up != down)).any():
-                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site: allowed is one and the same")
+                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site; allowed: one and the same")
         found = np.full((*src.shape, 6 + self._wan.shape[1]), -1, np.int32)
         climbs = crosses | (self._leaf[src] != self._leaf[dst])
         found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
@@ -207,7 +207,7 @@ class Ports:
     def _check_spines(self, ranks: Integers, chosen: Integers) -> None:
         allowed = np.array([len(tier) for tier in self._tiers])[self.fabric.gpu_sites[ranks]]
         if (lost := chosen >= allowed).any():
-            raise ValueError(f"spine {chosen[lost][0]}: allowed is 0 to {allowed[lost][0] - 1} in that site")
+            raise ValueError(f"spine {chosen[lost][0]}; allowed: 0 to {allowed[lost][0] - 1} in that site")
 
 
 def shares_of_rate(fabric: Fabric) -> Floats:

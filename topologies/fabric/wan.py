@@ -161,14 +161,14 @@ def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
 def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[Mistake]:
     key, nodes = "fabric.sites", spec.titles or spec.routers
     if sites and len(sites) != count:
-        text = f"has {len(sites)} for the {count} sites of fabric.gpus: allowed is a node for each"
+        text = f"has {len(sites)} for the {count} sites of fabric.gpus; allowed: a node for each"
         yield Mistake(key, text)
     elif not sites and spec.name:
-        yield Mistake(key, f"is missing: allowed is a node of {spec.name} for each site: {first_of(nodes, 8)}")
+        yield Mistake(key, f"is missing; allowed: a node of {spec.name} for each site: {first_of(nodes, 8)}")
     for name in sites:
         if spec.router(name) is None:
             near = did_you_mean(name, nodes)
-            text = f"{shown(name)} is not a node of this WAN: allowed is {first_of(nodes, 8)}{near}"
+            text = f"{shown(name)} is not a node of this WAN; allowed: {first_of(nodes, 8)}{near}"
             yield Mistake(key, text)
 
 

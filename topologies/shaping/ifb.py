@@ -77,7 +77,7 @@ def delays(fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int
         wan_ns = np.where(wan, delays_ns, 0)
         ends_ns = _ends_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
-            raise ValueError("delays that differ between border routers: allowed are links of one delay within a site")
+            raise ValueError("delays that differ between border routers; allowed: links of one delay within a site")
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     behind_wan = [
         Ifb(

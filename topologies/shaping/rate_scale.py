@@ -30,14 +30,14 @@ class RateScale:
 
     def __post_init__(self) -> None:
         if not 1 <= self.divisor <= MAX_DIVISOR:
-            raise ScaleError(f"a rate scale of 1/{self.divisor}: allowed is 1 to 1/{MAX_DIVISOR}")
+            raise ScaleError(f"a rate scale of 1/{self.divisor}; allowed: 1 to 1/{MAX_DIVISOR}")
 
     @classmethod
     def parse(cls, text: str) -> "RateScale":
         """Read ``"1/1000"`` (or ``"1"``); raises ScaleError."""
         match = _FRACTION.fullmatch(text)
         if match is None:
-            raise ScaleError(f'"{text[:40]}" is not a rate scale: allowed is 1/N, such as "1/1000", or 1')
+            raise ScaleError(f'"{text[:40]}" is not a rate scale; allowed: 1/N, such as "1/1000", or 1')
         return cls(int(match[1] or 1))
 
     def __str__(self) -> str:

@@ -10,5 +10,5 @@ def compute(seconds: float) -> None:
     Computing itself takes no virtual time. Raises ValueError for a number below 0 or not finite.
     """
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"{seconds} is not a time to compute for: allowed is a number of seconds from 0 up")
+        raise ValueError(f"{seconds} is not a time to compute for; allowed: a number of seconds from 0 up")
     time.sleep(seconds)
