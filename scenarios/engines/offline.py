@@ -66,14 +66,11 @@ def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int)
 
 
 def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
-    """The fastest rings of collectives from `start` on; None where edges may share links or conditions change by time,
-    and of another collective than an allgather of whole blocks around one ring."""
-    spec, workload = setting.collective, setting.workload
-    is_plain = workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
-    if not is_plain or setting.conditions.every_s is not None or setting.shared_links("joint"):
+    """The fastest rings of collectives from `start` on; None where they are not known (Scenario.has_best_ring)."""
+    if not setting.has_best_ring:
         return None
     rates_bps = conditions.rates_bps(start, count)
-    cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, rates_bps, workload)
+    cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, rates_bps, setting.workload)
     return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
 
 

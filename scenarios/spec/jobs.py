@@ -253,9 +253,8 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
 
 def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with the keys that a job's table has, of any kind but transfers, likewise."""
-    for key in _OF_TRANSFERS:
-        if key in table:
-            yield f".{key}", f"does nothing here: allowed only with the kind {TRANSFER}"
+    for key in (key for key in _OF_TRANSFERS if key in table):
+        yield f".{key}", f"does nothing here: allowed only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
     for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
         if key in table:
@@ -265,6 +264,9 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for key in _OF_BACKGROUND:
             if key not in table:
                 yield f".{key}", f"is missing; allowed: {KEYS[key].allowed}"
+    idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
+    for key in (key for key in idle if key in table):
+        yield f".{key}", f"does nothing here; allowed: what [{TRAINING}] has"
     sizes = [key for key in ("chunk", "size") if key in table]
     if (kind := table.get("kind")) in OWN_SIZES:
         where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"

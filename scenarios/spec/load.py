@@ -3,7 +3,7 @@
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,8 @@ def scenario_of(
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
-    mistakes += [*(() if "conditions" in unread else _idle(scenario, given)), *inconsistencies(scenario, unread)]
+    mistakes += [] if "conditions" in unread else _idle(scenario, given, unread)
+    mistakes += inconsistencies(scenario, unread)
     if mistakes:
         lines = (f"{_place(mistake.key, given, label)}: {one_line(mistake.text)}" for mistake in mistakes)
         raise ScenarioError(dict.fromkeys(lines))
@@ -341,16 +342,20 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
     return values, tuple(axes), mistakes
 
 
-def _idle(scenario: Scenario, given: Mapping[str, _Given]) -> Iterator[Mistake]:
-    """Keys given for a sampler that is not the one chosen: they would be read and do nothing."""
+def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> Iterator[Mistake]:
+    """Keys given for a sampler or a kind that is not the one chosen: they would be read and do nothing. Of kinds in
+    tables that are `unread` nothing is known."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
     chosen = axes.get("conditions.sampler", (scenario.conditions.sampler,))
+    kinds_known = not any(table.startswith(("collective", "job")) for table in unread)
     trains = any(one.training_plan is not None for one in scenario.settings())
     for key in given:
-        if key.removeprefix("sweep.").startswith("training.") and not trains:
+        if key.removeprefix("sweep.").startswith("training.") and kinds_known and not trains:
             yield Mistake(key, 'does nothing here: allowed with collective.kind = "training"')
-        if key.removeprefix("sweep.") == "collective.tflops" and not any(
-            spec.kind == TRACE for one in scenario.settings() for spec in one.does
+        if (
+            key.removeprefix("sweep.") == "collective.tflops"
+            and kinds_known
+            and not any(spec.kind == TRACE for one in scenario.settings() for spec in one.does)
         ):
             yield Mistake(key, f'does nothing here: allowed with collective.kind = "{TRACE}"')
         samplers = KEYS[swept].samplers if (swept := key.removeprefix("sweep.")) in KEYS else SAMPLERS

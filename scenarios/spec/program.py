@@ -23,7 +23,7 @@ MAX_BYTES = 32 * 1024
 ENV = "a table of names of letters, digits and '_' with text each, printable"
 RANKS = "a list of ranks, each once"
 CAPTURE = "a list of links by name, each once"
-COMMAND = f"a command for the shell, 1 to {MAX_BYTES:,} bytes"
+COMMAND = f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8"
 
 _MOST_NAMES = 24  # that a message lists
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -56,8 +56,11 @@ class ProgramSpec:
 
 
 def fits_command(text: str) -> bool:
-    """Whether a text can be a command."""
-    return bool(text.strip()) and "\0" not in text and len(text.encode(errors="replace")) <= MAX_BYTES
+    """Whether a text can be a command. It is stored in files of UTF-8, so bytes that are not are none."""
+    try:
+        return bool(text.strip()) and "\0" not in text and len(text.encode()) <= MAX_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def read_ranks(value: list[Any]) -> tuple[int, ...]:
@@ -98,3 +101,6 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
         how = "a function" if mode.function is not None else f"reroute {mode.reroute}"
         allowed = "reroute never, every, every K or drift SHARE"
         yield Mistake("run.modes", f"{mode.name} chooses by {how}, beside a program; allowed: {allowed}")
+    if mode.knowledge.is_measured:
+        text = f"{mode.name} goes by {mode.knowledge}, beside a program; allowed: any knowledge that is not measured"
+        yield Mistake("run.modes", text)

@@ -312,6 +312,14 @@ class Scenario:
         too_large = max(self.fabric.gpus_per_site) > MAX_EXACT_GPUS
         return too_large and self.mode(mode).reembeds and self.workload.is_ring
 
+    @property
+    def has_best_ring(self) -> bool:
+        """Whether the fastest ring is known: of an allgather of whole blocks around one ring whose edges share no link,
+        where conditions do not change by time."""
+        spec = self.collective
+        is_plain = self.workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
+        return is_plain and self.conditions.every_s is None and not self.shared_links("joint")
+
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
 
@@ -776,6 +784,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_referees(one),
                     *_of_te(one),
                 ]
+        mistakes += [] if mistakes else _of_best_rings(scenario)
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -872,6 +881,13 @@ def _of_referees(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("run.referees", f"is given beside {what}, of which no best is known; allowed: one of the two")
     if "policy" in setting.run.referees and count > MAX_OPTIMUM:
         text = f"the best policy of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
+        yield Mistake("run.referees", text)
+
+
+def _of_best_rings(scenario: Scenario) -> Iterator[Mistake]:
+    """Whether the fastest ring is known in any configuration, where it is asked for."""
+    if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
+        text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)
 
 

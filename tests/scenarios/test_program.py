@@ -277,6 +277,11 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--capture", "s0b0>s1b0"], "--capture needs a program"),
         (["--exec", "true", "--capture", "s0b0>s1b9"], '"s0b0>s1b9" is not a link; allowed:'),
         (["--exec", "true", "--set", 'policy=[{name="x",reroute="gain 0.1"}]', "--modes", "x"], "x chooses by reroute"),
+        (
+            ["--exec", "true", "--set", 'policy=[{name="x",knowledge="measured ports"}]', "--modes", "x"],
+            "x goes by measured ports, beside a program; allowed: any knowledge that is not measured",
+        ),
+        (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
         (["--exec", "true", "--cli"], "--cli is beside --exec"),
         (["--exec", "true", "--gpus", "4,8"], "--exec: the scenario has 2 settings"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),

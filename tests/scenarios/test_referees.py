@@ -197,3 +197,11 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
 def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:
     with pytest.raises(ScenarioError, match=says):
         scenario(**{"run.referees": ["policy"], **keys})
+
+
+def test_a_best_ring_that_no_configuration_has_is_refused() -> None:
+    for keys in ({"collective.kind": "alltoall"}, {"collective.channels": 2}, {"fabric.routing": "te"}):
+        with pytest.raises(ScenarioError, match="no best ring is known here; allowed: policy, or whole blocks"):
+            scenario(**{"run.referees": ["ring"], **keys})
+    swept = {"run.referees": ["ring"], "sweep.collective.algorithm": ["bruck", "ring"]}
+    assert [one.has_best_ring for one in scenario(**swept).settings()] == [False, True]

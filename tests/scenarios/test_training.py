@@ -159,9 +159,17 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ),
         ("[collective]\nkind = 'training'\nalgorithm = 'ring'\n", "collective.algorithm: does nothing beside training"),
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
+        ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
+        ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario(text)
     assert says.replace("'", '"') in str(refused.value).replace("'", '"')
+
+
+def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:
+    with pytest.raises(ScenarioError) as refused:
+        scenario("[[job]]\nkind = 'training'\nstart = 'noon'\n[training]\nmicro_batches = 4\n")
+    assert len(refused.value.mistakes) == 1 and "noon" in refused.value.mistakes[0]
