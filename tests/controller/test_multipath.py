@@ -234,7 +234,7 @@ def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None
     crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
     request = replace(asked(fabric, flows), crossings=crossings)
     paths = [fabric.paths_between[0, 1][3].index, fabric.paths_between[1, 0][2].index]
-    wanted = choose_ways(fabric, request, NONE, paths)
+    wanted, _ = choose_ways(fabric, request, NONE, paths)
     found = [(way.path, way.up, way.down) for way in wanted.values()]
     assert found == [(paths[0], 0, 0), (paths[0], 1, 1), (paths[0], 2, 2), (paths[1], 3, 3)]
     ways = Ways(fabric)

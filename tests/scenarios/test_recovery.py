@@ -139,7 +139,7 @@ def test_a_fault_within_a_collective_disturbs_it_and_connections_are_made_anew()
     testbed.collective = begin  # type: ignore[method-assign]
     records, _, _ = run(testbed, 3)
     assert [(row.faults, row.undisturbed) for row in records] == [((), True), ((), False), ((), True)]
-    assert testbed.calls == ["part", "reroute"]
+    assert testbed.calls == ["follow", "part", "reroute"]
 
 
 def test_paths_are_chosen_once_the_controller_has_noticed_that_a_link_is_down_or_up_again() -> None:
