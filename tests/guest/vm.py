@@ -7,6 +7,7 @@ processes behind.
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -88,6 +89,27 @@ def clock_readings() -> dict[str, object]:
     }
 
 
+def turns_of_two() -> int:
+    """How often two processes wake each other, and one reads the clock a thousand times, until it moves."""
+    ours, theirs = socket.socketpair()
+    if (child := os.fork()) == 0:
+        ours.close()
+        while word := theirs.recv(1):
+            theirs.send(word)
+        os._exit(0)
+    theirs.close()
+    began, turns = time.monotonic_ns(), 0
+    while time.monotonic_ns() == began:
+        ours.send(b"1")
+        ours.recv(1)
+        for _ in range(1000):
+            time.monotonic_ns()
+        turns += 1
+    ours.close()
+    os.waitpid(child, 0)
+    return turns
+
+
 def main() -> None:
     clock, folder, argument = sys.argv[1:]
     sys.stdout.buffer.write(sys.stdin.buffer.read())
@@ -103,6 +125,7 @@ def main() -> None:
         "package": scenarios.vm.__name__,
         "slept": slept(3600 if clock == "virtual" else 1.5),
         "readings": clock_readings(),
+        "turns": turns_of_two(),
         "ping_ms": [float(ms) for ms in re.findall(r"time=([\d.]+) ms", sh(CABLE))],
         "switch": sh(SWITCH).splitlines(),
         "abilities": sh(f'"$PY" -c "{ABILITIES}"') if clock == "wall" else None,

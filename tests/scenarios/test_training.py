@@ -151,7 +151,7 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     [
         ("[training]\npipeline = 'pipedream'\n", "training.pipeline: 'pipedream' is not known; allowed: 1f1b, gpipe"),
         ("[training]\nmicro_batches = 0\n", "training.micro_batches: 0 is too small"),
-        ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs: allowed"),
+        ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs; allowed"),
         ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0; allowed:"),
         (
             "[collective]\nkind = 'allgather'\n[training]\nmicro_batches = 4\n",

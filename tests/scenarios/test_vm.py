@@ -61,7 +61,11 @@ def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
         assert passed_s == pytest.approx(3600, abs=0.1) and took_s < 300
         assert all(abs(ms - 5) <= 0.001 for ms in seen["ping_ms"]), seen["ping_ms"]
         readings = seen["readings"]
-        assert 500 < readings["loops"] <= 1000 and readings["steps"] == [256, 256]  # who loops does not loop for ever
+        assert 5_000 < readings["loops"] <= 10_000 and readings["steps"] == [
+            256,
+            256,
+        ]  # who loops does not loop for ever
+        assert 50 < seen["turns"] <= 100  # nor do two for each other
         assert readings["child_ns"] == 0 and 1_000_000 <= readings["after_ns"] < 1_100_000  # one clock for all
     else:
         assert 1.5 <= passed_s < 30
