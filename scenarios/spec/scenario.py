@@ -507,7 +507,7 @@ _CONTROL_DELAY = Kind(
 )
 _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
 _SAMPLE = _quantity(
-    units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "1 ms", _sample_s, units.format_delay
+    units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
 )
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(

@@ -21,7 +21,7 @@ class TeSpec:
 
     every: int = 1
     demand: str = "requested"
-    sample_s: float = 1e-3
+    sample_s: float = 10e-3
 
 
 def check(modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]) -> Iterator[Mistake]:
