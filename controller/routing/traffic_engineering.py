@@ -15,7 +15,7 @@ piece is fastest then.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heapreplace
 from types import MappingProxyType
@@ -59,6 +59,15 @@ class Traffic:
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
     kept: tuple[float, ...] = (0.0,)
+
+    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers) -> "Traffic":
+        """The same with what demands want, [C, sites, sites] bit/s, divided among their flows alike; NaN for what these
+        ask for. `src` and `dst`, [F], are the flows' sites."""
+        demand = np.array(self.priority), src, dst
+        flows = np.zeros(wanted_bps.shape)
+        np.add.at(flows, demand, 1)
+        each_bps = wanted_bps[demand] / flows[demand]
+        return replace(self, wanted_bps=tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

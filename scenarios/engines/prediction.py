@@ -24,8 +24,9 @@ from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps, traffic
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
 from scenarios.policies.measured import (
+    Demands,
     Play,
     Readings,
     at_ends,
@@ -33,6 +34,8 @@ from scenarios.policies.measured import (
     counted_alone,
     links_by_flow,
     predicted_readings,
+    tunnels_of,
+    wanted_of,
 )
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
@@ -69,7 +72,10 @@ class Expectations:
         self._play = None
         if setting.mode(mode).knowledge.is_measured:
             self._play = Play(setting, mode, self._conditions, lambda number, _: self._seen[number])
-        self._all = None if setting.faults or self._play else planned(setting, mode)
+        self._demands: Demands | None = None
+        if setting.measures_demands(setting.mode(mode)):
+            self._demands = Demands(setting.te.every, self._seen.__getitem__)
+        self._all = None if setting.faults or self._play or self._demands else planned(setting, mode)
         self._bound_s = lower_bound(setting, self._conditions)
 
     def bound_s(self, collective: int) -> Floats:
@@ -105,8 +111,12 @@ class Expectations:
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
-        s, and what was read of ports, if it was: what the choices behind it go by where knowledge is measured."""
-        if readings is not None:
+        s, and what was read of ports or tunnels, if it was: what the choices behind it go by where knowledge or demands
+        are measured."""
+        if readings is not None and self._demands is not None:
+            fabric, workload = self._conditions.fabric, self._setting.workload
+            self._seen[collective] = wanted_of(fabric, workload, readings, sample_s=self._setting.te.sample_s)
+        elif readings is not None:
             fair = self._setting.fair_links(self._mode) is not None
             self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
         elif self._play is not None:
@@ -145,7 +155,8 @@ class Expectations:
             return self._play.decisions(collective, 1)
         if self._all is not None:
             return self._all.row(collective)
-        return decided(self._setting, self._mode, self._conditions, start=collective, count=1)
+        conditions = self._conditions
+        return decided(self._setting, self._mode, conditions, start=collective, count=1, demands=self._demands)
 
 
 def reconfiguring_s(
@@ -310,8 +321,7 @@ def _network(
     rates_bps = conditions.shared_bps(start, len(decisions.path))
     if not decisions.limits_bps.size:
         return links, rates_bps
-    first = rates_bps.shape[1] + np.array(traffic(workload).priority) * len(conditions.fabric.paths)
-    begins = np.where(decisions.path >= 0, first + decisions.path, -1).astype(np.int32)
+    begins = tunnels_of(conditions.fabric, workload, decisions.path)
     return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
 
 
@@ -472,9 +482,20 @@ def planned(setting: Scenario, mode: str) -> Decisions:
     return decided(setting, mode, conditions_of(setting, lambda _: ()), start=0, count=setting.collective.count)
 
 
-def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:
-    """The plan of collectives start .. start+count-1 of a point under these conditions."""
+def decided(
+    setting: Scenario,
+    mode: str,
+    conditions: Conditions,
+    *,
+    start: int,
+    count: int,
+    demands: Demands | None = None,
+) -> Decisions:
+    """The plan of collectives start .. start+count-1 of a point under these conditions; where demands are measured, by
+    these, or by what is predicted to be seen."""
     chosen_by = setting.mode(mode)
+    if setting.measures_demands(chosen_by):
+        demands = demands or _demands(setting, mode)
     if chosen_by.knowledge.is_measured:
         return _played(setting, mode).decisions(start, count)
     return decide(
@@ -489,7 +510,26 @@ def decided(setting: Scenario, mode: str, conditions: Conditions, *, start: int,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
         course=None if chosen_by.is_periodic else course_of(setting, mode),
+        wanted=demands,
     )
+
+
+@lru_cache(maxsize=8)
+def _demands(setting: Scenario, mode: str) -> Demands:
+    """What demands want by what is predicted to be seen: made once, and gone on with where it is asked."""
+    conditions = conditions_of(setting)
+
+    def seen(number: int) -> Floats:
+        fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
+        decisions = decided(setting, mode, conditions, start=number, count=1)
+        found = predicted_times(setting, mode, decisions, conditions, start=number)
+        tunnels = tunnels_of(fabric, workload, decisions.path[0])
+        link = np.unique(tunnels[tunnels >= 0])
+        rates_bps = conditions.shared_bps(number, 1)[0]
+        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, found, every_s=sample_s, fair=True)
+        return wanted_of(fabric, workload, read, sample_s=sample_s)
+
+    return Demands(setting.te.every, seen)
 
 
 @lru_cache(maxsize=8)

@@ -6,7 +6,7 @@ same `Router`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
@@ -84,6 +84,7 @@ def decide(
     count: int,
     believed: Sampler | None = None,
     course: Course | None = None,
+    wanted: Callable[[int], Floats | None] | None = None,
 ) -> Decisions:
     """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
 
@@ -91,7 +92,8 @@ def decide(
     the true ones) of the collective before which it is chosen, and meets the true ones: a placement for the routes in
     force then, the fixed ones or those a mode that re-routes is about to choose; a ring is the best by the objective
     `ring` (`hosts.embedding.ring`). `course` is that of a mode that is not periodic, if it is there already
-    (`course_of`). Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
+    (`course_of`). `wanted` gives what demands want in a collective, as `Traffic.wanting`, None for what they request.
+    Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
     """
     choices, known = Chooser(Router(fabric, delays_s), mode, workload, ring), believed or conditions
     if mode.is_periodic:
@@ -118,7 +120,8 @@ def decide(
         fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
         path = np.concatenate([fixed, path])[which]
     else:
-        path, limits_bps = choices.fixed(placement, known_bps)
+        wanted_bps = [] if wanted is None else [wanted(one) for one in number.tolist()]
+        path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
     alpha_s, beta_s = choices.flows(placement, path, rates_bps)
     return Decisions(
         placement=placement,
@@ -198,13 +201,19 @@ class Chooser:
             return self.fixed(placement, rates_bps)[0]
         return _paths(self.router, placement, rates_bps, workload=self.workload, ways=self._ways, chosen=chosen)
 
-    def fixed(self, placement: Ranks, rates_bps: Floats) -> tuple[npt.NDArray[np.int16], Floats]:
-        """As `paths` where none are chosen, and what each class may send through each tunnel, as in `Decisions`."""
+    def fixed(
+        self, placement: Ranks, rates_bps: Floats, wanted_bps: Sequence[Floats | None] = ()
+    ) -> tuple[npt.NDArray[np.int16], Floats]:
+        """As `paths` where none are chosen, and what each class may send through each tunnel, as in `Decisions`;
+        `wanted_bps` is for each placement what demands want, as `Traffic.wanting`, or None for what they request."""
         if self._ways is None or not self._ways.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
         src, dst = _ends(placement, self.workload)
-        asked, of = traffic(self.workload), (self.router.fabric, self.router.delays_s)
-        plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked) for row in range(len(src))]
+        of, sites = (self.router.fabric, self.router.delays_s), self.router.fabric.gpu_sites
+        asked = [traffic(self.workload)] * len(src)
+        for row, bps in enumerate(wanted_bps):
+            asked[row] = asked[row] if bps is None else asked[row].wanting(bps, sites[src[row]], sites[dst[row]])
+        plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked[row]) for row in range(len(src))]
         limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
 

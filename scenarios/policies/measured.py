@@ -1,5 +1,5 @@
 """Knowledge that is measured: what the ends of a collective's messages, or the counters of switches' ports, tell of
-links, and what is chosen by that."""
+links, and what is chosen by that; and what the counters of tunnels tell of demands."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +15,7 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, channels, ways_of
+from scenarios.policies.decide import Chooser, Decisions, channels, in_service, traffic, ways_of
 from scenarios.policies.knowledge import PORTS
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import Fabric
@@ -28,6 +28,9 @@ Ranks = npt.NDArray[np.int16]
 _LEAST_S = 1e-9  # what clocks can tell apart
 ASKING_S = 47e-6
 """How long the controller takes to ask all switches for their counters, beside its delay to them; as in the VM."""
+HEADROOM = 1.1
+"""What a demand wants, of the highest rate that was measured of it."""
+_LATE = 1e-3  # of the time between two readings, by which one may be late
 
 
 def links_by_flow(
@@ -230,6 +233,54 @@ def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[n
     found = believed.copy()
     found[list(full)] = seen_bps[list(full)]
     return found
+
+
+def tunnels_of(fabric: Fabric, workload: Workload, path: Ranks) -> npt.NDArray[np.int32]:
+    """The tunnel of each flow for its class, of paths [..., F], -1 within a site: numbered behind all links or ports,
+    class by class."""
+    first = len(shared_by(fabric).all) + np.array(traffic(workload).priority) * len(fabric.paths)
+    return np.where(path >= 0, first + path, -1).astype(np.int32)
+
+
+def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: float) -> Floats:
+    """What demands want by the readings of their tunnels in a collective, [classes, sites, sites] bit/s, NaN for those
+    of which nothing was seen.
+
+    That is HEADROOM times the highest mean rate over `sample_s`, or over all of a shorter collective. The highest mean
+    is that of the automatic bandwidth of MPLS tunnels (RFC 8733), and the headroom that of BwE (Kumar et al.,
+    "BwE: Flexible, Hierarchical Bandwidth Allocation for WAN Distributed Computing", SIGCOMM 2015): a demand that fills
+    what it was given wants more.
+    """
+    sites, number = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
+    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[number % len(fabric.paths)]
+    sent = np.zeros((len(in_service(workload)), sites, sites, len(read.sent_bytes)))
+    np.add.at(sent, (number // len(fabric.paths), *ends.T), read.sent_bytes.T)
+    at_s = read.since_s[:, 0]
+    last = np.arange(1, at_s.size)
+    first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE), side="right") - 1
+    last = last[first >= 0] if (first >= 0).any() else last[-1:]
+    first = np.maximum(first[-last.size :], 0)
+    mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _LEAST_S)
+    found: Floats = HEADROOM * mean_bps.max(axis=-1)
+    return np.where(found > 0, found, np.nan)
+
+
+class Demands:
+    """What the demands of a mode want in each collective, as `Traffic.wanting`, where that is measured; None in the
+    first ones.
+
+    `seen` is called with the number of each collective once, in their order, for what was seen in it (`wanted_of`). Of
+    `every` collectives that is the most of those in which the rates of tunnels were kept last.
+    """
+
+    def __init__(self, every: int, seen: Callable[[int], Floats]) -> None:
+        self._every, self._ask, self._seen = every, seen, list[Floats]()
+
+    def __call__(self, number: int) -> Floats | None:
+        first = number - number % self._every
+        while len(self._seen) < first:
+            self._seen.append(self._ask(len(self._seen)))
+        return np.fmax.reduce(self._seen[first - self._every : first]) if first else None
 
 
 class Play:

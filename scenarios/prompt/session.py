@@ -27,6 +27,7 @@ from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.scenario import Scenario, from_json, to_json
+from scenarios.spec.te import TeSpec
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.fabric.fabric import build_fabric
 
@@ -59,6 +60,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
+    requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
     kept = tuple(one for one in setting.policies if one.is_periodic and one.knowledge == ORACLE)
     for what, is_there, changes in (
         ("jobs", setting.jobs, {"jobs": (), "classes": ()}),
@@ -68,6 +70,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
             {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
         ),
         ("changes by time", setting.conditions.every_s, {"conditions": fixed}),
+        ("measured demands", setting.te != requested, {"te": requested}),
         ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
     ):
         if is_there:

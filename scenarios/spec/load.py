@@ -12,7 +12,7 @@ import tomli_w
 
 from hosts.collectives.kinds import TRACE, TRAINING
 from scenarios.policies.policy import MODES
-from scenarios.spec import FOLDER, ScenarioError, scenario_names
+from scenarios.spec import FOLDER, ScenarioError, scenario_names, te
 from scenarios.spec.scenario import (
     BEFORE,
     DEFAULTS,
@@ -352,6 +352,7 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
     for key in given:
         if key.removeprefix("sweep.").startswith("training.") and kinds_known and not trains:
             yield Mistake(key, 'does nothing here: allowed with collective.kind = "training"')
+        yield from _idle_te(key.removeprefix("sweep."), scenario)
         if (
             key.removeprefix("sweep.") == "collective.tflops"
             and kinds_known
@@ -364,6 +365,17 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
             yield Mistake(key, text)
         if swept == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
             yield Mistake(key, "does nothing on a WAN whose links have lengths: allowed only with other ones")
+
+
+def _idle_te(key: str, scenario: Scenario) -> Iterator[Mistake]:
+    """A key of [te] that is given for another routing, or for measured demands where none are; those that have their
+    defaults do nothing anywhere, and folders of runs have them."""
+    if not key.startswith("te.") or all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings()):
+        return
+    if all(one.fabric.routing != te.ROUTING for one in scenario.settings()):
+        yield Mistake(key, f'does nothing here: allowed with fabric.routing = "{te.ROUTING}"')
+    elif key == "te.sample" and all(one.te.demand != te.MEASURED for one in scenario.settings()):
+        yield Mistake(key, f'does nothing here: allowed with te.demand = "{te.MEASURED}"')
 
 
 def _place(key: str, given: Mapping[str, _Given], label: str) -> str:

@@ -303,6 +303,11 @@ class Scenario:
         """For how many collectives a mode goes by the same rates of links: those by which tunnels have theirs."""
         return self.te.every if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
+    def measures_demands(self, mode: Mode) -> bool:
+        """Whether tunnels have their rates in a mode by what was measured of demands."""
+        is_engineered = self.fabric.routing == te.ROUTING and not mode.reroutes
+        return is_engineered and self.te.demand == te.MEASURED
+
     def routes_greedily(self, mode: str) -> bool:
         """Whether a mode chooses WAN paths of a configuration's collective greedily, as there are too many."""
         return routes_greedily(build_fabric(self.fabric), self.workload, self.mode(mode))
@@ -442,6 +447,12 @@ def _every_s(given: str) -> float:
     return found
 
 
+def _sample_s(given: str) -> float:
+    if (found := units.parse_delay_s(given)) < te.LEAST_SAMPLE_S:
+        raise Wrong(f"{shown(given)} is too small; allowed: {_SAMPLE.allowed}")
+    return found
+
+
 def _control_delay_s(given: object) -> float:
     if (found := float(_DELAY.read(given))) > MAX_CONTROL_DELAY_S:
         raise Wrong(f"{shown(given)} is too large; allowed: {_CONTROL_DELAY.allowed}")
@@ -495,6 +506,9 @@ _CONTROL_DELAY = Kind(
     unit=_DELAY.unit,
 )
 _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
+_SAMPLE = _quantity(
+    units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
+)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
@@ -712,6 +726,13 @@ KEYS: Mapping[str, Key] = {
             "Of each message over the WAN, which tunnels are given to.",
             within="fabric",
         ),
+        Key(
+            "te.demand",
+            "demand",
+            _one_of("requested", te.MEASURED),
+            "What a class wants from a site to another: what its jobs request, or what its tunnels' counters showed.",
+        ),
+        Key("te.sample", "sample_s", _SAMPLE, "Over how long a measured demand's rate is."),
         Key("job", "jobs", _JOBS, "What runs at once in a round, each job on its GPUs."),
         Key("class", "classes", _CLASSES, "Whose traffic WAN ports serve first, and how much of it."),
         Key("policy", "policies", _POLICIES, "When rings and paths are chosen anew, and by what knowledge."),

@@ -10,14 +10,18 @@ from scenarios.policies.policy import Mode
 from scenarios.spec.classes import ClassSpec
 from topologies.errors import Mistake
 
-ROUTING = "te"
+ROUTING, MEASURED = "te", "measured"
+LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeSpec:
-    """How many collectives the rates of tunnels are kept, unless a link fails or comes back."""
+    """How many collectives the rates of tunnels are kept, unless a link fails or comes back; and whether demands are
+    what is requested, or what is measured, as a rate over `sample_s`."""
 
     every: int = 1
+    demand: str = "requested"
+    sample_s: float = 10e-3
 
 
 def check(modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]) -> Iterator[Mistake]:

@@ -1,20 +1,16 @@
-"""Has the controller ask the switches for their ports' counters while a collective runs, inside the VM."""
+"""Reads counters while a collective runs, inside the VM: those of switches' ports, or of tunnels."""
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Mapping, Sequence
 
 from hosts.agent.clock import sleep_until
-from scenarios.policies.measured import ports_of
-from topologies.fabric.fabric import Fabric
 
 _PR_SET_TIMERSLACK = 29
 
 Counters = Mapping[str, tuple[int, int, Mapping[int, int]]]
-"""By switch, when it was asked and when it had answered, ns, and the bytes that each port had sent, by its number."""
+"""By switch, when it was asked and when it had answered, ns, and the bytes that each port had sent, by its number; or
+of "", those of tunnels."""
 
 
 class PortWatch:
@@ -48,16 +44,16 @@ class PortWatch:
             self._read.append(self._ask())
 
     def of(
-        self, fabric: Fabric, link: npt.NDArray[np.int32], *, control_s: Mapping[str, float]
+        self, counted: Mapping[int, Sequence[tuple[str, int]]], *, control_s: Mapping[str, float]
     ) -> tuple[tuple[int, ...], ...]:
-        """What was read of these links or ports, as `CollectiveRecord.counters`.
+        """What was read of links, ports or tunnels, each `counted` by these, as `CollectiveRecord.counters`.
 
         `control_s` are the one-way delays to switches: those are asked so much later, and answer so much earlier, than
         the controller sees it. What was read before the beginning is what it is at that, as nothing is sent until then.
         """
         found = []
-        for one in link.tolist():
-            ports, first = ports_of(fabric)[one], None
+        for one, ports in counted.items():
+            first = None
             for counters in self._read:
                 at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
                 asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns

@@ -35,7 +35,18 @@ from scenarios.policies.decide import (
     traffic,
     ways_of,
 )
-from scenarios.policies.measured import at_ends, at_ports, counted_alone, learnt, links_passed, readings
+from scenarios.policies.measured import (
+    Demands,
+    at_ends,
+    at_ports,
+    counted_alone,
+    learnt,
+    links_passed,
+    ports_of,
+    readings,
+    tunnels_of,
+    wanted_of,
+)
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
 from scenarios.spec.classes import services
@@ -45,7 +56,7 @@ from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
-from scenarios.testbed.port_watch import PortWatch
+from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
@@ -176,6 +187,10 @@ class Testbed:
         # Where knowledge is measured: what is made of the last collective, of what was believed before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
         self._measured: tuple[Conditions, Course | None] | None = None
+        # Where demands are measured: what was seen of them in each collective.
+        self._seen: dict[int, Floats] = {}
+        self._wanted_bps: Floats | None = None  # in the next collective, as `Traffic.wanting`
+        self._demands = Demands(setting.te.every, self._seen.__getitem__)
         self.placement: tuple[int, ...] = ()
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._sent_again = 0  # bytes, over those connections before the next collective
@@ -361,9 +376,8 @@ class Testbed:
         moments = moments_of(self.setting, mode.name, number, 1, course=course)
         change = self._reconfigure(mode, number, rates_bps, moments, reroute)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        every_s = mode.measure_every_s
-        watched = nullcontext() if every_s is None else PortWatch(self._controller.counters, every_s)
-        with self._changing(number) as begin, watched as watch:
+        watched = nullcontext() if (watch := self._watched(mode)) is None else watch
+        with self._changing(number) as begin, watched:
 
             def begun(start_ns: int) -> None:
                 begin(start_ns)
@@ -376,7 +390,30 @@ class Testbed:
             )
             if watch is not None:
                 watch.end()
+        if watch is not None and self.setting.measures_demands(mode):
+            return self._taken_in_demands(record, watch)
         return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
+
+    def _watched(self, mode: Mode) -> PortWatch | None:
+        """What reads counters while a collective of a mode runs, if anything does."""
+        if self.setting.measures_demands(mode):
+            return PortWatch(self._tunnel_counters, self.setting.te.sample_s)
+        return None if mode.measure_every_s is None else PortWatch(self._controller.counters, mode.measure_every_s)
+
+    def _tunnel_counters(self) -> Counters:
+        """What tunnels have sent."""
+        now_ns, sent = time.monotonic_ns(), self._shaper.tunnel_bytes()
+        return {"": (now_ns, time.monotonic_ns(), sent)}
+
+    def _taken_in_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
+        """Note what a collective tells of demands; its record with the counters of the tunnels that it was given."""
+        workload, path = self.setting.workload, np.array(record.path)
+        used = np.unique(tunnels_of(self.fabric, workload, path)[path >= 0]).tolist()
+        record = replace(record, counters=watch.of({one: [("", one)] for one in used}, control_s={}))
+        rows = np.array(record.counters, dtype=np.int64).reshape(-1, 4)
+        sample_s = self.setting.te.sample_s
+        self._seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
+        return record
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
         """What a mode believes of conditions, and its course where that is this testbed's own, as it is measured."""
@@ -403,7 +440,8 @@ class Testbed:
             seen_bps = at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
         else:
             link = counted_alone(self.fabric, links)
-            record = replace(record, counters=watch.of(self.fabric, link, control_s=self._control_s))
+            ports = {one: ports_of(self.fabric)[one] for one in link.tolist()}
+            record = replace(record, counters=watch.of(ports, control_s=self._control_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
             seen_bps = at_ports(readings(rows), links=len(self.delays_s), fair=fair)
@@ -444,6 +482,7 @@ class Testbed:
         routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
+        self._wanted_bps = self._demands(number) if self.setting.measures_demands(mode) else None
         messages = self.route(mode, rates_bps, best=reroutes) if routes else 0
         if not embeds and not routes:
             return _UNCHANGED
@@ -670,6 +709,9 @@ class Testbed:
         flows: Mapping[int, tuple[int, int, int, int]],
     ) -> int:
         asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
+        if asked.priority and (wanted_bps := self._wanted_bps) is not None:
+            src, dst = self.fabric.gpu_sites[np.array(self._edges()).T]
+            asked = asked.wanting(wanted_bps, src, dst)
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scenarios.engines.prediction import decided, predicted, predicted_with_jobs
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Decisions
+from scenarios.policies.measured import HEADROOM, Readings, wanted_of
 from scenarios.spec.load import ScenarioError, load_scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM
@@ -159,6 +161,97 @@ def test_rates_are_kept_until_their_time_is_over_or_a_link_fails(tmp_path: Path)
     assert (np.concatenate(parts) == found).all()
 
 
+def _ends(setting: Scenario) -> list[tuple[int, int]]:
+    """The sites that each path joins."""
+    return [(path.src_site, path.dst_site) for path in conditions_of(setting).fabric.paths]
+
+
+NIC = """
+[fabric]
+routing = "te"
+grain = "physical"
+gpus = [2, 2, 2]
+border_routers = 1
+[fabric.wan]
+routers = ["R"]
+links = [["s0b0", "R"], ["s1b0", "R"], ["R", "s2b0"]]
+[conditions]
+intra_rate = "400 Gbit/s"
+wan_rate = "10 Gbit/s"
+[conditions.links]
+"g0>s0l0" = { rate = "6 Gbit/s" }
+[te]
+demand = "measured"
+[collective]
+count = 6
+emulated = 6
+[run]
+modes = ["base"]
+[[job]]
+kind = "scatter"
+ranks = [0, 2, 4]
+chunk = "8 MB"
+[[job]]
+name = "alone"
+kind = "scatter"
+ranks = [3, 5]
+chunk = "32 MB"
+"""
+
+
+def test_a_demand_that_leaves_what_it_was_given_wants_less_and_one_that_fills_it_wants_more(tmp_path: Path) -> None:
+    """GPU 0 sends to two sites at once, 3 Gbit/s each, where either demand alone requests all 6 of its port. So the
+    one behind the same link is given 5 Gbit/s, and then a tenth more each time, until the link is full."""
+    (tmp_path / "nic.toml").write_text(NIC)
+    setting = load_scenario(str(tmp_path / "nic.toml"))
+    found, paths = planned(setting, 6), _ends(setting)
+    alone_bps = found.limits_bps[:, paths.index((1, 2))]
+    assert alone_bps / 1e9 == pytest.approx([5, 5.5, 6.05, 6.655, 6.7, 6.7], rel=1e-3)
+    assert found.limits_bps[1:, paths.index((0, 1))] / 1e9 == pytest.approx([3.3] * 5, rel=1e-3)
+    round_s = predicted(setting, "base", found, conditions_of(setting), start=0)
+    assert round_s == pytest.approx(8 * 32e6 / alone_bps, rel=1e-3)
+    parts = [decided(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in (4, 1, 5)]
+    assert (np.concatenate(parts) == found.limits_bps[[4, 1, 5]]).all()
+    (tmp_path / "nic.toml").write_text(NIC.replace("[te]", "[te]\nevery = 2"))
+    kept = planned(load_scenario(str(tmp_path / "nic.toml")), 6).limits_bps[:, paths.index((1, 2))]
+    assert kept / 1e9 == pytest.approx([5, 5, 5.5, 5.5, 6.05, 6.05], rel=1e-3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 10**9), min_size=4, max_size=4)), min_size=1),
+    st.integers(1, 9),
+)
+def test_what_is_wanted_is_more_than_the_highest_mean_of_all_tunnels_together(
+    grown: list[tuple[int, list[int]]], tenths: int
+) -> None:
+    """Readings are 10 ms apart, and the last is sooner: over at least as long that rate begins at the one before."""
+    setting = scenario(TE, "fabric.wan=five-router", "fabric.border_routers=1")
+    fabric, workload = conditions_of(setting).fabric, setting.workload
+    ways = [path.index for path in fabric.paths if path.src_site == 0]
+    at_s = np.array([0, 10e-3, 20e-3, 30e-3, 30e-3 + tenths * 1e-3])
+    sent = {ways[way]: np.cumsum([0, *more]) for way, more in grown}
+    read = Readings(
+        link=len(fabric.links) + np.array(list(sent), np.int32),
+        since_s=np.tile(at_s[:, None], len(sent)),
+        until_s=np.tile(at_s[:, None], len(sent)),
+        sent_bytes=np.array(list(sent.values())).T,
+    )
+    ((_, found), nothing) = wanted_of(fabric, workload, read, sample_s=10e-3)[0]
+    total = np.sum(list(sent.values()), axis=0)
+    windows = [(0, 1), (1, 2), (2, 3), (2, 4)]
+    most = max(8 * (total[b] - total[a]) / (at_s[b] - at_s[a]) for a, b in windows)
+    assert np.isnan(nothing).all()
+    assert found == pytest.approx(HEADROOM * most) if most else np.isnan(found)
+
+
+def test_tunnels_have_rates_by_what_a_policy_knows(tmp_path: Path) -> None:
+    text = '[[policy]]\nname = "known"\nreembed = "every 2"\nknowledge = "mean"\n[fabric]\nrouting = "te"\n'
+    (tmp_path / "known.toml").write_text(text + 'wan = "five-router"\n[run]\nmodes = ["known", "base"]')
+    setting = load_scenario(str(tmp_path / "known.toml"))
+    known, base = (planned(setting, 3, mode).limits_bps for mode in ("known", "base"))
+    assert (known[1:] == known[0]).all() and not (base[1:] == base[0]).all(axis=1).any()
+
+
 def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     one = scenario(TE, "te.every=4", "te.pieces=8")
     assert (from_json(to_json(one)).te.every, from_json(to_json(one)).fabric.pieces) == (4, 8)
@@ -166,6 +259,7 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     refused = {
         "te.pieces=65": "65 is too large; allowed: a whole number from 1 to 64",
         "te.every=0": "0 is too small",
+        "te.sample=99 us": '"99 us" is too small; allowed: text with a unit, 100 us to 1000 s',
         "run.clock=wall": "te is beside the wall clock",
         "transport.queue=fifo": 'te is beside transport.queue "fifo"',
         "control.counted=true": "te is beside control.counted",
@@ -174,11 +268,28 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     for value, said in refused.items():
         with pytest.raises(ScenarioError, match=said):
             scenario(TE, value)
+    for value in ("te.every=2", "te.pieces=8", "te.demand=measured", "te.sample=5 ms"):
+        with pytest.raises(ScenarioError, match=r'does nothing here: allowed with fabric\.routing = "te"'):
+            scenario(value)
+    with pytest.raises(ScenarioError, match=r'te\.sample: does nothing here: allowed with te\.demand = "measured"'):
+        scenario(TE, "te.sample=5 ms")
+    assert scenario("te.every=1").te == scenario().te  # as folders of runs have it
 
 
 def test_measured_times_are_the_model_s_whatever_links_fail(tmp_path: Path) -> None:
-    (tmp_path / "faults.toml").write_text(FAULTS.replace("every = 3", "every = 1"))
+    (tmp_path / "faults.toml").write_text(FAULTS.replace("every = 3", 'every = 1\ndemand = "measured"'))
     measured(tmp_path / "run", "faults.toml", "--engine", "emulation", collectives=4)  # that with no fault under way
+
+
+def test_demands_are_measured_in_the_emulation_as_in_the_model(tmp_path: Path) -> None:
+    (tmp_path / "nic.toml").write_text(NIC)
+    measured(tmp_path / "run", "nic.toml", "--engine", "emulation", collectives=6)
+    jobs = pd.read_parquet(tmp_path / "run" / "jobs.parquet")
+    alone_s = jobs[jobs.job == "alone"].completion_s.to_numpy()
+    assert alone_s[[0, -1]] == pytest.approx([8 * 32e6 / 5e9, 8 * 32e6 / 6.7e9], rel=0.02)
+    counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
+    sent = counters[counters.collective == 5].groupby("link").sent_bytes.max()
+    assert sorted(sent) == pytest.approx([8e6, 8e6, 32e6], rel=1e-3)
 
 
 def test_tunnels_have_their_rates_the_wan_queues_nothing_and_an_update_loses_nothing(vm: VM) -> None:

@@ -103,6 +103,7 @@ def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.Mo
         ({"fabric.sites": ["Palo Alto", "Princetown"]}, '"Princetown" is not a node of.*did you mean Princeton'),
         ({}, "fabric.sites: is missing; allowed: a node of nobel-us"),
         ({"fabric.sites": ["Palo Alto", 3]}, "3 is an integer"),
+        ({"fabric.sites": ["Palo Alto", "palo-alto"]}, '"palo-alto" is the node of two sites'),
         ({"fabric.sites": ["Boulder", "Lincoln"], "conditions.wan_delay": "1 ms"}, "wan_delay: does nothing"),
         (
             {"fabric.sites": ["Boulder", "Lincoln"], "fabric.border_routers": 8, "fabric.paths": 20},
@@ -110,6 +111,8 @@ def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.Mo
         ),
         ({"fabric.wan": "mesh", "fabric.sites": ["A", "B"]}, "'mesh' has no nodes for sites"),
         ({"fabric.wan": "topohub:sndlib/nobel-uk"}, '"sndlib/nobel-uk".*did you mean nobel-us'),
+        ({"fabric.wan": "topohub:sndlib/nobel-uk"}, "of sndlib abilene, .* and [0-9]+ more"),
+        ({"fabric.wan": "topohub:sndlb/nobel-us"}, 'no group "sndlb"; allowed: backbone, .*did you mean sndlib'),
         ({"fabric.wan": "topohub:../../etc/passwd"}, "is not a map of topohub"),
         ({"fabric.wan": "topohub:backbone/africa"}, "403 nodes; allowed: 1 to 128"),
         ({"fabric.wan": "mash"}, "did you mean mesh"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from topologies.errors import FabricError, Mistake, did_you_mean, shown
+from topologies.errors import FabricError, Mistake, did_you_mean, first_of, shown
 from topologies.fabric.wan import WAN_PRESETS, WanSpec, is_router_name
 from topologies.units import UnitError, format_rate, parse_rate_bps
 
@@ -182,10 +182,15 @@ def _topohub(name: str) -> WanSpec:
     try:
         found = topohub.get(name)
     except KeyError:
-        groups, _, _ = name.rpartition("/")
-        known = sorted(file.stem for file in Path(topohub.__file__).parent.joinpath("data", groups).glob("*.json"))
-        meant = did_you_mean(name.rpartition("/")[2], known)
-        raise _wrong(f"topohub has no map {shown(name)}; allowed: those of topohub.get{meant}") from None
+        (group, _, last), data = name.rpartition("/"), Path(topohub.__file__).parent / "data"
+        known = sorted(file.stem for file in (data / group).glob("*.json"))
+        if not known:
+            groups = sorted({str(file.parent.relative_to(data)) for file in data.rglob("*.json")})
+            raise _wrong(
+                f"topohub has no group {shown(group)}; allowed: {first_of(groups, 8)}{did_you_mean(group, groups)}"
+            ) from None
+        allowed = f"of {group} {first_of(known, 8)}{did_you_mean(last, known)}"
+        raise _wrong(f"topohub has no map {shown(name)}; allowed: {allowed}") from None
     places = {node["id"]: (node.get("name"), node.get("pos")) for node in found["nodes"]}
     links = [_Link(ends=(edge["source"], edge["target"]), km=edge.get("dist")) for edge in found["edges"]]
     return _of_map(name.rpartition("/")[2], places, links)

@@ -170,6 +170,10 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
             near = did_you_mean(name, nodes)
             text = f"{shown(name)} is not a node of this WAN; allowed: {first_of(nodes, 8)}{near}"
             yield Mistake(key, text)
+    routers = [spec.router(name) for name in sites]
+    for place, (name, router) in enumerate(zip(sites, routers, strict=True)):
+        if router is not None and router in routers[:place]:
+            yield Mistake(key, f"{shown(name)} is the node of two sites; allowed: each node once")
 
 
 def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:

@@ -375,6 +375,11 @@ def wire_bytes_per_s(rate_bps: int) -> int:
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
 
 
+def payload_bytes(wire_bytes: int) -> int:
+    """The payload of so many bytes of full frames, as HTB counts them."""
+    return round(wire_bytes * (MTU_BYTES - _HEADER_BYTES) / FRAME_BYTES)
+
+
 def class_name(key: ClassKey) -> str:
     """A class as people read it."""
     return f"class 1:{key[1]:x} of port {key[0]}"

@@ -29,7 +29,7 @@ _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
 _IFF_UP = 1
 _IFLA_GSO_IPV4_MAX_SIZE, _IFLA_GRO_IPV4_MAX_SIZE = 63, 64
-_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_QUEUE = 1, 2, 7, 3
+_TCA_KIND, _TCA_OPTIONS, _TCA_STATS2, _TCA_STATS_BASIC, _TCA_STATS_QUEUE = 1, 2, 7, 1, 3
 _TCA_HTB_PARMS, _TCA_HTB_RATE64, _TCA_HTB_CEIL64 = 1, 6, 7
 _NETEM_QOPT = struct.Struct("=IIIIII")  # latency, limit, loss, gap, duplicates, jitter
 _TCA_NETEM_LATENCY64, _TCA_NETEM_PRNG_SEED = 10, 14
@@ -210,6 +210,11 @@ class RtNetlink(_Socket):
         dump = self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0))
         return dict(_held_rates(found) for found in map(_tc_object, dump) if found.kind == "htb")
 
+    def sent_bytes(self, interface: int) -> dict[ClassId, int]:
+        """The bytes of frames that the HTB classes of an interface have sent; none where it does not exist."""
+        found = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
+        return {(one.interface, one.handle & 0xFFFF): _sent_bytes(one) for one in found if one.kind == "htb"}
+
     def change_rates(
         self,
         rates: Mapping[ClassId, int],
@@ -358,6 +363,10 @@ def _held_rates(found: _TcObject) -> tuple[ClassId, tuple[int, int]]:
     rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
     exact = _u64(options, _TCA_HTB_RATE64) or rate, _u64(options, _TCA_HTB_CEIL64) or ceil
     return (found.interface, found.handle & 0xFFFF), exact
+
+
+def _sent_bytes(found: _TcObject) -> int:
+    return _u64(attributes(found.attributes[_TCA_STATS2]), _TCA_STATS_BASIC)
 
 
 def _qdisc(found: _TcObject) -> Qdisc:

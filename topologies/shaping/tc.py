@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 from topologies.mininet_network import inside
 from topologies.shaping import netlink
 from topologies.shaping.classes import (
@@ -26,6 +27,7 @@ from topologies.shaping.classes import (
     Shaping,
     class_name,
     mismatch,
+    payload_bytes,
 )
 from topologies.shaping.ifb import Ifb
 from topologies.shaping.netlink import Datapaths, Netem, RtNetlink
@@ -108,6 +110,17 @@ class Shaper:
         sentence = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
         if sentence:
             raise TcError(sentence)
+
+    def tunnel_bytes(self) -> dict[int, int]:
+        """The payload that each tunnel has sent, by its number behind all links or ports, as that of full frames.
+
+        It may be called from any thread of this network namespace. Raises OSError.
+        """
+        first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
+        tunnels = {(self._index[one.interface], one.minor): one.link for one in leaves if one.link >= first}
+        with contextlib.closing(RtNetlink()) as kernel:
+            of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
+        return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
 
     def lose(self, interface: str, share: float) -> None:
         """Have a port lose this share of the packets it sends, from 0 to 1; a large segment is lost as a whole.
