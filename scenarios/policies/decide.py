@@ -182,7 +182,7 @@ class Chooser:
     @property
     def in_order(self) -> Ranks:
         """The placement where none was chosen: ranks in order, [n]."""
-        return _in_order(self.router.fabric, self.workload)
+        return rank_order_of(self.router.fabric, self.workload)
 
     def placements(self, rates_bps: Floats) -> Ranks:
         """As `choose_placements`."""
@@ -235,7 +235,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     """
     fabric = router.fabric
     if not mode.reembeds:
-        return np.tile(_in_order(fabric, workload), (len(rates_bps), 1))
+        return np.tile(rank_order_of(fabric, workload), (len(rates_bps), 1))
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
@@ -243,8 +243,9 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     return chosen
 
 
-def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
-    """Ranks in order, [n]: around a ring, site by site in an order in which the WAN joins them."""
+def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
+    """The placement where none was chosen, [n]: ranks in order, around a ring site by site in an order in which the WAN
+    joins them."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
@@ -265,7 +266,7 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, mode: Mod
         list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
         slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
-        start=_in_order(fabric, workload).tolist(),
+        start=rank_order_of(fabric, workload).tolist(),
         sites=fabric.gpus_per_site,
         root_stays=workload.is_rooted,
         groups=workload.groups,
@@ -388,7 +389,7 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
 def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
     """A placement for each way in which a mode can arrange the sites."""
     if not (workload.is_ring and mode.reembeds):
-        return [_in_order(fabric, workload)]
+        return [rank_order_of(fabric, workload)]
     cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
     rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
     return [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]

@@ -57,6 +57,7 @@ from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
 MAX_COLLECTIVES = 10_000_000
+LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
@@ -86,11 +87,13 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSpec:
-    """The control plane: whether the time that it takes to change ring and paths is part of a collective's, and the
-    delay from the controller to the switches, one way, the same everywhere or of each site; None on one machine."""
+    """The control plane: whether the time that it takes to change ring and paths is part of a collective's, the delay
+    from the controller to the switches, one way, the same everywhere or of each site, None on one machine; and the size
+    of a probe."""
 
     counted: bool = False
     delay_s: float | tuple[float, ...] | None = None
+    probe_bytes: int = 250_000
 
 
 @dataclass(frozen=True)
@@ -448,6 +451,13 @@ def _control_delay_s(given: object) -> float:
     return found
 
 
+def _probe_bytes(given: str) -> int:
+    """What any window has room for, and what takes longer than the ns of clocks."""
+    if not LEAST_PROBE_BYTES <= (found := units.parse_size_bytes(given)) <= MAX_PROBE_BYTES:
+        raise Wrong(f"{shown(given)} is out of range; allowed: {_PROBE.allowed}")
+    return found
+
+
 def _ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
         raise Wrong(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
@@ -495,6 +505,7 @@ _CONTROL_DELAY = Kind(
     unit=_DELAY.unit,
 )
 _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
+_PROBE = _quantity(units.SIZE._replace(least="10 kB", most="1 MB"), "250 kB", _probe_bytes, units.format_size)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
@@ -698,6 +709,7 @@ KEYS: Mapping[str, Key] = {
             _CONTROL_DELAY,
             "Delay from the controller to switches, one way, or of each site.",
         ),
+        Key("control.probe", "probe_bytes", _PROBE, "Bytes of a probe, of which probed knowledge has one a path."),
         Key(
             "admission.protect",
             "protect",
