@@ -124,8 +124,8 @@ def probe(
     """When each of these probes was sent and had arrived, CLOCK_MONOTONIC, ns: a source and a destination by rank, and
     the TCP source port that tells its path.
 
-    All connections are made at once. Then each probe, a message of so many bytes, is sent when the answer to the one
-    before it has come, so that no two take from each other. Raises OSError.
+    All connections are made at once, in two round trips. Then each probe, a message of so many bytes, is sent when the
+    answer to the one before it has come, so that no two take from each other. Raises OSError.
     """
     took = []
     with ExitStack() as stack:
@@ -143,9 +143,11 @@ def probe(
                 raise OSError(f"GPU {dst} was not reached by a probe within {_CONNECT_S} s")
             accepted, (address, port) = listeners[dst].accept()
             into[dst, address, port] = stack.enter_context(_that_waits(accepted))
+            accepted.send(b"\0")  # with which the window is announced: that of a handshake is 64 kB at most
+        for connection, (src, dst, _) in zip(out, probes, strict=True):
+            _answer(_that_waits(connection), src, dst)
         for connection, (src, dst, port) in zip(out, probes, strict=True):
             there, data = into[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
-            _that_waits(connection)
             sent_ns = now_ns()
             # The byte behind it, a packet of its own, arrives when the message is paid for (`topologies.shaping`).
             sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
@@ -153,9 +155,14 @@ def probe(
                 raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
             took.append((sent_ns, now_ns()))
             there.send(b"\0")
-            if not connection.recv(1):
-                raise OSError(f"a probe from GPU {src} to GPU {dst} was not answered")
+            _answer(connection, src, dst)
     return took
+
+
+def _answer(connection: socket.socket, src: int, dst: int) -> None:
+    """Wait for a byte that answers."""
+    if not connection.recv(1):
+        raise OSError(f"GPU {dst} did not answer a probe from GPU {src}")
 
 
 def _prober(fabric: Fabric, host_pid: int, src: int, port: int, size_bytes: int) -> socket.socket:

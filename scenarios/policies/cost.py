@@ -81,13 +81,13 @@ def _crossings(router: Router, workload: Workload, placement: Ranks) -> set[tupl
 def probing_s(router: Router, probes: Ranks, takes_s: Floats) -> float:
     """The time for probes, [P, 3] (source, destination, path), that are under way for `takes_s` each, [P] s.
 
-    Their connections are made at once, in three ways; then each probe waits for the answer to the one before it.
+    Their connections are made at once, in two round trips; then each probe waits for the answer to the one before it.
     """
     if not len(probes):
         return 0.0
     src, dst, path = probes.T
     there_s, back_s = router.delay_s(path, src, dst), _delay_s(router, dst, src)
-    return float((2 * there_s + back_s).max() + (takes_s + back_s).sum())
+    return float(2 * (there_s + back_s).max() + (takes_s + back_s).sum())
 
 
 def reconfiguring_s(

@@ -225,6 +225,24 @@ class Chooser:
         return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
+def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks) -> Ranks:
+    """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
+
+    There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
+    for the fixed path of a mode that chooses none.
+    """
+    sites, between = fabric.gpu_sites.tolist(), fabric.paths_between
+    begins, ends = workload.schedule.ends
+    pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
+    found = [
+        (src, dst, path.index)
+        for src, dst in pairs
+        if sites[src] != sites[dst]
+        for path in between[sites[src], sites[dst]][: None if mode.reroutes else 1]
+    ]
+    return np.array(found, dtype=np.int16).reshape(-1, 3)
+
+
 def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 

@@ -15,7 +15,7 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, channels, rank_order_of, ways_of
+from scenarios.policies.decide import Chooser, Decisions, channels, probes_of, rank_order_of, ways_of
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec.scenario import Scenario
@@ -209,24 +209,6 @@ def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
     found = np.full(links, np.nan)
     found[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
     return found
-
-
-def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks) -> Ranks:
-    """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
-
-    There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
-    for the fixed path of a mode that chooses none.
-    """
-    sites, between = fabric.gpu_sites.tolist(), fabric.paths_between
-    begins, ends = workload.schedule.ends
-    pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
-    found = [
-        (src, dst, path.index)
-        for src, dst in pairs
-        if sites[src] != sites[dst]
-        for path in between[sites[src], sites[dst]][: None if mode.reroutes else 1]
-    ]
-    return np.array(found, dtype=np.int16).reshape(-1, 3)
 
 
 def probed_before(setting: Scenario, mode: Mode, fabric: Fabric, before: Decisions | None) -> Ranks:

@@ -23,8 +23,8 @@ from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
-from scenarios.policies.decide import routes_greedily, shared_links
-from scenarios.policies.knowledge import LATE
+from scenarios.policies.decide import probes_of, rank_order_of, routes_greedily, shared_links
+from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
@@ -57,6 +57,7 @@ from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
 MAX_COLLECTIVES = 10_000_000
+MAX_PROBES = 400  # whose connections are there at once
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
@@ -793,6 +794,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_classes(one),
                     *_of_time(one),
                     *_of_control(one),
+                    *_of_probes(one),
                     *_of_referees(one),
                     *_of_te(one),
                 ]
@@ -827,7 +829,7 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
-        elif scenario.run.is_real and scenario.mode(name).measure_every_s is not None:
+        elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
             text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
 
@@ -876,6 +878,35 @@ def _of_control(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
     if delays_s is not None and setting.run.is_real:
         yield Mistake("control.delay", "is beside the wall clock; allowed: virtual")
+
+
+def _of_probes(setting: Scenario) -> Iterator[Mistake]:
+    """A probe is a message of its own, sent at line rate over the path of its two ranks."""
+    if setting.control.probe_bytes != ControlSpec.probe_bytes and not any(
+        one.knowledge.kind == PROBED for one in setting.policies
+    ):
+        text = f"{units.format_size(setting.control.probe_bytes)} beside no policy that probes"
+        yield Mistake("control.probe", f'{text}; allowed: both, or "{units.format_size(ControlSpec.probe_bytes)}"')
+    probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
+    if not probing:
+        return
+    transport, routing = setting.transport, setting.fabric.routing
+    beside = {
+        f'fabric.routing "{routing}"': routing != "single",
+        "fabric.rails": setting.fabric.has_planes,
+        "transport.line_rate false": not transport.line_rate,
+        "fabric.buffer": transport.buffer_bytes is not None,
+    }
+    for what in (what for what, is_there in beside.items() if is_there):
+        yield Mistake("run.modes", f"{probing[0]} probes, beside {what}; allowed: one of the two")
+    if setting.program.command is not None:
+        return  # which has a mistake of its own, and no collective
+    fabric = build_fabric(setting.fabric)
+    in_order = rank_order_of(fabric, setting.workload)
+    for name in probing:
+        if (count := len(probes_of(fabric, setting.mode(name), setting.workload, in_order))) > MAX_PROBES:
+            text = f"{name} has {count:,} probes, one for each path of each crossing"
+            yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 
 def _of_referees(setting: Scenario) -> Iterator[Mistake]:

@@ -20,7 +20,7 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows_of
+from hosts.agent.transport import frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
@@ -31,6 +31,7 @@ from scenarios.policies.decide import (
     choose_placements,
     in_service,
     most_shared,
+    probes_of,
     rank_order_of,
     spreads_over,
     traffic,
@@ -44,7 +45,6 @@ from scenarios.policies.measured import (
     counted_alone,
     learnt,
     links_passed,
-    probes_of,
     readings,
 )
 from scenarios.policies.policy import NEVER, Mode
@@ -64,7 +64,7 @@ from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import shared_by
-from topologies.mininet_network import Network, inside
+from topologies.mininet_network import Network, inside, netlink_of
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Buffer, Shaping, Tunnel
 from topologies.shaping.netlink import RtNetlink
@@ -414,12 +414,18 @@ class Testbed:
     def _probe(self, mode: Mode, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Probe the candidate paths of what is in force, and note what that tells of links: when it began, and the
         record's `probes`."""
-        probes = self._probes(mode)
-        if not self.placement and mode.reroutes:  # later ones have theirs with the routes
-            self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
-            self.settle()
+        probes, size_bytes = self._probes(mode), self.setting.control.probe_bytes
+        if not self.placement:  # later ones have their rules with the routes, and their windows with the connections
+            if mode.reroutes:
+                self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
+                self.settle()
+            segments = limits(self.setting.transport, flow_bytes=size_bytes).initial_segments
+            for src, dst in dict.fromkeys(of[:2] for of in probes):
+                with netlink_of(self.network.host_pids[src]) as netlink:
+                    ends = self.fabric.gpus[src].interface, self.fabric.gpus[dst].ip
+                    netlink.set_route(*ends, initial_segments=segments)
         self._tell(f"collective {number}: the probes of paths")
-        begun_ns, size_bytes = time.monotonic_ns(), self.setting.control.probe_bytes
+        begun_ns = time.monotonic_ns()
         try:
             found = probe(
                 self.fabric,
