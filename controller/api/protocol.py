@@ -241,6 +241,7 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
 def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
     """Distinct probes, each over a path between the sites of its ranks."""
     most, gpus = _most_probes(fabric), range(len(fabric.gpus))
+    over = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
     _check(isinstance(value, list) and len(value) <= most, "probes", value, f"a list of at most {most} probes")
     for probe in value:
         if not (isinstance(probe, list) and len(probe) == 4 and all(_is_int(number) for number in probe)):
@@ -249,7 +250,7 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
         if not (src in gpus and dst in gpus and 0 < port < 2**16):
             raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
-        if index not in [path.index for path in fabric.paths_between.get(sites, ())]:
+        if index not in over.get(sites, ()):
             raise ProtocolError(f"the probe {show(probe)} is over a path that does not lead from site to site")
     if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
         raise ProtocolError("a probe is given twice; allowed: each port of two ranks once")
