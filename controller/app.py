@@ -263,7 +263,7 @@ class RouteApp(App):
             self._request, self._limits = request, limits
         return {
             "paths": paths,
-            "ways": [[way.path, way.up, way.down] for way in of_flows.values()],
+            "ways": [[way.path, way.up, way.down] for way in [*of_flows.values()][: len(request.flows)]],
             "limits": limits,
             "messages": messages,
             "took_s": time.monotonic() - started,

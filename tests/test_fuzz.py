@@ -293,7 +293,7 @@ def test_the_files_of_traces(data: bytes, both: bool) -> None:
 REQUESTS: list[dict[str, Any]] = [
     {"ask": "status", "wait_s": 3, "token": "secret"},
     {"ask": "route", "crossings": [[1, 2], [3, 0]], "rates_bps": [1e9] * len(LINKS), "delays_s": [0] * len(LINKS),
-     "chunk_bytes": 8, "best": True, "token": "secret"},
+     "chunk_bytes": 8, "best": True, "probes": [[0, 2, FABRIC.paths[0].index, 31000]], "token": "secret"},
     {"ask": "counters", "token": "secret"},
 ]  # fmt: skip
 SPEC = json.loads(write_spec(FabricSpec(wan=WanSpec(preset=None, routers=("X",), links=(("s0b0", "X"),)))))

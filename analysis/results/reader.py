@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
-COLLECTIVES, TRANSFERS, JOBS, COUNTERS, CONDITIONS, FAULTS = (
-    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "counters", "conditions", "faults")
+COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES, CONDITIONS, FAULTS = (
+    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "counters", "probes", "conditions", "faults")
 )
+_OF_PARTS = COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
 PROGRAM = "program"
@@ -41,18 +42,19 @@ class ResultsError(ValueError):
 
 
 class Tables(NamedTuple):
-    """The collectives, the transfers, the jobs and the counters of a run, each in tables of some consecutive ones of a
-    point."""
+    """The collectives, the transfers, the jobs, the counters and the probes of a run, each in tables of some
+    consecutive ones of a point."""
 
     collectives: Sequence[pa.Table]
     transfers: Sequence[pa.Table]
     jobs: Sequence[pa.Table]
     counters: Sequence[pa.Table]
+    probes: Sequence[pa.Table]
 
 
 class Part(NamedTuple):
-    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers, jobs
-    and counters."""
+    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers,
+    jobs, counters and probes."""
 
     point: Point
     start: int
@@ -60,6 +62,7 @@ class Part(NamedTuple):
     transfers: Path
     jobs: Path
     counters: Path
+    probes: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
 def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
     """Everything that a run directory holds; raises ResultsError as `load`.
 
-    `tables` are what it holds of collectives, transfers, jobs and counters, where that has been read.
+    `tables` are what it holds of collectives, transfers, jobs, counters and probes, where that has been read.
     """
     path = Path(directory)
     provenance = read_provenance(path)
@@ -170,7 +173,7 @@ def parts_of(path: Path) -> list[Part]:
 def part_of(path: Path, point: Point, start: int) -> Part:
     """The part of an unfinished run that begins with this collective of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
-    return Part(point, start, *(stem.with_suffix(f".{name}") for name in (COLLECTIVES, TRANSFERS, JOBS, COUNTERS)))
+    return Part(point, start, *(stem.with_suffix(f".{name}") for name in _OF_PARTS))
 
 
 def check_readable_parts(path: Path) -> None:

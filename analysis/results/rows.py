@@ -15,6 +15,8 @@ TRANSFER = ("collective", "step", "src", "dst", "chunk", "start_ns", "end_ns")
 """The columns of `Rows.transfers`."""
 COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
 """The columns of `Rows.counters`."""
+PROBE = ("collective", "src", "dst", "path", "sent_ns", "arrived_ns")
+"""The columns of `Rows.probes`."""
 
 BEST = ("best_ring_s", "best_ring_bound_s", "best_policy_s")
 """The arrays of `Rows` that `run.referees` asks for."""
@@ -46,7 +48,8 @@ class Rows:
     were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. In fifo queues
     `retransmitted_bytes`, [K], is the payload that TCP sent again, and `quickest_transfer`, `slowest_transfer`,
     `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the columns of
-    TRANSFER and, where switches were asked for them, `counters`, [any, 5], those of COUNTER. Of J jobs at once
+    TRANSFER and, where switches were asked for them, `counters`, [any, 5], those of COUNTER; `probes`, [any, 6], where
+    paths were probed, those of PROBE. Of J jobs at once
     `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what `completion_s` and `predicted_s` are of all.
     """
 
@@ -73,6 +76,7 @@ class Rows:
     fairness_link: npt.NDArray[np.object_] | None = None
     transfers: npt.NDArray[np.int64] | None = None
     counters: npt.NDArray[np.int64] | None = None
+    probes: npt.NDArray[np.int64] | None = None
     job_completion_s: Floats | None = None
     job_predicted_s: Floats | None = None
 
@@ -95,7 +99,7 @@ class Rows:
             return self
         assert self.start <= start <= stop <= self.stop
         values = {name: array[start - self.start : stop - self.start] for name, array in self._arrays().items()}
-        for name in {"transfers", "counters"} & values.keys():
+        for name in {"transfers", "counters", "probes"} & values.keys():
             numbers = self._arrays()[name][:, 0]
             values[name] = self._arrays()[name][(numbers >= start) & (numbers < stop)]
         return Rows(start=start, **values)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.rows import BEST, COUNTER, TRANSFER, Array, Rows
+from analysis.results.rows import BEST, COUNTER, PROBE, TRANSFER, Array, Rows
 
 Columns = Mapping[str, Any]  # what is the same in every row of a point, by column
 
@@ -88,6 +88,14 @@ COUNTERS = pa.schema(
         ("since_s", pa.float64()),
         ("until_s", pa.float64()),
         ("sent_bytes", pa.int64()),
+    ]
+)
+PROBES = pa.schema(
+    [
+        *_POINT[:3],
+        *((name, pa.int32()) for name in PROBE[:4]),
+        ("sent_s", pa.float64()),
+        ("arrived_s", pa.float64()),
     ]
 )
 JOBS = pa.schema(
@@ -179,6 +187,13 @@ def counters_table(rows: Rows, point: Columns) -> pa.Table:
     collective, link, since_ns, until_ns, sent_bytes = rows.counters.T
     columns = [collective, link, since_ns / 1e9, until_ns / 1e9, sent_bytes]
     return _table({**point, **dict(zip(COUNTERS.names[3:], columns, strict=True))}, len(rows.counters), COUNTERS)
+
+
+def probes_table(rows: Rows, point: Columns) -> pa.Table:
+    """The probes before measured rows of one point as a table."""
+    assert rows.probes is not None
+    columns = [*rows.probes[:, :4].T, *(rows.probes[:, 4:] / 1e9).T]
+    return _table({**point, **dict(zip(PROBES.names[3:], columns, strict=True))}, len(rows.probes), PROBES)
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:

@@ -24,6 +24,7 @@ from analysis.results.rows import Point, Rows, joined
 
 PART_S = 5.0
 _PART_ROWS = 200_000  # and no part is larger
+_BESIDE = b"beside"  # in the metadata of the collectives of a part: the files that were written with them
 _KEPT_BYTES = 1 << 29  # of parts in memory, for the end of the run
 
 _UNLIKE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
@@ -84,6 +85,11 @@ def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> No
             writer.write_table(part)
 
 
+def _beside(path: Path) -> set[str]:
+    """The files that were written beside the collectives of a part, by name; of a part of an earlier version none."""
+    return set((pq.read_schema(path).metadata or {}).get(_BESIDE, b"").decode(errors="replace").split())
+
+
 @dataclass
 class _Progress:
     """What has arrived of a point: the first `written` collectives are on the disk, `ready` ones follow them, and the
@@ -122,6 +128,7 @@ class Writer:
             lacks = (part.point.engine != "model" and not part.transfers.exists()) or (
                 self._jobs(part.point) and not part.jobs.exists()
             )
+            lacks = lacks or not _beside(part.collectives) <= {file.name for file in part[3:] if file.exists()}
             if not consecutive or stop > counts[part.point] or lacks:
                 raise ResultsError(f"{part.collectives} is damaged: it does not go on where the part before it ends")
             progress.written = stop
@@ -179,13 +186,19 @@ class Writer:
     def _write(self, point: Point, progress: _Progress) -> None:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
-        if rows.transfers is not None:  # before the collectives, with which the part is there
-            self._write_part(part.transfers, schema.TRANSFERS, schema.transfers_table(rows, columns))
+        beside = list[tuple[Path, pa.Table]]()  # written before the collectives, with which the part is there
+        if rows.transfers is not None:
+            beside.append((part.transfers, schema.transfers_table(rows, columns)))
         if rows.job_completion_s is not None:
-            self._write_part(part.jobs, schema.JOBS, schema.jobs_table(rows, columns, self._jobs(point)))
+            beside.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
         if rows.counters is not None:
-            self._write_part(part.counters, schema.COUNTERS, schema.counters_table(rows, columns))
-        self._write_part(part.collectives, self._schema, schema.collectives_table(rows, columns, self._schema))
+            beside.append((part.counters, schema.counters_table(rows, columns)))
+        if rows.probes is not None:
+            beside.append((part.probes, schema.probes_table(rows, columns)))
+        for path, table in beside:
+            self._write_part(path, table.schema, table)
+        collectives = self._schema.with_metadata({_BESIDE: " ".join(path.name for path, _ in beside)})
+        self._write_part(part.collectives, collectives, schema.collectives_table(rows, columns, self._schema))
         progress.written, progress.ready = rows.stop, []
 
     def _write_part(self, path: Path, columns: pa.Schema, table: pa.Table) -> None:
@@ -209,6 +222,7 @@ class Writer:
             [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
             [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
             [self._table(part.counters, schema.COUNTERS) for part in parts if part.counters.exists()],
+            [self._table(part.probes, schema.PROBES) for part in parts if part.probes.exists()],
         )
 
     def _table(self, path: Path, columns: pa.Schema) -> pa.Table:
@@ -226,6 +240,7 @@ class Writer:
             (reader.TRANSFERS, schema.TRANSFERS, found.transfers),
             (reader.JOBS, schema.JOBS, found.jobs),
             (reader.COUNTERS, schema.COUNTERS, found.counters),
+            (reader.PROBES, schema.PROBES, found.probes),
         ):
             if parts:
                 write_table(self._path / name, columns, parts)

@@ -94,13 +94,14 @@ class Controller:
         flows: Iterable[tuple[int, int, int, int]] = (),
         asks: Iterable[tuple[int, float]] = (),
         kept: Iterable[float] = (),
+        probes: Iterable[tuple[int, int, int, int]] = (),
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default one.
 
         `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
         `chunk_bytes`, otherwise the fixed one. `flows` (rank, rank, channel, TCP source port) take the ways of the
-        fabric's routing, if it has another than "single"; `asks` and `kept` are as in a `RouteRequest`. Returns when
-        every switch has confirmed.
+        fabric's routing, if it has another than "single"; `asks`, `kept` and `probes` are as in a `RouteRequest`.
+        Returns when every switch has confirmed.
         """
         request = {
             "ask": "route",
@@ -112,6 +113,7 @@ class Controller:
             "flows": [[int(number) for number in flow] for flow in flows],
             "asks": [[place, None if math.isinf(rate) else rate] for place, rate in asks],
             "kept": list(kept),
+            "probes": [[int(number) for number in probe] for probe in probes],
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
         return RouteReply(

@@ -43,7 +43,8 @@ class RouteRequest:
     chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead, those of a
     crossing over its path: two ranks, a channel and a TCP source port each. With traffic engineering `asks` are the
     place of each flow's class in the order of service and the rate that it wants, bit/s, and `kept` the part of each
-    link that is left to each class.
+    link that is left to each class. `probes` are put on a path each, whatever is chosen: two ranks, the index of the
+    path and a TCP source port.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -54,6 +55,7 @@ class RouteRequest:
     flows: tuple[tuple[int, int, int, int], ...] = ()
     asks: tuple[tuple[int, float], ...] = ()
     kept: tuple[float, ...] = ()
+    probes: tuple[tuple[int, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,16 @@ def show(value: object) -> str:
 
 def line_limit_bytes(fabric: Fabric) -> int:
     """The longest line that either side sends: room for two numbers a link, a few for all others."""
-    flows = MAX_FLOWS if multipath(fabric) is not None else 0
-    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + _most_crossings(fabric) + flows)
+    flows, probes = MAX_FLOWS if multipath(fabric) is not None else 0, _most_probes(fabric)
+    crossings = _most_crossings(fabric)
+    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + crossings + flows + probes)
+
+
+def _most_probes(fabric: Fabric) -> int:
+    """The paths between every two GPUs in two sites, up to MAX_FLOWS."""
+    sizes = fabric.gpus_per_site
+    every = sum(sizes[a] * sizes[b] * len(paths) for (a, b), paths in fabric.paths_between.items())
+    return min(MAX_FLOWS, every)
 
 
 def _most_crossings(fabric: Fabric) -> int:
@@ -167,7 +177,7 @@ def _wan(wan: Any) -> WanSpec:
 def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     names = [field.name for field in fields(RouteRequest)]
     _only(message, names)
-    flows = _flows(message.pop("flows", []), fabric)
+    flows, probes = _flows(message.pop("flows", []), fabric), _probes(message.pop("probes", []), fabric)
     asks, kept = _asks(message.pop("asks", []), message.pop("kept", []), flows, fabric)
     missing = next((name for name in names[:5] if name not in message), None)
     if missing is not None:
@@ -185,6 +195,7 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         flows=flows,
         asks=asks,
         kept=kept,
+        probes=probes,
     )
 
 
@@ -225,6 +236,25 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
     if len({(src, dst, port) for src, dst, _, port in found}) < len(found):
         raise ProtocolError("a flow is given twice; allowed: each port of two ranks once")
     return found
+
+
+def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
+    """Distinct probes, each over a path between the sites of its ranks."""
+    most, gpus = _most_probes(fabric), range(len(fabric.gpus))
+    over = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
+    _check(isinstance(value, list) and len(value) <= most, "probes", value, f"a list of at most {most} probes")
+    for probe in value:
+        if not (isinstance(probe, list) and len(probe) == 4 and all(_is_int(number) for number in probe)):
+            raise ProtocolError(f"the probe {show(probe)} is not two ranks, a path and a port")
+        src, dst, index, port = probe
+        if not (src in gpus and dst in gpus and 0 < port < 2**16):
+            raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
+        sites = fabric.gpus[src].site, fabric.gpus[dst].site
+        if index not in over.get(sites, ()):
+            raise ProtocolError(f"the probe {show(probe)} is over a path that does not lead from site to site")
+    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
+        raise ProtocolError("a probe is given twice; allowed: each port of two ranks once")
+    return tuple((src, dst, index, port) for src, dst, index, port in value)
 
 
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:

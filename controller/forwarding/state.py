@@ -136,14 +136,19 @@ where tunnels have no limits."""
 def choose_ways(
     fabric: Fabric, request: RouteRequest, dead: Cables, paths: Sequence[int] = ()
 ) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
-    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port; and
-    the limits of tunnels.
+    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port, and
+    behind them those of its probes; and the limits of tunnels.
 
     `paths` are those of the request's crossings, whose flows take them. Raises NoPathError where there is none.
     """
-    ways = multipath(fabric)
+    ways, failed = multipath(fabric), set(failed_links(fabric, dead))
+    probes = {
+        (src, dst, port): rules.Way(path=path)
+        for src, dst, path, port in request.probes
+        if failed.isdisjoint(fabric.paths[path].links)
+    }
     if ways is None or not request.flows:
-        return {}, []
+        return probes, []
     reach = reachable(fabric, dead)
     for src, dst, *_ in request.flows:
         if not reach[src, dst]:
@@ -167,7 +172,7 @@ def choose_ways(
     keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
     found = zip(path.tolist(), *spine.T.tolist(), strict=True)
     of_flows = {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
-    return of_flows, limits
+    return of_flows | probes, limits
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:

@@ -344,6 +344,9 @@ class Reader:
     def _rows(self, row: dict[str, Any]) -> Rows:
         """The row of one collective, compared with the plan."""
         k, faults = row["collective"], row.get("faults", ())
+        probes = None if "probes" not in row else np.array(row["probes"], dtype=np.int64).reshape(-1, 5)
+        if probes is not None:
+            self._expected.probed(k, probes)
         expected = self._expected.of(k, faults)
         if not any(self._task.setting.faults[place].kind == "controller killed" for place in faults):
             for name, planned in (("placement", expected.placement.tolist()), ("path", expected.path.tolist())):
@@ -393,6 +396,7 @@ class Reader:
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),
             counters=None if counters is None else np.insert(counters, 0, k, axis=1),
+            probes=None if probes is None else np.insert(probes, 0, k, axis=1),
             **in_fifo,
         )
 

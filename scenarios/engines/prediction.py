@@ -24,16 +24,20 @@ from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, ring_gaps
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of, ring_gaps
+from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured import (
     Demands,
     Play,
     Readings,
     at_ends,
     at_ports,
+    at_probes,
     counted_alone,
     links_by_flow,
     predicted_readings,
+    probe_takes_s,
+    probed_before,
     tunnels_of,
     wanted_of,
 )
@@ -109,6 +113,13 @@ class Expectations:
             jobs_s=jobs_s,
         )
 
+    def probed(self, collective: int, probes: npt.NDArray[np.int64]) -> None:
+        """Take in the probes before a collective that `of` has not been called for: rows of source, destination, path,
+        and when each was sent and had arrived, ns."""
+        took_s = (probes[:, 4] - probes[:, 3]) / 1e9
+        of, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
+        self._seen[collective] = at_probes(self._conditions, collective, of, took_s, size_bytes)
+
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
         s, and what was read of ports or tunnels, if it was: what the choices behind it go by where knowledge or demands
@@ -119,7 +130,7 @@ class Expectations:
         elif readings is not None:
             fair = self._setting.fair_links(self._mode) is not None
             self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
-        elif self._play is not None:
+        elif self._setting.mode(self._mode).knowledge.kind == ENDS:
             self._seen[collective] = _seen(
                 self._setting,
                 self._decisions(collective),
@@ -173,6 +184,7 @@ def reconfiguring_s(
     `before` are the decisions for the collective before them, those that are planned unless given.
     """
     router, workload = Router(conditions.fabric, conditions.delays_s), setting.workload
+    one = before
     if start:
         one = before or decided(setting, mode, conditions, start=start - 1, count=1)
         last = one.placement, one.path
@@ -181,18 +193,26 @@ def reconfiguring_s(
         choices = Chooser(router, setting.mode(mode), workload, setting.collective.ring)
         fixed = choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
         last = placement[:0], fixed
-    number = np.arange(start, start + len(decisions.path))
-    return cost.reconfiguring_s(
+    number, chosen_by = np.arange(start, start + len(decisions.path)), setting.mode(mode)
+    probes = np.broadcast_to(chosen_by.probes_at(number, setting.collective.reembed_every), number.shape)
+    found = cost.reconfiguring_s(
         router,
         workload,
         placement=decisions.placement,
         path=decisions.path,
         before=last,
-        exchanges=setting.mode(mode).reroutes,
-        chooses=(number == 0) | decisions.reembedded | decisions.rerouted,
+        exchanges=chosen_by.reroutes,
+        chooses=(number == 0) | decisions.reembedded | decisions.rerouted | probes,
         parts=setting.transport.buffer_bytes is not None,
         control_s=setting.control_delays_s,
+        probed_in=rank_order_of(conditions.fabric, workload) if chosen_by.knowledge.kind == PROBED else None,
     )
+    for row in np.flatnonzero(probes):
+        last_one = decisions.row(int(row) - 1) if row else one
+        of = probed_before(setting, chosen_by, conditions.fabric, last_one)
+        takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
+        found[row] += cost.probing_s(router, of, takes_s)
+    return found
 
 
 def predicted_with_jobs(
@@ -537,7 +557,13 @@ def _played(setting: Scenario, mode: str) -> Play:
     """What a mode chooses that goes by what is predicted to be seen: made once, and gone on with where it is asked."""
     conditions = conditions_of(setting)
 
-    def seen(number: int, decisions: Decisions) -> Floats:
+    def seen(number: int, decisions: Decisions | None) -> Floats:
+        if setting.mode(mode).knowledge.kind == PROBED:
+            probes = probed_before(setting, setting.mode(mode), conditions.fabric, decisions)
+            size_bytes = setting.control.probe_bytes
+            took_s = probe_takes_s(conditions, number, probes, size_bytes)
+            return at_probes(conditions, number, probes, took_s, size_bytes)
+        assert decisions is not None
         found = predicted_times(setting, mode, decisions, conditions, start=number)
         every_s = setting.mode(mode).measure_every_s
         if every_s is not None:

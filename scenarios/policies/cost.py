@@ -71,6 +71,25 @@ def _routes(router: Router, workload: Workload, placement: Ranks, path: Ranks) -
     return found
 
 
+def _crossings(router: Router, workload: Workload, placement: Ranks) -> set[tuple[int, int, int]]:
+    """The pairs of ranks that flows join over the WAN, each with -1 for all paths."""
+    site, (begins, ends) = router.fabric.gpu_sites, workload.schedule.ends
+    both = zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True)
+    return {(src, dst, -1) for src, dst in both if site[src] != site[dst]}
+
+
+def probing_s(router: Router, probes: Ranks, takes_s: Floats) -> float:
+    """The time for probes, [P, 3] (source, destination, path), that are under way for `takes_s` each, [P] s.
+
+    Their connections are made at once, in two round trips; then each probe waits for the answer to the one before it.
+    """
+    if not len(probes):
+        return 0.0
+    src, dst, path = probes.T
+    there_s, back_s = router.delay_s(path, src, dst), _delay_s(router, dst, src)
+    return float(2 * (there_s + back_s).max() + (takes_s + back_s).sum())
+
+
 def reconfiguring_s(
     router: Router,
     workload: Workload,
@@ -82,13 +101,15 @@ def reconfiguring_s(
     exchanges: bool,
     parts: bool = False,
     control_s: Sequence[float] = (),
+    probed_in: Ranks | None = None,
 ) -> Floats:
     """The time that each of K collectives in a row waits for its placement [K, n] and paths [K, F], [K] s.
 
     `before` are placement and paths of the collective before them, [1, n] and [1, F]; an empty placement, [0, n],
     where there is none, and then the paths are the fixed ones. `chooses`, [K]: whether anything was chosen, else it
     is NaN. `exchanges`: whether paths are ever chosen, and not the fixed ones of default rules. `parts`: connections
-    are new for every collective. `control_s` are the one-way delays from the controller to each site, if any.
+    are new for every collective. `control_s` are the one-way delays from the controller to each site, if any. Where
+    paths are probed, the crossings of the placement in force have rules for that; first of the placement `probed_in`.
     """
     last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
     embeds = (placement != last).any(axis=1)
@@ -99,6 +120,9 @@ def reconfiguring_s(
             old, new = (
                 _routes(router, workload, *one) for one in ((last[row], path_before[row]), (placement[row], path[row]))
             )
+            if probed_in is not None:
+                old |= _crossings(router, workload, last[row] if last[row, 0] >= 0 else probed_in)
+                new |= _crossings(router, workload, placement[row])
             sites = {int(router.fabric.gpu_sites[src]) for src, _, _ in old ^ new}
             found[row] += 2 * max((control_s[site] for site in sites), default=0.0)
     connects = np.flatnonzero(embeds | parts)

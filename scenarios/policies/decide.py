@@ -185,7 +185,7 @@ class Chooser:
     @property
     def in_order(self) -> Ranks:
         """The placement where none was chosen: ranks in order, [n]."""
-        return _in_order(self.router.fabric, self.workload)
+        return rank_order_of(self.router.fabric, self.workload)
 
     def placements(self, rates_bps: Floats) -> Ranks:
         """As `choose_placements`."""
@@ -234,6 +234,24 @@ class Chooser:
         return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
+def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks) -> Ranks:
+    """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
+
+    There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
+    for the fixed path of a mode that chooses none.
+    """
+    sites, between = fabric.gpu_sites.tolist(), fabric.paths_between
+    begins, ends = workload.schedule.ends
+    pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
+    found = [
+        (src, dst, path.index)
+        for src, dst in pairs
+        if sites[src] != sites[dst]
+        for path in between[sites[src], sites[dst]][: None if mode.reroutes else 1]
+    ]
+    return np.array(found, dtype=np.int16).reshape(-1, 3)
+
+
 def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
@@ -244,7 +262,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     """
     fabric = router.fabric
     if not mode.reembeds:
-        return np.tile(_in_order(fabric, workload), (len(rates_bps), 1))
+        return np.tile(rank_order_of(fabric, workload), (len(rates_bps), 1))
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
@@ -252,8 +270,9 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     return chosen
 
 
-def _in_order(fabric: Fabric, workload: Workload) -> Ranks:
-    """Ranks in order, [n]: around a ring, site by site in an order in which the WAN joins them."""
+def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
+    """The placement where none was chosen, [n]: ranks in order, around a ring site by site in an order in which the WAN
+    joins them."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
@@ -274,7 +293,7 @@ def _placements(router: Router, rates_bps: Floats, workload: Workload, mode: Mod
         list(zip(*workload.schedule.ends, strict=True)),
         delay_s=delay_s,
         slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
-        start=_in_order(fabric, workload).tolist(),
+        start=rank_order_of(fabric, workload).tolist(),
         sites=fabric.gpus_per_site,
         root_stays=workload.is_rooted,
         groups=workload.groups,
@@ -397,7 +416,7 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
 def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
     """A placement for each way in which a mode can arrange the sites."""
     if not (workload.is_ring and mode.reembeds):
-        return [_in_order(fabric, workload)]
+        return [rank_order_of(fabric, workload)]
     cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
     rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
     return [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]

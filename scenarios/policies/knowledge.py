@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 MAX_STALE = 1_000_000
 LEAST_WEIGHT = 0.01
 MAX_ORDER = 16
-ENDS, PORTS, LATE = "measured ends", "measured ports", "stale by time"
+ENDS, PORTS, PROBED, LATE = "measured ends", "measured ports", "probed", "stale by time"
 
 KNOWLEDGE = {
     "oracle": "",
@@ -32,6 +32,7 @@ KNOWLEDGE = {
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
     ENDS: "",
     PORTS: "",
+    PROBED: "",
     LATE: "",
 }
 """The kinds of knowledge, and what the number behind each of them is; "" for none."""
@@ -50,7 +51,7 @@ class Knowledge:
     `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
     weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
     `measured ends`: what was last seen of each link by those who used it. `measured ports`: what is inferred from the
-    counters of switches' ports. Both are `Measured`.
+    counters of switches' ports. Both are `Measured`. `probed`: what probes over the candidate paths find just before.
     """
 
     kind: str = "oracle"
@@ -64,13 +65,13 @@ class Knowledge:
     @property
     def is_measured(self) -> bool:
         """Whether it depends on what was used, so on what was chosen before."""
-        return self.kind in (ENDS, PORTS)
+        return self.kind in (ENDS, PORTS, PROBED)
 
     def of(self, true: Sampler, seen: "Seen | None" = None) -> Sampler:
         """The rates that are believed where these are true; of what is measured `seen` are the observations."""
         if self.is_measured:
             assert seen is not None
-            return Measured(true, seen, steps=self.kind == PORTS)
+            return Probed(true, seen) if self.kind == PROBED else Measured(true, seen, steps=self.kind == PORTS)
         return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
 
 
@@ -104,14 +105,15 @@ def parse(text: str) -> Knowledge:
 
 WORDS = (
     "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
-    "ar P (order), measured ends, measured ports"
+    "ar P (order), measured ends, measured ports, probed"
 )
 """What may be written, in words."""
 
 _Rates = Callable[[int, int], Floats]
 
 Seen = Callable[[int, Floats], Floats]
-"""What is believed of each link after a collective that is over, [links] bit/s, of what was believed before it."""
+"""What is believed of each link after a collective that is over, or its probes, [links] bit/s, of what was believed
+before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +163,19 @@ class Measured:
             self._rates_bps = self._seen(number, self._rates_bps)
         self._number = start
         return self._rates_bps[None]
+
+
+class Probed(Measured):
+    """A sampler of what is believed of each link by probes just before a collective; of what none passed that is its
+    rate in the long run."""
+
+    def __init__(self, true: Sampler, seen: Seen) -> None:
+        super().__init__(true, seen, steps=False)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """What is believed before collective `start`, [1, links] bit/s."""
+        assert count == 1
+        return self._seen(start, self._true.mean_bps)[None]
 
 
 def _stale(true: Sampler, age: float) -> _Rates:

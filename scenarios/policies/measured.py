@@ -1,5 +1,5 @@
-"""Knowledge that is measured: what the ends of a collective's messages, or the counters of switches' ports, tell of
-links, and what is chosen by that; and what the counters of tunnels tell of demands."""
+"""Knowledge that is measured: what the ends of a collective's messages, the counters of switches' ports, or probes tell
+of links, and what is chosen by that; and what the counters of tunnels tell of demands."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -15,8 +15,18 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.course import moments_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, channels, in_service, traffic, ways_of
-from scenarios.policies.knowledge import PORTS
+from scenarios.policies.decide import (
+    Chooser,
+    Decisions,
+    channels,
+    in_service,
+    probes_of,
+    rank_order_of,
+    traffic,
+    ways_of,
+)
+from scenarios.policies.knowledge import PORTS, PROBED
+from scenarios.policies.policy import Mode
 from scenarios.spec.scenario import Scenario
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
@@ -213,6 +223,42 @@ def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
     return found
 
 
+def probed_before(setting: Scenario, mode: Mode, fabric: Fabric, before: Decisions | None) -> Ranks:
+    """As `probes_of`, with the placement of the collective before, in whose place the first has ranks in order."""
+    placement = rank_order_of(fabric, setting.workload) if before is None else before.placement[0]
+    return probes_of(fabric, mode, setting.workload, placement)
+
+
+def probed_links(conditions: Conditions, number: int, probes: Ranks) -> npt.NDArray[np.int32]:
+    """The links or ports that probes [P, 3] before this collective pass, -1 for none: [P, H]."""
+    src, dst, path = probes.T[:, None]
+    return conditions.passed(number, src, dst, path)[0]  # type: ignore[no-any-return]
+
+
+def probe_takes_s(conditions: Conditions, number: int, probes: Ranks, size_bytes: int) -> Floats:
+    """How long probes [P, 3] of so many bytes are predicted to be under way before this collective, [P] s: the delay
+    of their way, and the transmission on its slowest link."""
+    links, (rates_bps,) = probed_links(conditions, number, probes), conditions.shared_bps(number, 1)
+    rates_bps, delays_s = np.append(rates_bps, np.inf), np.append(conditions.shared_delays_s, 0.0)  # -1 is the last
+    found: Floats = delays_s[links].sum(axis=1) + 8 * size_bytes / rates_bps[links].min(axis=1, initial=np.inf)
+    return found
+
+
+def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats, size_bytes: int) -> Floats:
+    """The rates of links as probes of so many bytes tell them, whole bit/s, NaN for a link that none passed.
+
+    `probes` are [P, 3], and `took_s`, [P], from when each was sent until it had arrived. The rest of that behind the
+    delay is its transmission on the slowest link. A link is taken to have the highest rate of the probes over it. So a
+    probed path is believed to have the rate of its own probe: no link on it has less, and its slowest has no more.
+    """
+    found = np.full(conditions.shared_delays_s.shape, np.nan)
+    for row, seconds in zip(probed_links(conditions, number, probes), took_s.tolist(), strict=True):
+        way = row[row >= 0]
+        sends_s = max(seconds - float(conditions.shared_delays_s[way].sum()), _LEAST_S)
+        found[way] = np.fmax(found[way], np.round(8 * size_bytes / sends_s))
+    return found
+
+
 def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
     """What is believed of links, [links] bit/s, after these rates were seen, NaN for those that nothing was seen of.
 
@@ -287,11 +333,12 @@ class Play:
     """What a mode with measured knowledge chooses, collective by collective from the first on, as far as was asked.
 
     `seen` is called with the number of a collective and what was chosen for it, for what was seen of links in it, as
-    `at_ends` or `at_ports`. Without faults: a choice stays until the next.
+    `at_ends` or `at_ports`. With probes that is what they saw before it, `at_probes`, and what was chosen for the one
+    before, None before the first. Without faults: a choice stays until the next.
     """
 
     def __init__(
-        self, setting: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions], Floats]
+        self, setting: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
     ) -> None:
         self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
         router = Router(conditions.fabric, conditions.delays_s)
@@ -302,7 +349,14 @@ class Play:
             (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
             return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
-        self._believed = conditions.believed(self._mode.knowledge, after)
+        def ahead(number: int, before_bps: Floats) -> Floats:
+            if not self._mode.probes_at(number, setting.collective.reembed_every):
+                return before_bps
+            seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
+            return np.where(np.isnan(seen_bps), before_bps, seen_bps)
+
+        observed = ahead if self._mode.knowledge.kind == PROBED else after
+        self._believed = conditions.believed(self._mode.knowledge, observed)
         self._course = None if self._mode.is_periodic else new_course(setting, mode, self._believed)
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether they are new
 

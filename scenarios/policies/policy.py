@@ -11,7 +11,7 @@ from typing import Any
 
 from scenarios.policies import knowledge as knowing
 from scenarios.policies import own
-from scenarios.policies.knowledge import ORACLE, PORTS, Knowledge
+from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
 from topologies import units
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 
@@ -135,6 +135,11 @@ class Mode:
     def routes_at(self, number: Any, every: int) -> Any:
         """Whether its paths are installed, chosen or fixed: others may cross the WAN after a new placement."""
         return self.reroutes_at(number, every) | self.reembeds_at(number, every)
+
+    def probes_at(self, number: Any, every: int) -> Any:
+        """Whether candidate paths are probed before this collective: where something is chosen, or may be."""
+        may = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
+        return (self.knowledge.kind == PROBED) & may
 
     def written(self) -> dict[str, Any]:
         """The table that declares it."""

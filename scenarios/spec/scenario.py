@@ -23,8 +23,8 @@ from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
-from scenarios.policies.decide import routes_greedily, shared_links
-from scenarios.policies.knowledge import LATE
+from scenarios.policies.decide import probes_of, rank_order_of, routes_greedily, shared_links
+from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
@@ -57,6 +57,8 @@ from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, ScaleError
 
 MAX_COLLECTIVES = 10_000_000
+MAX_PROBES = 400  # whose connections are there at once
+LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
 MAX_AXIS_VALUES = 100
@@ -86,11 +88,13 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSpec:
-    """The control plane: whether the time that it takes to change ring and paths is part of a collective's, and the
-    delay from the controller to the switches, one way, the same everywhere or of each site; None on one machine."""
+    """The control plane: whether the time that it takes to change ring and paths is part of a collective's, the delay
+    from the controller to the switches, one way, the same everywhere or of each site, None on one machine; and the size
+    of a probe."""
 
     counted: bool = False
     delay_s: float | tuple[float, ...] | None = None
+    probe_bytes: int = 250_000
 
 
 @dataclass(frozen=True)
@@ -459,6 +463,13 @@ def _control_delay_s(given: object) -> float:
     return found
 
 
+def _probe_bytes(given: str) -> int:
+    """What any window has room for, and what takes longer than the ns of clocks."""
+    if not LEAST_PROBE_BYTES <= (found := units.parse_size_bytes(given)) <= MAX_PROBE_BYTES:
+        raise Wrong(f"{shown(given)} is out of range; allowed: {_PROBE.allowed}")
+    return found
+
+
 def _ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
         raise Wrong(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
@@ -509,6 +520,7 @@ _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units
 _SAMPLE = _quantity(
     units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
 )
+_PROBE = _quantity(units.SIZE._replace(least="10 kB", most="1 MB"), "250 kB", _probe_bytes, units.format_size)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
@@ -712,6 +724,7 @@ KEYS: Mapping[str, Key] = {
             _CONTROL_DELAY,
             "Delay from the controller to switches, one way, or of each site.",
         ),
+        Key("control.probe", "probe_bytes", _PROBE, "Bytes of a probe, of which probed knowledge has one a path."),
         Key(
             "admission.protect",
             "protect",
@@ -802,6 +815,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_classes(one),
                     *_of_time(one),
                     *_of_control(one),
+                    *_of_probes(one),
                     *_of_referees(one),
                     *_of_te(one),
                 ]
@@ -836,7 +850,7 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
-        elif scenario.run.is_real and scenario.mode(name).measure_every_s is not None:
+        elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
             text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
 
@@ -885,6 +899,35 @@ def _of_control(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
     if delays_s is not None and setting.run.is_real:
         yield Mistake("control.delay", "is beside the wall clock; allowed: virtual")
+
+
+def _of_probes(setting: Scenario) -> Iterator[Mistake]:
+    """A probe is a message of its own, sent at line rate over the path of its two ranks."""
+    if setting.control.probe_bytes != ControlSpec.probe_bytes and not any(
+        one.knowledge.kind == PROBED for one in setting.policies
+    ):
+        text = f"{units.format_size(setting.control.probe_bytes)} beside no policy that probes"
+        yield Mistake("control.probe", f'{text}; allowed: both, or "{units.format_size(ControlSpec.probe_bytes)}"')
+    probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
+    if not probing:
+        return
+    transport, routing = setting.transport, setting.fabric.routing
+    beside = {
+        f'fabric.routing "{routing}"': routing != "single",
+        "fabric.rails": setting.fabric.has_planes,
+        "transport.line_rate false": not transport.line_rate,
+        "fabric.buffer": transport.buffer_bytes is not None,
+    }
+    for what in (what for what, is_there in beside.items() if is_there):
+        yield Mistake("run.modes", f"{probing[0]} probes, beside {what}; allowed: one of the two")
+    if setting.program.command is not None:
+        return  # which has a mistake of its own, and no collective
+    fabric = build_fabric(setting.fabric)
+    in_order = rank_order_of(fabric, setting.workload)
+    for name in probing:
+        if (count := len(probes_of(fabric, setting.mode(name), setting.workload, in_order))) > MAX_PROBES:
+            text = f"{name} has {count:,} probes, one for each path of each crossing"
+            yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 
 def _of_referees(setting: Scenario) -> Iterator[Mistake]:

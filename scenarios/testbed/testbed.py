@@ -20,10 +20,10 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import frame_segment_bytes, set_queued_bytes, windows_of
+from hosts.agent.transport import frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
-from hosts.monitor import TimerLatency, throughput_bps
+from hosts.monitor import TimerLatency, probe, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import (
@@ -31,14 +31,18 @@ from scenarios.policies.decide import (
     choose_placements,
     in_service,
     most_shared,
+    probes_of,
+    rank_order_of,
     spreads_over,
     traffic,
     ways_of,
 )
+from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured import (
     Demands,
     at_ends,
     at_ports,
+    at_probes,
     counted_alone,
     learnt,
     links_passed,
@@ -64,13 +68,14 @@ from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import shared_by
-from topologies.mininet_network import Network, inside
+from topologies.mininet_network import Network, inside, netlink_of
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import Buffer, Shaping, Tunnel
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
+_PROBE_PORTS = 31_000  # from which on probes have theirs: above those of agents, below those of the kernel's choice
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
 _TUNNELS_LATE_S = 2e-6  # by which a class is late where several of a port wait for their times
@@ -107,7 +112,8 @@ class CollectiveRecord:
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
     `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
     `counters`, where they were read, are rows of a link or port, the two instants between which its counter was read,
-    since the collective was to begin, and the bytes that it had sent since the first reading.
+    since the collective was to begin, and the bytes that it had sent since the first reading. `probes`, where there
+    were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
@@ -129,6 +135,7 @@ class CollectiveRecord:
     drops: int
     retransmitted_bytes: int | None = None
     counters: tuple[tuple[int, ...], ...] | None = None
+    probes: tuple[tuple[int, ...], ...] | None = None
     late: bool
     attempts: int
     faults: tuple[int, ...]
@@ -372,9 +379,12 @@ class Testbed:
         self.shape(number, in_force)
         believed, course = self._believed(mode)
         believed = believed.held(self.setting.keeps_rates(mode))
+        begun_ns, probes = None, tuple[tuple[int, ...], ...]()
+        if mode.probes_at(number, self.setting.collective.reembed_every):
+            begun_ns, probes = self._probe(mode, number)
         rates_bps = believed.known_bps(number, self._faults(in_force))
         moments = moments_of(self.setting, mode.name, number, 1, course=course)
-        change = self._reconfigure(mode, number, rates_bps, moments, reroute)
+        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         watched = nullcontext() if (watch := self._watched(mode)) is None else watch
         with self._changing(number) as begin, watched:
@@ -392,6 +402,8 @@ class Testbed:
                 watch.end()
         if watch is not None and self.setting.measures_demands(mode):
             return self._taken_in_demands(record, watch)
+        if mode.knowledge.kind == PROBED:
+            return replace(record, probes=probes)
         return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
 
     def _watched(self, mode: Mode) -> PortWatch | None:
@@ -420,10 +432,55 @@ class Testbed:
         if not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._measured is None:
-            believed = self._conditions.believed(mode.knowledge, lambda number, before: self._learnt[number](before))
+            believed = self._conditions.believed(mode.knowledge, self._after)
             course = None if mode.is_periodic else new_course(self.setting, mode.name, believed)
             self._measured = believed, course
         return self._measured
+
+    def _after(self, number: int, before_bps: Floats) -> Floats:
+        """What is believed after this collective, or its probes; there are none where nothing is chosen."""
+        return self._learnt[number](before_bps) if number in self._learnt else before_bps
+
+    def _probe(self, mode: Mode, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Probe the candidate paths of what is in force, and note what that tells of links: when it began, and the
+        record's `probes`."""
+        probes, size_bytes = self._probes(mode), self.setting.control.probe_bytes
+        if not self.placement:  # later ones have their rules with the routes, and their windows with the connections
+            if mode.reroutes:
+                self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
+                self.settle()
+            segments = limits(self.setting.transport, flow_bytes=size_bytes).initial_segments
+            for src, dst in dict.fromkeys(of[:2] for of in probes):
+                with netlink_of(self.network.host_pids[src]) as netlink:
+                    ends = self.fabric.gpus[src].interface, self.fabric.gpus[dst].ip
+                    netlink.set_route(*ends, initial_segments=segments)
+        self._tell(f"collective {number}: the probes of paths")
+        begun_ns = time.monotonic_ns()
+        try:
+            found = probe(
+                self.fabric,
+                self.network.host_pids,
+                [(src, dst, port) for src, dst, _, port in probes],
+                size_bytes=size_bytes,
+            )
+        except OSError as error:
+            raise CollectiveError(f"collective {number} cannot be chosen for: {error}") from None
+        rows = [
+            (*of[:3], sent - begun_ns, arrived - begun_ns) for of, (sent, arrived) in zip(probes, found, strict=True)
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        of, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
+        seen_bps = at_probes(self._conditions, number, of, took_s, size_bytes)
+        self._learnt = {number: partial(learnt, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))}
+        return begun_ns, tuple(rows)
+
+    def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
+        """The probes of what is in force: source, destination, path, and a TCP source port, another for each path."""
+        placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
+        found = probes_of(self.fabric, mode, self.setting.workload, placement).tolist()
+        first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
+        site = self.fabric.gpu_sites.tolist()
+        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in found]
 
     def _taken_in(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
         """Note what a collective tells of links; its record with the counters, if they were watched."""
@@ -463,12 +520,22 @@ class Testbed:
             changes.end()
 
     def _reconfigure(
-        self, mode: Mode, number: int, rates_bps: Floats, moments: Moments, reroute: bool
+        self,
+        mode: Mode,
+        number: int,
+        rates_bps: Floats,
+        moments: Moments,
+        *,
+        reroute: bool,
+        probed_ns: int | None,
     ) -> Reconfiguration:
-        """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones."""
+        """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones.
+
+        `probed_ns` is when probes for that began, which are part of the time that it takes.
+        """
         reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         self._tell(f"collective {number}: the placement")
-        begun_ns = time.monotonic_ns()
+        begun_ns = time.monotonic_ns() if probed_ns is None else probed_ns
         embeds = reembeds or not self.placement
         if embeds:
             try:
@@ -484,7 +551,7 @@ class Testbed:
             self._tell(f"collective {number}: the controller's paths")
         self._wanted_bps = self._demands(number) if self.setting.measures_demands(mode) else None
         messages = self.route(mode, rates_bps, best=reroutes) if routes else 0
-        if not embeds and not routes:
+        if not embeds and not routes and probed_ns is None:
             return _UNCHANGED
         took_ns = time.monotonic_ns() - begun_ns
         return Reconfiguration(reembeds, reroutes and routes, took_ns, messages)
@@ -687,7 +754,7 @@ class Testbed:
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
-        return self._route(crossings, rates_bps, best=best, flows=flows)
+        return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
         """As `route`, of every two GPUs in two sites."""
@@ -707,6 +774,7 @@ class Testbed:
         *,
         best: bool,
         flows: Mapping[int, tuple[int, int, int, int]],
+        mode: Mode | None = None,
     ) -> int:
         asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         if asked.priority and (wanted_bps := self._wanted_bps) is not None:
@@ -721,6 +789,7 @@ class Testbed:
             flows=flows.values(),
             asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
             kept=asked.kept,
+            probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )
         self._limit(reply.limits_bps)
         self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}

@@ -51,7 +51,7 @@ def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
     in_fifo = "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness"
     absent |= dict.fromkeys(in_fifo, np.full(5, np.nan)) | {"fairness_link": np.full(5, "", dtype=object)}
-    elsewhere = {"start", "transfers", "counters", "job_completion_s", "job_predicted_s"}
+    elsewhere = {"start", "transfers", "counters", "probes", "job_completion_s", "job_predicted_s"}
     for name in {field.name for field in fields(Rows)} - elsewhere:
         wanted = getattr(rows, name)
         np.testing.assert_array_equal(getattr(found, name), absent[name] if wanted is None else wanted, name)
@@ -121,7 +121,7 @@ def test_parts_that_are_damaged_missing_or_of_another_run_are_refused(tmp_path):
     assert parts == [
         f"emulation-0000-base-{n:08}.{what}.parquet"
         for n in (0, 10)
-        for what in ("collectives", "counters", "transfers")
+        for what in ("collectives", "counters", "probes", "transfers")
     ]
 
     def refused(*, count=30, point=MEASURED):
@@ -134,12 +134,12 @@ def test_parts_that_are_damaged_missing_or_of_another_run_are_refused(tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     refused(count=19)
     refused(point=BASE)
-    for missing in (parts[0], parts[2]):
+    for missing in parts[:4]:
         (tmp_path / "copy/parts" / missing).unlink()
         refused()
-    (tmp_path / "copy/parts" / parts[0]).write_bytes((tmp_path / "run/parts" / parts[3]).read_bytes())
+    (tmp_path / "copy/parts" / parts[0]).write_bytes((tmp_path / "run/parts" / parts[4]).read_bytes())
     refused()
-    (tmp_path / "copy/parts" / parts[3]).write_bytes((tmp_path / "run/parts" / parts[3]).read_bytes()[:-1])
+    (tmp_path / "copy/parts" / parts[4]).write_bytes((tmp_path / "run/parts" / parts[4]).read_bytes()[:-1])
     with pytest.raises(ResultsError, match=r"base-00000010\.collectives\.parquet is damaged"):
         load(tmp_path / "copy")
     refused()

@@ -169,5 +169,6 @@ def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> 
             "fairness_link": np.array(["", "g0>s0b0", "s0b0>s1b0"], dtype=object)[random.integers(0, 3, count)],
             "transfers": transfers,
             "counters": np.repeat(transfers[:, :5], 2, axis=0),
+            "probes": transfers[:, :6],
         }
     return Rows(start=start, **rows)

@@ -10,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.collectives.program import moves
-from scenarios.engines.prediction import Expectations, decided, predicted_times
+from scenarios.engines.prediction import Expectations, decided, predicted_times, reconfiguring_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.knowledge import PORTS
 from scenarios.policies.measured import (
     Readings,
     at_ends,
     at_ports,
+    at_probes,
     counted_alone,
     learnt,
     links_by_flow,
     links_passed,
     predicted_readings,
+    probe_takes_s,
+    probed_before,
+    probed_links,
     readings,
 )
 from scenarios.spec import ScenarioError
@@ -69,6 +73,26 @@ measure_every = "700 us"
 """
 
 
+PROBES = """
+[control]
+counted = true
+delay = ["1 ms", "2 ms"]
+[conditions]
+sampler = "markov"
+mean_stay = 3
+[collective]
+count = {count}
+emulated = {count}
+[run]
+modes = ["probes"]
+[[policy]]
+name = "probes"
+reroute = "gain 0.05"
+reembed = "every 2"
+knowledge = "probed"
+"""
+
+
 def setting_of(more="", count=30):
     (setting,) = scenario_of(POLICIES.format(count=count) + more).settings()
     return setting
@@ -107,9 +131,10 @@ def test_two_flows_that_share_a_link_tell_its_rate_together():
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "calm", "ports"])
+@pytest.mark.parametrize("mode", ["greedy", "calm", "ports", "probes"])
 def test_however_the_work_is_cut_the_choices_are_the_same(mode):
-    more = '[[policy]]\nname = "ports"\nreroute = "every 2"\nreembed = "every 3"\nknowledge = "measured ports"'
+    more = '[[policy]]\nname = "ports"\nreroute = "every 2"\nreembed = "every 3"\nknowledge = "measured ports"\n'
+    more += '[[policy]]\nname = "probes"\nreroute = "gain 0.1"\nreembed = "every 3"\nknowledge = "probed"\n'
     setting = setting_of(more)
     conditions = conditions_of(setting)
     whole = decided(setting, mode, conditions, start=0, count=30)
@@ -117,7 +142,8 @@ def test_however_the_work_is_cut_the_choices_are_the_same(mode):
     part = decided(again, mode, conditions_of(again), start=17, count=9)
     for name in ("placement", "path", "reembedded", "rerouted", "alpha_s", "beta_s"):
         assert (getattr(part, name) == getattr(whole, name)[17:26]).all()
-    assert (whole.placement[1:] != whole.placement[:-1]).any(axis=1).sum() > 1
+    chosen = np.concatenate([whole.placement, whole.path], axis=1)
+    assert (chosen[1:] != chosen[:-1]).any(axis=1).sum() > 1
 
 
 def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
@@ -261,4 +287,100 @@ def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp
         slowest = min(read.link.tolist(), key=lambda one: true_bps[one])
         assert (seen_bps[read.link] <= true_bps[read.link] + 1).all()
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=0.15)
+    assert len(chosen) > 2
+
+
+NEAR = '[[policy]]\nname = "near"\nreroute = "every {every}"\nknowledge = "probed"\n'
+
+
+@pytest.mark.parametrize("wan", ["mesh", "five-router"])
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wan):
+    setting = setting_of(f'[fabric]\ngrain = "{grain}"\nwan = "{wan}"\n' + NEAR.format(every=1))
+    conditions = conditions_of(setting)
+    probes = probed_before(setting, setting.mode("near"), conditions.fabric, None)
+    crossings = {(src, dst) for src, dst, _ in probes.tolist()}
+    assert crossings == {(3, 4), (7, 0)}
+    assert len(probes) == sum(len(conditions.fabric.paths_between[pair]) for pair in ((0, 1), (1, 0)))
+    links = probed_links(conditions, 4, probes)
+    seen_bps = at_probes(conditions, 4, probes, probe_takes_s(conditions, 4, probes, 250_000), 250_000)
+    (true_bps,) = conditions.shared_bps(4, 1)
+    used = np.unique(links[links >= 0])
+    assert (~np.isnan(seen_bps)).nonzero()[0].tolist() == used.tolist()
+    for row in links:
+        way = row[row >= 0]
+        assert seen_bps[way].min() == pytest.approx(true_bps[way].min(), rel=1e-6)
+
+
+def test_with_probes_paths_are_chosen_as_by_an_oracle_where_no_two_share_a_link_of_the_wan():
+    setting = setting_of(NEAR.format(every=1), count=200).with_values({"conditions.sampler": "uniform"})
+    conditions = conditions_of(setting)
+    probed, known = (decided(setting, mode, conditions, start=0, count=200) for mode in ("near", "wan"))
+    assert (probed.path == known.path).all()
+    assert (probed.path[1:] != probed.path[:-1]).any()
+
+
+def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trips_together():
+    """By hand: eight of them, over WAN links of 10 Gbit/s, before every third collective."""
+    keys = '[conditions.links]\nwan = { rate = "10 Gbit/s", delay = "2 ms" }\n[control]\ncounted = true\n'
+    setting = setting_of(keys + NEAR.format(every=3), count=7)
+    conditions = conditions_of(setting)
+    waits_s = reconfiguring_s(
+        setting, "near", decided(setting, "near", conditions, start=0, count=7), conditions, start=0
+    )
+    trip_s = 2 * (2e-3 + 2 * 700e-9)
+    probing_s = 8 * (8 * 250_000 / 10e9 + trip_s) + 2 * trip_s
+    assert np.isnan(waits_s[[1, 2, 4, 5]]).all()
+    assert waits_s[[3, 6]] == pytest.approx([probing_s, probing_s], rel=1e-9)
+    assert waits_s[0] > probing_s + trip_s  # the connections of the ring
+    weighs = setting_of("[[policy]]" + PROBES.partition("[[policy]]")[2], count=5)
+    waits_s = reconfiguring_s(
+        weighs, "probes", decided(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions, start=0
+    )
+    assert (waits_s > 0).all()  # it has to know before it can decide
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ('[run]\nclock = "wall"\nmodes = ["near"]', "near goes by probed beside the wall clock"),
+        ('[fabric]\nrouting = "spray"', 'near probes, beside fabric.routing "spray"; allowed: one of the two'),
+        ("[transport]\nline_rate = false", "near probes, beside transport.line_rate false"),
+        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near probes, beside fabric.buffer"),
+        ('[fabric]\ngpus = 32\n[collective]\nkind = "alltoall"', "near has 2,048 probes, .*; allowed: 400"),
+        ('[control]\nprobe = "2 MB"', '"2 MB" is out of range; allowed: text with a unit, 10 kB to 1 MB'),
+    ],
+)
+def test_probes_that_cannot_be_are_refused(keys, says):
+    with pytest.raises(ScenarioError, match=says):
+        scenario_of(NEAR.format(every=1) + keys)
+
+
+def test_every_choice_by_probes_replays_from_the_run_folder_and_their_time_is_as_predicted(tmp_path):
+    (tmp_path / "probes.toml").write_text(PROBES.format(count=5))
+    said, _ = ended("probes.toml", "--json", "--out", tmp_path / "run", cwd=tmp_path)
+    fidelity = json.loads(said)["fidelity"]
+    assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    conditions, expected, chosen = conditions_of(setting), Expectations(setting, "probes"), set()
+    found = rows(tmp_path / "run").set_index(["engine", "collective"]).sort_index()
+    assert found.loc["emulation"].reconfigure_s.to_numpy() == pytest.approx(
+        found.loc["model"].reconfigure_s.to_numpy(), rel=0.001
+    )
+    probes = pd.read_parquet(tmp_path / "run" / "probes.parquet")
+    for row in found.loc["emulation"].reset_index().itertuples():
+        here = probes[probes.collective == row.collective]
+        columns = (here.src, here.dst, here.path, here.sent_s * 1e9, here.arrived_s * 1e9)
+        table = np.rint(np.column_stack(columns)).astype(np.int64)
+        expected.probed(row.collective, table)
+        again = expected.of(row.collective)
+        assert (again.placement.tolist(), again.path.tolist()) == (list(row.ring), list(row.paths))
+        chosen.add((tuple(row.ring), tuple(row.paths)))
+        (true_bps,) = conditions.shared_bps(row.collective, 1)
+        for way, (_, _, _, sent_ns, arrived_ns) in zip(
+            probed_links(conditions, row.collective, table[:, :3].astype(np.int16)), table, strict=True
+        ):
+            slowest_bps, delay_s = true_bps[way[way >= 0]].min(), conditions.shared_delays_s[way[way >= 0]].sum()
+            rate_bps = 8 * setting.control.probe_bytes / ((arrived_ns - sent_ns) / 1e9 - delay_s)
+            assert rate_bps == pytest.approx(slowest_bps, rel=0.005)
     assert len(chosen) > 2
