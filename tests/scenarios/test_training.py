@@ -94,21 +94,30 @@ def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Pa
     assert f"bubble {trained['bubble_ratio']:.2%}" in said
 
 
-def test_the_iterations_of_a_job_are_told_one_by_one(
+def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three in a row, each of two with one sum: six iterations; with the bubbles of a run without jobs."""
+    """Three in a row, each of two iterations with one sum: of the first of them, and of six iterations."""
     monkeypatch.chdir(tmp_path)
-    base = ("--engine", "model", "--collectives", "1", "--json", *command("run.modes=['base']", "training.every=2"))
-    assert experiment.run([*base, "--out", "run", *command("collective.kind=training")]) == 0
-    (alone,) = json.loads(capsys.readouterr().out)["points"]
-    assert experiment.run([*base, "--out", "jobs", *command("job=[{kind='training', count=3}]")]) == 0
+    small = ("training.replicas=2", "training.across=data", "training.every=2", "training.memory=40 MB")
+    base = ("--engine", "model", "--collectives", "1", *command("run.modes=['base']", *small))
+    assert experiment.run([*base, "--json", "--out", "run", *command("collective.kind=training")]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
-    (job,) = point["jobs"]
-    assert job["iteration_s"] == job["mean_s"] / 6
-    assert job["iteration_s"] == pytest.approx(alone["training"]["iteration_s"], rel=1e-9)
-    assert job["bubble_ratio"] == pytest.approx(alone["training"]["bubble_ratio"], rel=1e-9)
-    assert "job.job1.bubble_ratio" in Path("jobs/summary.csv").read_text().splitlines()[0].split(",")
+    alone = point["training"] | {"link_bytes": point["link_bytes"]}
+    jobs = command("job=[{kind='training', name='train', count=3, start='1 ms'}]")
+    assert experiment.run([*base, "--json", "--out", "jobs", *jobs]) == 0
+    ((job,),) = (one["jobs"] for one in json.loads(capsys.readouterr().out)["points"])
+    assert job["iteration_s"] == job["mean_s"] / 6 <= alone["iteration_s"] * (1 + 1e-9)
+    assert job["bubble_ratio"] == pytest.approx(1 - 8 * 30e-3 / job["iteration_s"], rel=1e-12)
+    assert (job["in_flight"], job["room"]) == ([4, 3, 2, 1], 5) and len(job["link_bytes"]) > 8
+    for what in ("exposed_pipeline_s", "exposed_data_s"):
+        assert job[what] == pytest.approx(alone[what], rel=1e-9) and job[what] > 0
+    for what in ("in_flight", "more", "room", "link_bytes"):
+        assert job[what] == alone[what]
+    assert {"job.train.bubble_ratio", "job.train.in_flight"} <= {*Path("jobs/summary.csv").read_text().split(",")}
+    assert experiment.run(["--resume", "jobs"]) == 0
+    said = capsys.readouterr().out
+    assert f", train: {1e3 * job['iteration_s']:,.3f} ms, bubble" in said and "stage: 4 3 2 1 of 5" in said
 
 
 def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
@@ -151,7 +160,7 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     [
         ("[training]\npipeline = 'pipedream'\n", "training.pipeline: 'pipedream' is not known; allowed: 1f1b, gpipe"),
         ("[training]\nmicro_batches = 0\n", "training.micro_batches: 0 is too small"),
-        ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs: allowed"),
+        ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs; allowed"),
         ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0; allowed:"),
         (
             "[collective]\nkind = 'allgather'\n[training]\nmicro_batches = 4\n",
