@@ -80,8 +80,8 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     found, places = len(files_of(path)), sum(sites)
     if not found or found != places or places > MOST_GPUS:
         raise ScheduleError(
-            f"{path}: there are the files of {found:,} ranks, asked for between {places:,} GPUs; allowed: as many, "
-            f"{MOST_GPUS:,} at most"
+            f"{path}: {found:,} file{'s' * (found != 1)} for {places:,} GPUs; allowed: one for each, of {MOST_GPUS:,} "
+            "GPUs at most"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):

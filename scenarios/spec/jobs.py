@@ -297,10 +297,13 @@ def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[t
             yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"
 
 
-def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
-    """What is wrong with jobs on so many GPUs, with these classes."""
+def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
+    """What is wrong with jobs, of this kind where they have none, on so many GPUs, with these classes."""
     names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
+        if job.kind is None:
+            for place, text in _of_kind({"kind": kind} | job.written()):
+                yield Mistake(f"job[{number}]{place}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
             yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class; {allowed}")

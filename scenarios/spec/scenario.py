@@ -152,14 +152,14 @@ class Scenario:
         return routed(found, self.fabric)
 
     @property
-    def does(self) -> list[CollectiveSpec]:
-        """What a configuration repeats: its collective, or those of its jobs, background apart."""
-        return [job.collective(self.collective) for job in self.jobs if not job.is_background] or [self.collective]
+    def kinds(self) -> set[str]:
+        """The kinds of what a configuration repeats: of its collective, or of its jobs."""
+        return {job.collective(self.collective).kind for job in self.jobs} or {self.collective.kind}
 
     @property
     def training_plan(self) -> TrainingPlan | None:
         """The training of a configuration; None where neither its collective nor a job is any."""
-        if all(one.kind != TRAINING for one in self.does):
+        if TRAINING not in self.kinds:
             return None
         return TrainingPlan(self.training, self.fabric, self.conditions, self.run.seed)
 
@@ -945,12 +945,13 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
-    if mistakes := [*jobs.check(setting.jobs, setting.gpus, setting.classes), *admission.check(setting)]:
+    spec = setting.collective
+    of_jobs = jobs.check(setting.jobs, spec.kind, setting.gpus, setting.classes)
+    if mistakes := [*of_jobs, *admission.check(setting)]:
         yield from mistakes
         return
-    spec = setting.collective
-    if setting.training_plan is not None and not setting.jobs:
-        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": spec.size_bytes}
+    if spec.kind == TRAINING:
+        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": not setting.jobs and spec.size_bytes}
         given |= {"channels": spec.channels > 1, "pieces": spec.pieces > 1}
         for name in (name for name, value in given.items() if value):
             yield Mistake(f"collective.{name}", "does nothing beside training; allowed: without")

@@ -257,9 +257,9 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
-        ((), "the files of 0 ranks, asked for between 2 GPUs"),
-        ((file_of(),), "the files of 1 ranks"),
-        ((file_of(), file_of(), file_of()), "the files of 3 ranks"),
+        ((), "0 files for 2 GPUs"),
+        ((file_of(),), ": 1 file for 2 GPUs"),
+        ((file_of(), file_of(), file_of()), "3 files for"),
         ((b"", b""), r"t\.0\.et: it is empty"),
         ((file_of(), file_of()), "nothing is sent"),
         ((file_of(), b"\x0a"), r"t\.1\.et, message 1: the file ends after 0 of its 10 bytes"),
@@ -286,7 +286,7 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         (alone(node(0, SEND, comm_dst=0, comm_size=1)), "its comm_dst is 0, its own rank"),
         (alone(node(0, SEND, comm_dst=2, comm_size=1)), "its comm_dst 2; allowed: a whole number from 0 to 1"),
         (alone(node(0, SEND, comm_src=1, comm_dst=1, comm_size=1)), "its comm_src 1; allowed: a whole number from 0"),
-        (alone(node(0, SEND, comm_dst="1", comm_size=1)), "its comm_dst '1': allowed"),
+        (alone(node(0, SEND, comm_dst="1", comm_size=1)), "its comm_dst '1'; allowed"),
         (alone(node(0, SEND, comm_dst=1, comm_size=0)), "its comm_size 0; allowed: a whole number from 1"),
         (alone(node(0, SEND, comm_dst=1, comm_size=1)), "node 0: COMM_SEND_NODE 'n0' has no recv at the other end"),
         (alone(node(0, RECV, comm_src=1, comm_size=1)), "node 0: COMM_RECV_NODE 'n0' has no send at the other end"),

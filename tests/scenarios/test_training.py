@@ -10,7 +10,7 @@ import pytest
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import planned
 from scenarios.experiment import command as experiment
-from scenarios.spec.load import ScenarioError, resolved, scenario_of
+from scenarios.spec.load import Override, ScenarioError, of_its_time, resolved, scenario_of
 from tests.fakes.commands import times
 from tests.fakes.runs import ended
 
@@ -170,12 +170,50 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
         ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
         ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
+        (
+            "[collective]\nchunk = '1 MB'\n[training]\nchunks = 1\n",
+            "collective.chunk: does nothing here; allowed: the sizes that [",
+        ),
+        ("[collective]\nchunk = '1 MB'\n[[job]]\nkind = 'training'\n", "collective.chunk: does nothing here; allowed:"),
+        (
+            "[sweep]\n'collective.chunk' = ['1 MB']\n[training]\nchunks = 1\n",
+            "collective.chunk: does nothing here",
+        ),
+        ("[collective]\nkind = 'training'\n[[job]]\nchunk = '1 MB'\n", "chunk: does nothing here"),
+        (
+            "[collective]\nkind = 'training'\n[[job]]\npieces = 2\n",
+            "pieces: does nothing here",
+        ),
+        (
+            "[collective]\nkind = 'trace'\nchunk = '1 MB'\n",
+            "collective.chunk: does nothing here",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario(text)
     assert says.replace("'", '"') in str(refused.value).replace("'", '"')
+
+
+def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it_is_refused() -> None:
+    """As an option is in place of what the file has; what is left is the same scenario when it is read again."""
+    text = "[collective]\nkind = 'allgather'\nchunk = '64 MB'\n"
+    for wanted in (Override("collective.kind", "training", ""), Override("job", [{"kind": "training"}], "")):
+        found = scenario_of(text, [wanted])
+        assert found.collective.chunk_bytes == scenario_of("").collective.chunk_bytes
+        assert scenario_of(resolved(found)) == found and "\nchunk =" not in resolved(found)
+        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes that"):
+            scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
+    mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
+    assert mixed.collective.chunk_bytes == 64_000_000
+    old = "[collective]\nkind = 'training'\nchunk = '64 MB'\n"
+    assert scenario_of(of_its_time(old)).collective.kind == "training"
+
+
+def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
+    assert "--cli is beside training, which is of a run; allowed: allgather, " in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:
