@@ -41,6 +41,7 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these is given in place of."""
+_PIPELINE, _ZERO_BUBBLE = "training.pipeline", "zero-bubble"
 _WAN_DELAY, _CHUNK, _KINDS = "conditions.wan_delay", "collective.chunk", ("collective.kind", "job")
 
 
@@ -365,6 +366,8 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
         swept = key.removeprefix("sweep.")
         if swept.startswith("training.") and kinds_known and TRAINING not in kinds:
             yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRAINING}"')
+        if swept == "training.weights" and _ZERO_BUBBLE not in axes.get(_PIPELINE, (scenario.training.pipeline,)):
+            yield Mistake(key, f'does nothing here; allowed: with training.pipeline = "{_ZERO_BUBBLE}"')
         if swept == "collective.tflops" and kinds_known and TRACE not in kinds:
             yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRACE}"')
         if swept == _CHUNK and kinds_known and kinds <= {*OWN_SIZES}:

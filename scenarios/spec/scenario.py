@@ -241,7 +241,7 @@ class Scenario:
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
             is_named = key == "fabric.wan" and value.km
-            if not is_named and key not in (*_OUTERMOST, *_IN_LABEL):
+            if not is_named and (key not in (*_OUTERMOST, *_IN_LABEL) or (self.jobs and key == "training.pipeline")):
                 if key in (
                     "job",
                     "class",
@@ -276,7 +276,7 @@ class Scenario:
             return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        if self.jobs or spec.kind not in OWN_SIZES:
+        if self.kinds - {*OWN_SIZES}:
             yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
     @cached_property
@@ -684,6 +684,12 @@ KEYS: Mapping[str, Key] = {
         Key("training.across", "across", _one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
         Key("training.forward", "forward_s", _DELAY, "Time of a micro-batch's forward in a stage."),
         Key("training.backward", "backward_s", _DELAY, "Time of its backward."),
+        Key(
+            "training.weights",
+            "weights_s",
+            _DELAY,
+            "Its part for weights, of zero-bubble; by default half.",
+        ),
         Key("training.activations", "activation_bytes", _SIZE, "Bytes from a stage to the next, and back, of each."),
         Key("training.held", "held_bytes", _SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
         Key("training.memory", "memory_bytes", _SIZE, "What a GPU has for them; enough, if not given."),

@@ -152,6 +152,11 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     )
     assert scenario_of(resolved(asked)) == asked
     assert [one.collective.kind for one in asked.settings()] == ["training"] * 2
+    sweep = "[sweep]\n'training.pipeline' = ['1f1b', 'zero-bubble']\n"
+    split = scenario(f"[training]\nweights = '5 ms'\n{sweep}[[job]]\nkind = 'training'\n")
+    assert scenario_of(resolved(split)) == split and split.training.weights_s == 5e-3
+    labels = [f"8 GPUs, 1 job, 10 us, pipeline {name}" for name in ("1f1b", "zero-bubble")]
+    assert [one.label for one in split.settings()] == labels
     assert "training" not in resolved(scenario(""))
 
 
@@ -160,6 +165,10 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     [
         ("[training]\npipeline = 'pipedream'\n", "training.pipeline: 'pipedream' is not known; allowed: 1f1b, gpipe"),
         ("[training]\nmicro_batches = 0\n", "training.micro_batches: 0 is too small"),
+        (
+            "[training]\nweights = '5 ms'\n",
+            'training.weights: does nothing here; allowed: with training.pipeline = "zero',
+        ),
         ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs; allowed"),
         ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0; allowed:"),
         (
