@@ -326,13 +326,14 @@ class Scenario:
         In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
         So they are for logical links of which none is shared. A way of many ports needs the short segments of fair
         queues in any case: long ones wait at each port that is slower than the last. So does a way whose rates change
-        while messages are on it, as what has been queued behind a link does not heed its new rate.
+        while messages are on it, as what has been queued behind a link does not heed its new rate. Jobs have it always,
+        so that each is measured as it is alone while nothing overlaps.
         """
         if self.run.is_real or self.transport.queue == "fifo":
             return None
         shared = self.shared_links(mode)
         is_short = self.fabric.grain == "physical" or self.conditions.every_s is not None
-        is_short = is_short or self.fabric.routing == te.ROUTING
+        is_short = is_short or self.fabric.routing == te.ROUTING or bool(self.jobs)
         return shared if shared or is_short else None
 
 

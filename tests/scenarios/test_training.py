@@ -75,15 +75,14 @@ def test_gradients_alone_are_the_allreduce_alone() -> None:
 
 
 def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Path) -> None:
-    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns, in queues of one kind."""
+    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns."""
     small = ("training.activations=1 MB", "training.gradient_size=4 MB", "training.replicas=2", "training.across=data")
-    values = ("run.modes=['base']", "fabric.grain=physical")
     more = (*small, "training.micro_batches=2", "training.forward=50 ms")
     train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='8 MB', start='2 ms'}"
     found = {}
     for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
         command_ = ("--json", "--engine", "emulation", "--collectives", "2", "--gpus", "4", "--out", out)
-        (point,) = json.loads(ended(*command_, *command(*values, *jobs), cwd=tmp_path)[0])["points"]
+        (point,) = json.loads(ended(*command_, *command("run.modes=['base']", *jobs), cwd=tmp_path)[0])["points"]
         rows = pq.read_table(tmp_path / out / "jobs.parquet").to_pandas()
         found[out] = {job["name"]: job for job in point["jobs"]}, rows[rows["job"] == "sum"].completion_s.to_list()
     assert found["both"][1] == found["alone"][1]
