@@ -7,6 +7,7 @@ than a generated module with its runtime, and nothing else of what a file says i
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from hosts.collectives.operations import (
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
+from topologies.errors import first_of
 
 MOST_WAITS = 10_000_000
 """Of all nodes together."""
@@ -45,6 +47,10 @@ _OF_EACH = ("allgather", "gather")  # comm_size is what a rank contributes; of a
 _SUMS = ("allreduce", "reduce", "reducescatter")
 _WORD = 4
 _GPU, _CPU = 0, 1  # streams
+_LEAST_TAG = -(2**31)
+_RECORD = "record_param_comms"
+_PEERS = re.compile(r"nccl:(?:send (\d{1,9})->|recv (\d{1,9})<-)(\d{1,9})", re.ASCII)
+"""What PyTorch calls a message of NCCL: by the ranks, of its group, that sends or receives it, and of the other."""
 
 
 def files_of(path: Path) -> list[Path]:
@@ -65,7 +71,9 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     files of Chakra's converters, whose GlobalMetadata have a schema, ctrl_deps are the callers of a node, which go on
     while it runs, and data_deps are all that it depends on. Computations, and all that a CPU does (is_cpu_op), take
     their duration_micros on their rank's GPU or CPU, one after another; or num_ops at 10^12 `tflops` operations a
-    second, where that is given. The n-th send to a rank under a tag is the n-th receive there.
+    second, where that is given. The n-th send to a rank under a tag is the n-th receive there. A message with a pg_name
+    in place of a peer, as Chakra's converters write PyTorch's, is between the ranks of that group that its caller's
+    name says ("nccl:send 0->1"), or between the two that there are.
 
     A group is the ranks that have its pg_name, or those along the dimensions of involved_dim, the GPUs of a site and
     the sites. The n-th collective of a group is the same one on all of its ranks, on each behind the one before, with
@@ -80,8 +88,8 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     found, places = len(files_of(path)), sum(sites)
     if not found or found != places or places > MOST_GPUS:
         raise ScheduleError(
-            f"{path}: there are the files of {found:,} ranks, asked for between {places:,} GPUs; allowed: as many, "
-            f"{MOST_GPUS:,} at most"
+            f"{path}: {found:,} file{'s' * (found != 1)} for {places:,} GPUs; allowed: one for each, of {MOST_GPUS:,} "
+            "GPUs at most"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):
@@ -293,6 +301,9 @@ class _Trace:
         self._sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._calls: defaultdict[Group, dict[int, list[_Call]]] = defaultdict(dict)
+        self._members: defaultdict[str, set[int]] = defaultdict(set)  # of groups with a name
+        self._without_peer: list[tuple[int, int, _Node, str]] = []  # rank, operation, node and group of messages
+        self._callers: list[dict[int, _Node]] = []  # by rank and id: those whose names may say what a message is
         self._waits = 0
         self._slot_sizes: list[int] = []
         self._holds: list[set[int]] = [set() for _ in self._site]  # the slots that each place has something in
@@ -305,6 +316,7 @@ class _Trace:
         """Read the file of a rank."""
         path = _of_rank(self._path, rank)
         nodes: dict[int, int] = {}  # the operation that is the end of each, by id
+        self._callers.append({})
         waiting: list[tuple[int, set[int]]] = []
         number, converted = 0, False
         with opened(path) as file:
@@ -320,6 +332,8 @@ class _Trace:
                     node = _node(content)
                     if not converted:
                         node.waits |= node.control
+                    if node.name == _RECORD or _PEERS.fullmatch(node.name):
+                        self._callers[rank][node.id] = node
                     if node.id in nodes:
                         raise _Malformed(f"the id {node.id} is that of another node; allowed: one of its own")
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
@@ -356,19 +370,60 @@ class _Trace:
         elif node.type in (_SENDS, _RECEIVES):
             mine, theirs = ("comm_src", "comm_dst") if node.type == _SENDS else ("comm_dst", "comm_src")
             node.number(mine, rank, rank, rank)
-            peer, tag = node.number(theirs, 0, len(self._site) - 1), node.number("comm_tag", -(2**31), 2**32, 0)
-            if peer == rank:
-                raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another")
-            size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
-            if node.type == _SENDS:
-                operation.server = Flow(rank, peer)
-                self._sends[rank, peer, tag].append(index)
+            tag = node.number("comm_tag", _LEAST_TAG, 2**32, 0)
+            if theirs not in node.values and (group := self._group_name(rank, node)):
+                self._without_peer.append((rank, index, node, group))
             else:
-                self._receives[peer, rank, tag].append(index)
+                peer = node.number(theirs, 0, len(self._site) - 1)
+                if peer == rank:
+                    raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another")
+                self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
+            size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all others, as there is no such memory")
         self._add(operation, position, size)
         return index, index
+
+    def _group_name(self, rank: int, node: _Node) -> str:
+        """The pg_name of a node, "" without; the rank is one of that group."""
+        name = node.values.get("pg_name", "")
+        if not isinstance(name, str) or len(name.encode()) > MOST_NAME:
+            raise _Malformed(f"its pg_name is something else; allowed: text of {MOST_NAME} bytes at most")
+        if name:
+            self._members[name].add(rank)
+        return name
+
+    def _add_message(self, operation: Operation, index: int, rank: int, peer: int, tag: int, *, sends: bool) -> None:
+        """Let an operation of this index be a rank's end of a message, which has a peer and a tag."""
+        if sends:
+            operation.server = Flow(rank, peer)
+            self._sends[rank, peer, tag].append(index)
+        else:
+            self._receives[peer, rank, tag].append(index)
+
+    def _find_peers(self) -> None:
+        """Give the messages without a peer the one that their callers' names or their group say."""
+        tags = {name: _LEAST_TAG - number for number, name in enumerate(self._members, 1)}  # as a tag is of a group
+        for rank, index, node, group in self._without_peer:
+            members, callers = sorted(self._members[group]), self._callers[rank]
+            above = [callers[one] for one in node.control if one in callers]
+            above += [callers[one] for caller in above for one in caller.control if one in callers]
+            found = next((match for one in above if (match := _PEERS.fullmatch(one.name))), None)
+            if found is not None:
+                mine, other = int(found[1] or found[2] or 0), int(found[3])
+                fits = max(mine, other) < len(members) and members[mine] == rank != members[other]
+                peer = members[other] if fits else None
+            else:
+                peer = sum(members) - rank if len(members) == 2 else None
+            if peer is None:
+                said = f"a caller {found[0]!r}" if found else "no caller such as 'nccl:send 0->1'"
+                theirs = "comm_dst" if node.type == _SENDS else "comm_src"
+                raise ScheduleError(
+                    f"{self._operations[index].where}: {node.what} has {said} and {_named(group)} the ranks "
+                    f"{first_of(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
+                )
+            operation = self._operations[index]
+            self._add_message(operation, index, rank, peer, tags[group], sends=node.type == _SENDS)
 
     def _seconds(self, node: _Node) -> float:
         """How long a computation takes."""
@@ -378,7 +433,7 @@ class _Trace:
         if not ops or (self._tflops is None and node.duration_us):
             return node.duration_us * 1e-6
         if self._tflops is None:
-            raise _Malformed(f"it has {ops:,} num_ops and no duration_micros: allowed with collective.tflops")
+            raise _Malformed(f"it has {ops:,} num_ops and no duration_micros; allowed: with collective.tflops")
         if (seconds := ops / (1e12 * self._tflops)) * 1e6 > most_us:
             raise _Malformed(f"its {ops:,} num_ops take {seconds:,.0f} s; allowed: {most_us / 1e6:,.0f} s at most")
         return seconds
@@ -396,12 +451,9 @@ class _Trace:
     def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
         size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
-        name, dimensions = node.values.get("pg_name", ""), node.values.get("involved_dim", ())
-        if not isinstance(name, str) or len(name.encode()) > MOST_NAME or not isinstance(dimensions, tuple):
-            raise _Malformed(
-                f"its pg_name or involved_dim is something else; allowed: text of {MOST_NAME} bytes at most and a "
-                "list of booleans"
-            )
+        name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
+        if not isinstance(dimensions, tuple):
+            raise _Malformed("its involved_dim is something else; allowed: a list of booleans")
         begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
@@ -428,6 +480,7 @@ class _Trace:
 
     def workload(self) -> Workload:
         """The workload of what has been read."""
+        self._find_peers()
         match(self._operations, self._sizes, self._sends, self._receives)
         of_kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
         if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in of_kinds):

@@ -30,7 +30,8 @@ _WORD = 4
 class Training:
     """An iteration, or `every` of them with one sum of the gradients at the end.
 
-    `forward_s` and `backward_s` are a stage's for a micro-batch; of `chunks` each has an equal part. A micro-batch has
+    `forward_s` and `backward_s` are a stage's for a micro-batch; of `chunks` each has an equal part. Of a backward
+    `weights_s` (None: half) are for the gradients of weights, which nobody waits for (zero-bubble). A micro-batch has
     `activation_bytes` to go to the next stage and as many to come back, and keeps `held_bytes` (None: as many) in a
     stage's memory until its backward is over, for which there are `memory_bytes` (None: enough). A stage's gradients of
     `gradient_bytes` are summed over the replicas in `buckets`, of which each is ready when so much of the last backward
@@ -45,6 +46,7 @@ class Training:
     across: str = ACROSS[0]
     forward_s: float = 10e-3
     backward_s: float = 20e-3
+    weights_s: float | None = None
     activation_bytes: int = 8_000_000
     held_bytes: int | None = None
     memory_bytes: int | None = None
@@ -198,6 +200,10 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
         raise ScheduleError(
             f"interleaved with {count} micro-batches on {stages} stages; allowed: a multiple of 2 stages or more"
         )
+    if training.weights_s is not None and training.weights_s >= training.backward_s:
+        raise ScheduleError(
+            f"{training.weights_s:g} s for weights of a backward of {training.backward_s:g} s; allowed: less than that"
+        )
     transfers = training.every * gpus * count * chunks * 5
     if transfers > MOST_TRANSFERS:
         raise ScheduleError(f"training of about {transfers:,} transfers; allowed: {MOST_TRANSFERS:,}")
@@ -258,7 +264,8 @@ class _Iteration:
         training = self._training
         seconds = training.forward_s if work.what == "F" else training.backward_s
         if training.pipeline == "zero-bubble" and work.what != "F":
-            seconds /= 2
+            weights_s = seconds / 2 if training.weights_s is None else training.weights_s
+            seconds = weights_s if work.what == "W" else seconds - weights_s
         for part in range(parts):
             size = seconds / training.chunks / parts
             self._works.setdefault(place, []).append(f"{work.what}{work.micro_batch}")

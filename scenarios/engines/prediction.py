@@ -449,28 +449,40 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
-def exposed_s(setting: Scenario, mode: str, count: int) -> tuple[float, float]:
-    """By how much communication lengthens the predicted iterations of a point's first collectives, faults aside: the
-    mean seconds for what goes between stages, until the last computation is over, and for the sums of gradients."""
+def exposed_s(setting: Scenario, mode: str, job: str | None = None) -> tuple[float, float]:
+    """By how much communication lengthens the predicted iterations of a point's first collective, or of a job's in the
+    first round, faults aside: the mean seconds for what goes between stages, until the last computation is over, and
+    for the sums of gradients."""
     conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
-    decisions = decided(setting, mode, conditions, start=0, count=count)
-    arrives_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s
-    begins, ends = (np.array(places) for places in setting.workload.schedule.ends)
-    streams = begins == ends
-    alone_s = compiled(setting.workload).completion_s(np.zeros((len(streams), 1)), streams[:, None].astype(float))[0]
-    computed_s = arrives_s[streams[[one.flow for one in transfers]]].max(axis=0)
-    found = computed_s - alone_s, arrives_s.max(axis=0) - computed_s
-    pipeline_s, data_s = (max(0.0, float(one.mean())) / setting.training.every for one in found)
-    return pipeline_s, data_s
+    decisions = decided(setting, mode, conditions, start=0, count=1)
+    some, (begins, ends) = _first(setting, job), setting.workload.schedule.ends
+    streams = np.equal(begins, ends)
+    alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
+    arrives_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s[some, 0]
+    computed_s = arrives_s[streams[[one.flow for one in transfers[some]]]].max()
+    pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, arrives_s.max() - computed_s))
+    return pipeline_s / setting.training.every, data_s / setting.training.every
 
 
-def link_bytes(setting: Scenario, mode: str) -> dict[str, int]:
-    """The bytes that a point's first collective sends over each link or port that it uses, by name, faults aside."""
+def _first(setting: Scenario, job: str | None) -> slice:
+    """The transfers of a collective, or of the first one of a job in a round."""
+    if job is None:
+        return slice(len(setting.workload.schedule.transfers))
+    (span,) = (one.transfers for one in setting.workload.jobs if one.name == job)
+    (spec,) = (one for one in setting.jobs if one.name == job)
+    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0  # a transfer each, before a collective
+    first = span.start + begins * gates
+    return slice(first, first + (len(span) - (spec.count - 1 + begins) * gates) // spec.count)
+
+
+def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
+    """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
+    by name, faults aside."""
     conditions, schedule = conditions_of(setting, lambda _: ()), setting.workload.schedule
     decisions = decided(setting, mode, conditions, start=0, count=1)
     (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
     found: defaultdict[str, int] = defaultdict(int)
-    for one in schedule.transfers:
+    for one in schedule.transfers[_first(setting, job)]:
         for link in links[one.flow][links[one.flow] >= 0].tolist():
             found[names[link].name] += round(one.amount * setting.workload.slot_bytes)
     return dict(sorted(found.items()))

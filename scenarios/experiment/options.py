@@ -143,6 +143,7 @@ class Asked:
 def asked(arguments: Sequence[str]) -> Asked:
     """What these arguments ask for; raises ScenarioError with every mistake, SystemExit where an option is unknown."""
     options = parser().parse_args(arguments)
+    from hosts.collectives.kinds import ALGORITHMS, TRAINING
     from scenarios.experiment.place import FolderError, check  # with numpy, from here on
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
@@ -170,6 +171,8 @@ def asked(arguments: Sequence[str]) -> Asked:
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
+    if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
+        mistakes.append(f"--cli is beside {TRAINING}, which is of a run; allowed: {', '.join(ALGORITHMS)}")
     if options.capture and scenario is not None and scenario.program.command is None:
         mistakes.append("--capture needs a program: give --exec, or a scenario with [program]")
     if scenario is not None and scenario.program.command is not None:

@@ -19,9 +19,10 @@ from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Fou
 from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from hosts.collectives.kinds import TRAINING
-from hosts.collectives.training import Training, in_flight, more_by_stage
+from hosts.collectives.training import in_flight, more_by_stage
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.scenario import Scenario, plain_values
+from scenarios.spec.training import sites_of
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
 from topologies.units import format_delay
@@ -41,7 +42,6 @@ _COLUMNS = (
 )
 _RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
-_JOB_MEANS = {"": "completion", "_predicted": "predicted"}
 _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
 _REFEREES = {
     "best_ring_s": "fastest ring (ms)",
@@ -66,33 +66,12 @@ _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "l
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
-    background.
-
-    Of training also the mean time of an iteration, and the share of it in which GPUs do not compute; else None.
-    """
-
-    name: str
-    mean_s: float
-    mean_predicted_s: float
-    longest_s: float
-    background: bool
-    iteration_s: float | None = None
-    bubble_ratio: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields that are not None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
 
     `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
-    in the prediction of the first collective. By stage: `in_flight` micro-batches at once, of which `more` are for a
-    cut. Activations of `room` fit in memory; None: of any number.
+    in the prediction of the first collective (of a job in the first round). By stage: `in_flight` micro-batches at
+    once, of which `more` are for a cut. Activations of `room` fit in memory; None: of any number.
     """
 
     iteration_s: float
@@ -102,6 +81,24 @@ class TrainingResult:
     in_flight: tuple[float, ...]
     more: tuple[int, ...]
     room: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
+    background. `training` is what its iterations were like, if it is training."""
+
+    name: str
+    mean_s: float
+    mean_predicted_s: float
+    longest_s: float
+    background: bool
+    training: TrainingResult | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, those of `training` among them."""
+        found = asdict(self)
+        return found | (found.pop("training") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +162,14 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
         *point, name, background = key
         of_point = found.get(Point(*point), ())
-        means = {f"mean{part}_s": float(rows[f"{column}_s"].mean()) for part, column in _JOB_MEANS.items()}
-        longest_s = float(rows["completion_s"].max())
-        found[Point(*point)] = (
-            *of_point,
-            JobResult(name=name, background=bool(background), longest_s=longest_s, **means),
+        one = JobResult(
+            name=name,
+            mean_s=float(rows["completion_s"].mean()),
+            mean_predicted_s=float(rows["predicted_s"].mean()),
+            longest_s=float(rows["completion_s"].max()),
+            background=bool(background),
         )
+        found[Point(*point)] = (*of_point, one)
     return found
 
 
@@ -236,7 +235,7 @@ def _result(
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
-            jobs=tuple(_trained_job(setting, job) for job in jobs[mode]),
+            jobs=tuple(replace(job, training=_training(setting, mode, job.mean_s, job.name)) for job in jobs[mode]),
             fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
             training=_training(setting, mode, float(times.completion_s.mean())),
             budget=_budget(setting.collective.budget_s, times.completion_s),
@@ -257,34 +256,25 @@ def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> Bu
     return BudgetResult(budget_s=budget_s, spare_s=spare_s, fitting=fitting)
 
 
-def _trained_job(setting: Scenario, job: JobResult) -> JobResult:
-    """A job, with what its iterations were like if it is training."""
-    spec = next(one for one in setting.jobs if one.name == job.name)
-    if spec.is_background or spec.collective(setting.collective).kind != TRAINING:
-        return job
-    iteration_s = job.mean_s / spec.count / setting.training.every
-    return replace(job, iteration_s=iteration_s, bubble_ratio=_bubble_ratio(setting.training, iteration_s))
-
-
-def _bubble_ratio(training: Training, iteration_s: float) -> float:
-    """The share of an iteration in which a GPU does not compute."""
-    return 1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s
-
-
-def _training(setting: Scenario, mode: str, mean_s: float) -> TrainingResult | None:
-    """What iterations are like whose collectives take so long in the mean; None of anything else."""
-    if setting.jobs or (plan := setting.training_plan) is None:
+def _training(setting: Scenario, mode: str, mean_s: float, job: str | None = None) -> TrainingResult | None:
+    """What iterations are like whose collectives, or a job's in a round, take so long in the mean; None if there are
+    none."""
+    plan, ranks, count = setting.training_plan, tuple(range(setting.gpus)), 1
+    if job is not None:
+        spec = next(one for one in setting.jobs if one.name == job)
+        ranks, count = spec.ranks or ranks, spec.count
+        plan = plan if spec.collective(setting.collective).kind == TRAINING else None
+    if plan is None or (job is None and setting.jobs):
         return None
-    training, gpus = setting.training, setting.gpus
-    stages, iteration_s = training.stages(gpus), mean_s / training.every
-    more = more_by_stage(training, setting.fabric.gpus_per_site, plan.more(range(gpus)))
-    pipeline_s, data_s = exposed_s(setting, mode, 1)
+    training, iteration_s = plan.training, mean_s / count / plan.training.every
+    more = more_by_stage(training, sites_of(ranks, setting.fabric.gpus_per_site), plan.more(ranks))
+    pipeline_s, data_s = exposed_s(setting, mode, job)
     return TrainingResult(
         iteration_s=iteration_s,
-        bubble_ratio=_bubble_ratio(training, iteration_s),
+        bubble_ratio=1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s,
         exposed_pipeline_s=pipeline_s,
         exposed_data_s=data_s,
-        in_flight=tuple(in_flight(training, stage, stages, extra) for stage, extra in enumerate(more)),
+        in_flight=tuple(in_flight(training, stage, len(more), extra) for stage, extra in enumerate(more)),
         more=more,
         room=None if training.memory_bytes is None else training.memory_bytes / training.kept_bytes,
     )
@@ -307,7 +297,7 @@ def as_json(
     """
     points = [
         _point(result, point)
-        | _jobs(point)
+        | _jobs(result.setting, point)
         | _transfers(result.setting, point)
         | _trained(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
@@ -382,9 +372,13 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names}
 
 
-def _jobs(point: PointResult) -> dict[str, Any]:
-    """The jobs of a point, where it has any."""
-    return {"jobs": [job.as_json() for job in point.jobs]} if point.jobs else {}
+def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
+    """The jobs of a point, where it has any; of training with the bytes of links."""
+    found = [
+        job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
+        for job in point.jobs
+    ]
+    return {"jobs": found} if found else {}
 
 
 def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
@@ -439,7 +433,8 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     """The points as CSV: what JSON holds, and empty what is null there.
 
     Of the job NAME the columns are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, of training,
-    "job.NAME.bubble_ratio"; of a run of training "training.bubble_ratio" and the like, by stage with spaces between.
+    "job.NAME.bubble_ratio" and the like; of a run of training "training.bubble_ratio". Values by stage have spaces
+    between them.
     """
     rows = [
         {"setting": result.place}
@@ -504,7 +499,6 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         jobs = (
             f"{job.name}{' (background)' * job.background} {job.mean_s * 1e3:,.3f} ms"
             + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
-            + _bubble_words(job)
             for job in point.jobs
         )
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
@@ -512,15 +506,7 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 def _tells_jobs(point: PointResult) -> bool:
     """Whether its jobs are something else than the round by itself, as a single one from its beginning on is."""
-    round_s = point.summary.mean_s.value
-    return any(one.bubble_ratio is not None or not math.isclose(one.mean_s, round_s) for one in point.jobs)
-
-
-def _bubble_words(job: JobResult) -> str:
-    """What a job's iterations were like; empty where it is not training."""
-    if job.iteration_s is None or job.bubble_ratio is None:
-        return ""
-    return f", an iteration {job.iteration_s * 1e3:,.3f} ms, bubble {job.bubble_ratio:.2%}"
+    return any(not math.isclose(one.mean_s, point.summary.mean_s.value) for one in point.jobs)
 
 
 def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -538,17 +524,23 @@ def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
     """What iterations were like, where they were training."""
-    points = [(result, point, point.training) for result in results for point in result.points if point.training]
+    points = [
+        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", found)
+        for result in results
+        for point in result.points
+        for name, found in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
+        if found is not None
+    ]
     if points:
         yield from ("", "an iteration, the share of it in which GPUs do not compute, and what communication adds to it")
-    for result, point, found in points:
+    for which, found in points:
         held = " ".join(f"{count:g}" for count in found.in_flight)
         more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
         room = "" if found.room is None else f" of {found.room:g}"
         yield (
-            f"{result.engine}, {result.setting.label}, {point.mode}: {found.iteration_s * 1e3:,.3f} ms, bubble "
-            f"{found.bubble_ratio:.2%}, predicted {found.exposed_pipeline_s * 1e3:,.3f} ms between stages and "
-            f"{found.exposed_data_s * 1e3:,.3f} ms for gradients; micro-batches in flight by stage: {held}{room}{more}"
+            f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, predicted "
+            f"{found.exposed_pipeline_s * 1e3:,.3f} ms between stages and {found.exposed_data_s * 1e3:,.3f} ms for "
+            f"gradients; micro-batches in flight by stage: {held}{room}{more}"
         )
 
 

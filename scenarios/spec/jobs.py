@@ -254,12 +254,12 @@ def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]
 def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with the keys that a job's table has, of any kind but transfers, likewise."""
     for key in (key for key in _OF_TRANSFERS if key in table):
-        yield f".{key}", f"does nothing here: allowed only with the kind {TRANSFER}"
+        yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
     for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
         if key in table:
             of = "collectives" if is_background else f"the kind {BACKGROUND}"
-            yield f".{key}", f"does nothing here: allowed only with {of}"
+            yield f".{key}", f"does nothing here; allowed: only with {of}"
     if is_background:
         for key in _OF_BACKGROUND:
             if key not in table:
@@ -297,10 +297,13 @@ def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[t
             yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"
 
 
-def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
-    """What is wrong with jobs on so many GPUs, with these classes."""
+def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
+    """What is wrong with jobs, of this kind where they have none, on so many GPUs, with these classes."""
     names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
+        if job.kind is None:
+            for place, text in _of_kind({"kind": kind} | job.written()):
+                yield Mistake(f"job[{number}]{place}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
             yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class; {allowed}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from hosts.collectives.kinds import TRACE, TRAINING
+from hosts.collectives.kinds import OWN_SIZES, TRACE, TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names, te
 from scenarios.spec.scenario import (
@@ -41,7 +41,8 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these is given in place of."""
-_WAN_DELAY = "conditions.wan_delay"
+_PIPELINE, _ZERO_BUBBLE = "training.pipeline", "zero-bubble"
+_WAN_DELAY, _CHUNK, _KINDS = "conditions.wan_delay", "collective.chunk", ("collective.kind", "job")
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,13 @@ def scenario_of(
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
+    if any(given[key].by_option for one in _KINDS for key in (one, f"sweep.{one}") if key in given):
+        idle = [key for key in (_CHUNK, f"sweep.{_CHUNK}") if key in given and not given[key].by_option]
+        if idle and _kinds(scenario) <= {*OWN_SIZES}:  # the size that the file has for its own kind goes with that
+            values.pop(_CHUNK, None)
+            axes = tuple(axis for axis in axes if axis.key != _CHUNK)
+            given = {key: one for key, one in given.items() if key not in idle}
+            scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     mistakes += [] if "conditions" in unread else _idle(scenario, given, unread)
     mistakes += inconsistencies(scenario, unread)
     if mistakes:
@@ -163,6 +171,8 @@ def of_its_time(text: str) -> str:
         table, _, name = key.partition(".")
         if key not in document.get("sweep", {}):
             document.setdefault(table, {}).setdefault(name, value)
+    if "job" not in document and document["collective"].get("kind") in OWN_SIZES:
+        document["collective"].pop("chunk", None)  # which did nothing
     return tomli_w.dumps(document)
 
 
@@ -183,7 +193,9 @@ def resolved(scenario: Scenario) -> str:
                 continue
             if key.table == "training" and not trains:
                 continue
-            if value in (None, ()) or (key.name == "collective.chunk" and scenario.collective.size_bytes is not None):
+            if key.name == _CHUNK and (scenario.collective.size_bytes is not None or _kinds(scenario) <= {*OWN_SIZES}):
+                continue
+            if value in (None, ()):
                 continue
             table = document.setdefault(key.table, {}) if key.table else document
             table[key.name.rpartition(".")[2]] = key.kind.write(value)
@@ -220,6 +232,7 @@ class _Given:
 
     value: object
     where: str
+    by_option: bool = False
 
 
 def _given(
@@ -249,7 +262,7 @@ def _given(
         if isinstance(override.value, dict) and override.key == "policy":  # one more, which is run with the others
             others = given["policy"].value if "policy" in given else []
             more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
-            given["policy"] = _Given(more, override.where)
+            given["policy"] = _Given(more, override.where, by_option=True)
             if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
                 given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
             continue
@@ -258,7 +271,7 @@ def _given(
         for name in (swept, *_INSTEAD.get(swept, ())):
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
-        given[key] = _Given(_located(key, override.value, Path.cwd()), override.where)
+        given[key] = _Given(_located(key, override.value, Path.cwd()), override.where, by_option=True)
     mistakes = [Mistake(key, _unknown(key)) for key in given if key not in _KNOWN] + mistakes
     return given, mistakes
 
@@ -348,23 +361,25 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
     axes = {axis.key: axis.values for axis in scenario.sweep}
     chosen = axes.get("conditions.sampler", (scenario.conditions.sampler,))
     kinds_known = not any(table.startswith(("collective", "job")) for table in unread)
-    trains = any(one.training_plan is not None for one in scenario.settings())
+    kinds = _kinds(scenario)
     for key in given:
-        if key.removeprefix("sweep.").startswith("training.") and kinds_known and not trains:
-            yield Mistake(key, 'does nothing here: allowed with collective.kind = "training"')
-        yield from _idle_te(key.removeprefix("sweep."), scenario)
-        if (
-            key.removeprefix("sweep.") == "collective.tflops"
-            and kinds_known
-            and not any(spec.kind == TRACE for one in scenario.settings() for spec in one.does)
-        ):
-            yield Mistake(key, f'does nothing here: allowed with collective.kind = "{TRACE}"')
-        samplers = KEYS[swept].samplers if (swept := key.removeprefix("sweep.")) in KEYS else SAMPLERS
+        swept = key.removeprefix("sweep.")
+        if swept.startswith("training.") and kinds_known and TRAINING not in kinds:
+            yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRAINING}"')
+        if swept == "training.weights" and _ZERO_BUBBLE not in axes.get(_PIPELINE, (scenario.training.pipeline,)):
+            yield Mistake(key, f'does nothing here; allowed: with training.pipeline = "{_ZERO_BUBBLE}"')
+        if swept == "collective.tflops" and kinds_known and TRACE not in kinds:
+            yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRACE}"')
+        if swept == _CHUNK and kinds_known and kinds <= {*OWN_SIZES}:
+            sizes = f"[{TRAINING}] has" if kinds == {TRAINING} else "its file has"
+            yield Mistake(key, f"does nothing here; allowed: the sizes that {sizes}")
+        yield from _idle_te(swept, scenario)
+        samplers = KEYS[swept].samplers if swept in KEYS else SAMPLERS
         if not {*chosen} & {*samplers}:
-            text = f"does nothing with the sampler {' or '.join(chosen)}: allowed only with {', '.join(samplers)}"
+            text = f"does nothing with the sampler {' or '.join(chosen)}; allowed: only with {', '.join(samplers)}"
             yield Mistake(key, text)
         if swept == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
-            yield Mistake(key, "does nothing on a WAN whose links have lengths: allowed only with other ones")
+            yield Mistake(key, "does nothing on a WAN whose links have lengths; allowed: only with other ones")
 
 
 def _idle_te(key: str, scenario: Scenario) -> Iterator[Mistake]:
@@ -373,9 +388,15 @@ def _idle_te(key: str, scenario: Scenario) -> Iterator[Mistake]:
     if not key.startswith("te.") or all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings()):
         return
     if all(one.fabric.routing != te.ROUTING for one in scenario.settings()):
-        yield Mistake(key, f'does nothing here: allowed with fabric.routing = "{te.ROUTING}"')
+        yield Mistake(key, f'does nothing here; allowed: with fabric.routing = "{te.ROUTING}"')
     elif key == "te.sample" and all(one.te.demand != te.MEASURED for one in scenario.settings()):
-        yield Mistake(key, f'does nothing here: allowed with te.demand = "{te.MEASURED}"')
+        yield Mistake(key, f'does nothing here; allowed: with te.demand = "{te.MEASURED}"')
+
+
+def _kinds(scenario: Scenario) -> set[str]:
+    """The kinds of collectives, and of jobs, in any configuration."""
+    few = replace(scenario, sweep=tuple(axis for axis in scenario.sweep if axis.key in _KINDS))  # there may be millions
+    return {kind for one in few.settings() for kind in one.kinds}
 
 
 def _place(key: str, given: Mapping[str, _Given], label: str) -> str:

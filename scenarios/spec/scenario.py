@@ -156,14 +156,14 @@ class Scenario:
         return routed(found, self.fabric)
 
     @property
-    def does(self) -> list[CollectiveSpec]:
-        """What a configuration repeats: its collective, or those of its jobs, background apart."""
-        return [job.collective(self.collective) for job in self.jobs if not job.is_background] or [self.collective]
+    def kinds(self) -> set[str]:
+        """The kinds of what a configuration repeats: of its collective, or of its jobs."""
+        return {job.collective(self.collective).kind for job in self.jobs} or {self.collective.kind}
 
     @property
     def training_plan(self) -> TrainingPlan | None:
         """The training of a configuration; None where neither its collective nor a job is any."""
-        if all(one.kind != TRAINING for one in self.does):
+        if TRAINING not in self.kinds:
             return None
         return TrainingPlan(self.training, self.fabric, self.conditions, self.run.seed)
 
@@ -245,7 +245,7 @@ class Scenario:
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
             is_named = key == "fabric.wan" and value.km
-            if not is_named and key not in (*_OUTERMOST, *_IN_LABEL):
+            if not is_named and (key not in (*_OUTERMOST, *_IN_LABEL) or (self.jobs and key == "training.pipeline")):
                 if key in (
                     "job",
                     "class",
@@ -280,7 +280,7 @@ class Scenario:
             return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        if self.jobs or spec.kind not in OWN_SIZES:
+        if self.kinds - {*OWN_SIZES}:
             yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
     @cached_property
@@ -335,13 +335,14 @@ class Scenario:
         In real time a timer may be later than what a fair share takes, so there queues are as if nothing were shared.
         So they are for logical links of which none is shared. A way of many ports needs the short segments of fair
         queues in any case: long ones wait at each port that is slower than the last. So does a way whose rates change
-        while messages are on it, as what has been queued behind a link does not heed its new rate.
+        while messages are on it, as what has been queued behind a link does not heed its new rate. Jobs have it always,
+        so that each is measured as it is alone while nothing overlaps.
         """
         if self.run.is_real or self.transport.queue == "fifo":
             return None
         shared = self.shared_links(mode)
         is_short = self.fabric.grain == "physical" or self.conditions.every_s is not None
-        is_short = is_short or self.fabric.routing == te.ROUTING
+        is_short = is_short or self.fabric.routing == te.ROUTING or bool(self.jobs)
         return shared if shared or is_short else None
 
 
@@ -710,6 +711,12 @@ KEYS: Mapping[str, Key] = {
         Key("training.across", "across", _one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
         Key("training.forward", "forward_s", _DELAY, "Time of a micro-batch's forward in a stage."),
         Key("training.backward", "backward_s", _DELAY, "Time of its backward."),
+        Key(
+            "training.weights",
+            "weights_s",
+            _DELAY,
+            "Its part for weights, of zero-bubble; by default half.",
+        ),
         Key("training.activations", "activation_bytes", _SIZE, "Bytes from a stage to the next, and back, of each."),
         Key("training.held", "held_bytes", _SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
         Key("training.memory", "memory_bytes", _SIZE, "What a GPU has for them; enough, if not given."),
@@ -858,7 +865,7 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
 def _of_scale(run: RunSpec) -> Iterator[Mistake]:
     """Virtual time needs no scale, and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
-        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock: allowed with the virtual clock is 1")
+        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
 def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
@@ -1009,12 +1016,13 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
 
 def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     """Whether a configuration's collective makes sense, and keeps a byte a message on the wall clock."""
-    if mistakes := [*jobs.check(setting.jobs, setting.gpus, setting.classes), *admission.check(setting)]:
+    spec = setting.collective
+    of_jobs = jobs.check(setting.jobs, spec.kind, setting.gpus, setting.classes)
+    if mistakes := [*of_jobs, *admission.check(setting)]:
         yield from mistakes
         return
-    spec = setting.collective
-    if setting.training_plan is not None and not setting.jobs:
-        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": spec.size_bytes}
+    if spec.kind == TRAINING:
+        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": not setting.jobs and spec.size_bytes}
         given |= {"channels": spec.channels > 1, "pieces": spec.pieces > 1}
         for name in (name for name, value in given.items() if value):
             yield Mistake(f"collective.{name}", "does nothing beside training; allowed: without")

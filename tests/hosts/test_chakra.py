@@ -90,10 +90,17 @@ def attribute(name: str, value: object) -> bytes:
 
 
 def node(
-    number: int, kind: int, *, data: Iterable[int] = (), control: Iterable[int] = (), us: int = 0, **values: object
+    number: int,
+    kind: int,
+    *,
+    data: Iterable[int] = (),
+    control: Iterable[int] = (),
+    us: int = 0,
+    name: str = "",
+    **values: object,
 ) -> bytes:
     waits = b"".join(field(5, one) for one in data) + field(4, b"".join(map(varint, control)))
-    head = field(1, number) + field(2, f"n{number}") + field(3, kind) + waits + field(7, us)
+    head = field(1, number) + field(2, name or f"n{number}") + field(3, kind) + waits + field(7, us)
     return head + b"".join(attribute(name, value) for name, value in values.items())
 
 
@@ -113,6 +120,15 @@ def trace(folder: Path, *ranks: bytes) -> Path:
 
 def all_reduce(number: int = 0, size: int = 999, **more: object) -> bytes:
     return node(number, COLL, comm_type=0, comm_size=size, **more)  # type: ignore[arg-type]
+
+
+def called(kind: int, caller: str, first: int = 0, **values: object) -> tuple[bytes, ...]:
+    """A message and those that call it, as Chakra's converter writes PyTorch's: the caller's name says the ranks."""
+    return (
+        node(first, COMP, name=caller, is_cpu_op=True),
+        node(first + 1, COMP, name="record_param_comms", control=[first], data=[first], is_cpu_op=True),
+        node(first + 2, kind, control=[first + 1], data=[first + 1], comm_size=8, **values),  # type: ignore[arg-type]
+    )
 
 
 KINDS = ["allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter"]
@@ -257,9 +273,9 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
-        ((), "the files of 0 ranks, asked for between 2 GPUs"),
-        ((file_of(),), "the files of 1 ranks"),
-        ((file_of(), file_of(), file_of()), "the files of 3 ranks"),
+        ((), "0 files for 2 GPUs"),
+        ((file_of(),), ": 1 file for 2 GPUs"),
+        ((file_of(), file_of(), file_of()), "3 files for"),
         ((b"", b""), r"t\.0\.et: it is empty"),
         ((file_of(), file_of()), "nothing is sent"),
         ((file_of(), b"\x0a"), r"t\.1\.et, message 1: the file ends after 0 of its 10 bytes"),
@@ -277,7 +293,7 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         (alone(node(0, 8)), "its type is 8; allowed: 0 to 7"),
         (alone(node(0, 2)), "it is a MEM_LOAD_NODE"),
         (alone(node(0, COMP, us=2**64 - 1)), "its duration_micros 18,446,744,073,709,551,615; allowed: 10,000,000"),
-        (alone(node(0, COMP, num_ops=5)), "5 num_ops and no duration_micros: allowed with collective.tflops"),
+        (alone(node(0, COMP, num_ops=5)), "5 num_ops and no duration_micros; allowed: with collective.tflops"),
         (alone(node(0, COMP, num_ops=-5)), "its num_ops -5; allowed: a whole number from 0"),
         (alone(node(0, COMP, data=[98])), "node 0: it depends on the node 98, which is not in the file"),
         (alone(node(0, COMP, us=1, data=[0])), "node 0: COMP_NODE 'n0' waits for itself"),
@@ -293,7 +309,18 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         (alone(node(0, COLL, comm_type=10, comm_size=1)), "its comm_type 10; allowed: a whole number from 0 to 9"),
         (alone(node(0, COLL, comm_type=0)), "its comm_size is not there"),
         (alone(all_reduce(0, involved_dim=[True] * 17)), "a list has more than 16 booleans"),
-        (alone(all_reduce(0, pg_name=3)), "its pg_name or involved_dim is something else"),
+        (alone(all_reduce(0, pg_name=3)), "its pg_name is something else"),
+        (alone(all_reduce(0, involved_dim=3)), "its involved_dim is something else"),
+        (alone(node(0, SEND, comm_size=1)), "its comm_dst is not there; allowed: a whole number from 0 to 1"),
+        (alone(node(0, SEND, comm_size=1, pg_name="p")), "no caller such as .* and the group 'p' the ranks 0; allowed"),
+        (
+            tuple(file_of(*called(SEND, "nccl:send 1->0", pg_name="p")) for _ in range(2)),
+            "t.0.et, node 2: .* has a caller 'nccl:send 1->0' and the group 'p' the ranks 0, 1; allowed: a comm_dst",
+        ),
+        (
+            tuple(file_of(*called(SEND, "nccl:send 0->9", pg_name="p")) for _ in range(2)),
+            "has a caller 'nccl:send 0->9' and the group",
+        ),
         (alone(all_reduce(0, pg_name="x" * 201)), "allowed: text of 200 bytes at most"),
         (
             (file_of(*(all_reduce(one, pg_name=f"g{one}") for one in range(65))),) * 2,
@@ -309,6 +336,33 @@ def test_what_is_no_trace_is_a_sentence(tmp_path: Path, ranks: tuple[bytes, ...]
     with pytest.raises(ScheduleError, match=words) as refused:
         chakra.read(path, sites=(1, 1))
     assert str(refused.value).startswith(str(tmp_path)) and "\n" not in str(refused.value)
+
+
+def test_messages_of_groups_are_between_the_ranks_that_callers_or_groups_of_two_say(tmp_path: Path) -> None:
+    """A pipeline of ranks 1 to 3, and a pair of 0 and 3 without callers; the same as with the peers in the nodes."""
+
+    def files(peers: bool) -> Workload:
+        def one(kind: int, group: str, mine: int, other: int, peer: int, first: int) -> tuple[bytes, ...]:
+            names = {SEND: f"nccl:send {mine}->{other}", RECV: f"nccl:recv {mine}<-{other}"}
+            named = {"comm_dst" if kind == SEND else "comm_src": peer} if peers else {"pg_name": group}
+            return called(kind, names[kind] if group == "pipeline" else "c10d::p2p", first, **named)
+
+        ranks = (
+            file_of(*one(SEND, "pair", 0, 1, 3, 0)),
+            file_of(*one(SEND, "pipeline", 0, 1, 2, 0), *one(SEND, "pipeline", 0, 1, 2, 3)),
+            file_of(
+                *one(RECV, "pipeline", 1, 0, 1, 0),
+                *one(RECV, "pipeline", 1, 0, 1, 3),
+                *one(SEND, "pipeline", 1, 2, 3, 6),
+            ),
+            file_of(*one(RECV, "pair", 1, 0, 0, 0), *one(RECV, "pipeline", 2, 1, 2, 3)),
+        )
+        return chakra.read(trace(tmp_path, *ranks), sites=(2, 2))
+
+    found, wanted = files(peers=False).schedule, files(peers=True).schedule
+    assert (found.flows, found.transfers) == (wanted.flows, wanted.transfers)
+    flows = [flow for flow in found.flows if isinstance(flow, Flow)]
+    assert {(flow.src, flow.dst) for flow in flows} == {(0, 3), (1, 2), (2, 3)}
 
 
 def test_ranks_that_wait_for_one_another_are_a_sentence(tmp_path: Path) -> None:

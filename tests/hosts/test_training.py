@@ -49,6 +49,10 @@ def test_without_transfer_times_the_bubble_is_the_closed_form(p: int, m: int) ->
         found = bubble(Training(pipeline="zero-bubble", micro_batches=m, backward_s=backward_s), p)
         idle_s = (p - 1) * FORWARD_S
         assert found == pytest.approx(idle_s / (m * (FORWARD_S + backward_s) + idle_s), abs=1e-12)
+    for weights_s in (1e-3, 5e-3, 10e-3):
+        training = Training(pipeline="zero-bubble", micro_batches=m, backward_s=20e-3, weights_s=weights_s)
+        idle_s = (p - 1) * (FORWARD_S + 20e-3 - 2 * weights_s)
+        assert bubble(training, p) == pytest.approx(idle_s / (m * (FORWARD_S + 20e-3) + idle_s), abs=1e-12)
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
@@ -73,7 +77,8 @@ def simulated_s(training, limits, delay_s, byte_s):
     p, v, m = len(limits), training.chunks, training.micro_batches
     parts = {"F": training.forward_s / v, "B": training.backward_s / v, "W": 0.0}
     if training.pipeline == "zero-bubble":
-        parts |= {"B": training.backward_s / 2, "W": training.backward_s / 2}
+        weights_s = training.backward_s / 2 if training.weights_s is None else training.weights_s
+        parts |= {"B": training.backward_s - weights_s, "W": weights_s}
     turns = sorted(((c, i) for c in range(v) for i in range(m)), key=lambda one: (one[1] // p, one[0], one[1] % p))
     if v == 1:
         turns = [(0, i) for i in range(m)]
@@ -147,12 +152,14 @@ def trainings(draw):
     chunks = draw(st.integers(2, 4)) if pipeline == "interleaved" else 1
     m = p * draw(st.integers(1, 3)) if chunks > 1 else draw(st.integers(1, 12))
     seconds = st.floats(1e-4, 50e-3)
+    backward_s = draw(seconds)
     training = Training(
         pipeline=pipeline,
         micro_batches=m,
         chunks=chunks,
         forward_s=draw(seconds),
-        backward_s=draw(seconds),
+        backward_s=backward_s,
+        weights_s=draw(st.none() | st.floats(0.01, 0.99).map(lambda part: part * backward_s)),
         activation_bytes=4 * draw(st.integers(1, 10**7)),
     )
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -253,6 +260,7 @@ def test_what_cannot_be_is_refused() -> None:
         ({"pipeline": "interleaved"}, (4, 4), "interleaved with 1 chunks"),
         ({"pipeline": "interleaved", "chunks": 2, "micro_batches": 9}, (4, 4), "9 micro-batches on 8 stages"),
         ({"micro_batches": 4096}, (4, 4), "transfers"),
+        ({"pipeline": "zero-bubble", "weights_s": 0.02}, (4, 4), "0.02 s for weights of a backward of 0.02 s; allowed"),
         ({"pipeline": "gpipe", "memory_bytes": 63_999_999}, (4, 4), "64,000,000 bytes of activations in stage 0"),
         ({"held_bytes": 10**9, "memory_bytes": 10**9}, (4, 4), "8,000,000,000 bytes of activations in stage 0"),
     ):

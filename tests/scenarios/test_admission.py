@@ -159,7 +159,7 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages; allowed: 20,000"),
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
-        ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here: allowed only with the kind transfer"),
+        ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here; allowed: only with the kind transfer"),
         ([COPY], HEAD.replace("spray", "ecmp"), "fabric.routing: ecmp is beside a transfer"),
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),

@@ -85,7 +85,7 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed: the sizes that its messages have"),
         ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
-        ('kind = "trace"\nschedule = "TRACE"', 8, "the files of 4 ranks, asked for between 8 GPUs"),
+        ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
         ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed: an algorithm beside"),
         ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, "allowed: an algorithm beside"),
         ('schedule = "TRACE"', 4, "asked for as allgather; allowed: the kind trace"),
@@ -136,7 +136,7 @@ def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_a
 
 
 def test_operations_a_second_do_nothing_without_a_trace(tmp_path):
-    with pytest.raises(ScenarioError, match=r"tflops: does nothing here: allowed with collective\.kind"):
+    with pytest.raises(ScenarioError, match=r"tflops: does nothing here; allowed: with collective\.kind"):
         scenario(tmp_path, "tflops = 5")
 
 

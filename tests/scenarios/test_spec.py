@@ -275,8 +275,12 @@ def test_a_mistake_names_its_place_and_what_is_allowed(load, text, place, says):
 def test_a_sweep_has_a_stated_limit(load):
     sizes = ", ".join(f'"{n} MB"' for n in range(1, 51))
     delays = ", ".join(f'"{n} us"' for n in range(1, 51))
-    (line,) = mistakes(load, f'[sweep]\n"collective.chunk" = [{sizes}]\n"conditions.wan_delay" = [{delays}]')
+    sweep = f'[sweep]\n"collective.chunk" = [{sizes}]\n"conditions.wan_delay" = [{delays}]'
+    (line,) = mistakes(load, sweep)
     assert "2,500" in line and f"{MAX_SETTINGS:,}" in line
+    seeds = list(range(100))
+    (line,) = mistakes(load, f'{sweep}\n"run.seed" = {seeds}\n"collective.emulated" = {[seed + 1 for seed in seeds]}')
+    assert "25,000,000" in line  # which are not made before they are counted
 
 
 @pytest.mark.parametrize(

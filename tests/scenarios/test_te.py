@@ -269,9 +269,9 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
         with pytest.raises(ScenarioError, match=said):
             scenario(TE, value)
     for value in ("te.every=2", "te.pieces=8", "te.demand=measured", "te.sample=5 ms"):
-        with pytest.raises(ScenarioError, match=r'does nothing here: allowed with fabric\.routing = "te"'):
+        with pytest.raises(ScenarioError, match=r'does nothing here; allowed: with fabric\.routing = "te"'):
             scenario(value)
-    with pytest.raises(ScenarioError, match=r'te\.sample: does nothing here: allowed with te\.demand = "measured"'):
+    with pytest.raises(ScenarioError, match=r'te\.sample: does nothing here; allowed: with te\.demand = "measured"'):
         scenario(TE, "te.sample=5 ms")
     assert scenario("te.every=1").te == scenario().te  # as folders of runs have it
 

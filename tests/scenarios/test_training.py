@@ -10,7 +10,7 @@ import pytest
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import planned
 from scenarios.experiment import command as experiment
-from scenarios.spec.load import ScenarioError, resolved, scenario_of
+from scenarios.spec.load import Override, ScenarioError, of_its_time, resolved, scenario_of
 from tests.fakes.commands import times
 from tests.fakes.runs import ended
 
@@ -75,15 +75,14 @@ def test_gradients_alone_are_the_allreduce_alone() -> None:
 
 
 def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Path) -> None:
-    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns, in queues of one kind."""
+    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns."""
     small = ("training.activations=1 MB", "training.gradient_size=4 MB", "training.replicas=2", "training.across=data")
-    values = ("run.modes=['base']", "fabric.grain=physical")
     more = (*small, "training.micro_batches=2", "training.forward=50 ms")
     train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='8 MB', start='2 ms'}"
     found = {}
     for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
         command_ = ("--json", "--engine", "emulation", "--collectives", "2", "--gpus", "4", "--out", out)
-        (point,) = json.loads(ended(*command_, *command(*values, *jobs), cwd=tmp_path)[0])["points"]
+        (point,) = json.loads(ended(*command_, *command("run.modes=['base']", *jobs), cwd=tmp_path)[0])["points"]
         rows = pq.read_table(tmp_path / out / "jobs.parquet").to_pandas()
         found[out] = {job["name"]: job for job in point["jobs"]}, rows[rows["job"] == "sum"].completion_s.to_list()
     assert found["both"][1] == found["alone"][1]
@@ -94,21 +93,30 @@ def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Pa
     assert f"bubble {trained['bubble_ratio']:.2%}" in said
 
 
-def test_the_iterations_of_a_job_are_told_one_by_one(
+def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three in a row, each of two with one sum: six iterations; with the bubbles of a run without jobs."""
+    """Three in a row, each of two iterations with one sum: of the first of them, and of six iterations."""
     monkeypatch.chdir(tmp_path)
-    base = ("--engine", "model", "--collectives", "1", "--json", *command("run.modes=['base']", "training.every=2"))
-    assert experiment.run([*base, "--out", "run", *command("collective.kind=training")]) == 0
-    (alone,) = json.loads(capsys.readouterr().out)["points"]
-    assert experiment.run([*base, "--out", "jobs", *command("job=[{kind='training', count=3}]")]) == 0
+    small = ("training.replicas=2", "training.across=data", "training.every=2", "training.memory=40 MB")
+    base = ("--engine", "model", "--collectives", "1", *command("run.modes=['base']", *small))
+    assert experiment.run([*base, "--json", "--out", "run", *command("collective.kind=training")]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
-    (job,) = point["jobs"]
-    assert job["iteration_s"] == job["mean_s"] / 6
-    assert job["iteration_s"] == pytest.approx(alone["training"]["iteration_s"], rel=1e-9)
-    assert job["bubble_ratio"] == pytest.approx(alone["training"]["bubble_ratio"], rel=1e-9)
-    assert "job.job1.bubble_ratio" in Path("jobs/summary.csv").read_text().splitlines()[0].split(",")
+    alone = point["training"] | {"link_bytes": point["link_bytes"]}
+    jobs = command("job=[{kind='training', name='train', count=3, start='1 ms'}]")
+    assert experiment.run([*base, "--json", "--out", "jobs", *jobs]) == 0
+    ((job,),) = (one["jobs"] for one in json.loads(capsys.readouterr().out)["points"])
+    assert job["iteration_s"] == job["mean_s"] / 6 <= alone["iteration_s"] * (1 + 1e-9)
+    assert job["bubble_ratio"] == pytest.approx(1 - 8 * 30e-3 / job["iteration_s"], rel=1e-12)
+    assert (job["in_flight"], job["room"]) == ([4, 3, 2, 1], 5) and len(job["link_bytes"]) > 8
+    for what in ("exposed_pipeline_s", "exposed_data_s"):
+        assert job[what] == pytest.approx(alone[what], rel=1e-9) and job[what] > 0
+    for what in ("in_flight", "more", "room", "link_bytes"):
+        assert job[what] == alone[what]
+    assert {"job.train.bubble_ratio", "job.train.in_flight"} <= {*Path("jobs/summary.csv").read_text().split(",")}
+    assert experiment.run(["--resume", "jobs"]) == 0
+    said = capsys.readouterr().out
+    assert f", train: {1e3 * job['iteration_s']:,.3f} ms, bubble" in said and "stage: 4 3 2 1 of 5" in said
 
 
 def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
@@ -143,6 +151,11 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     )
     assert scenario_of(resolved(asked)) == asked
     assert [one.collective.kind for one in asked.settings()] == ["training"] * 2
+    sweep = "[sweep]\n'training.pipeline' = ['1f1b', 'zero-bubble']\n"
+    split = scenario(f"[training]\nweights = '5 ms'\n{sweep}[[job]]\nkind = 'training'\n")
+    assert scenario_of(resolved(split)) == split and split.training.weights_s == 5e-3
+    labels = [f"8 GPUs, 1 job, 10 us, pipeline {name}" for name in ("1f1b", "zero-bubble")]
+    assert [one.label for one in split.settings()] == labels
     assert "training" not in resolved(scenario(""))
 
 
@@ -151,6 +164,10 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
     [
         ("[training]\npipeline = 'pipedream'\n", "training.pipeline: 'pipedream' is not known; allowed: 1f1b, gpipe"),
         ("[training]\nmicro_batches = 0\n", "training.micro_batches: 0 is too small"),
+        (
+            "[training]\nweights = '5 ms'\n",
+            'training.weights: does nothing here; allowed: with training.pipeline = "zero',
+        ),
         ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs; allowed"),
         ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0; allowed:"),
         (
@@ -161,12 +178,50 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
         ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
         ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
+        (
+            "[collective]\nchunk = '1 MB'\n[training]\nchunks = 1\n",
+            "collective.chunk: does nothing here; allowed: the sizes that [",
+        ),
+        ("[collective]\nchunk = '1 MB'\n[[job]]\nkind = 'training'\n", "collective.chunk: does nothing here; allowed:"),
+        (
+            "[sweep]\n'collective.chunk' = ['1 MB']\n[training]\nchunks = 1\n",
+            "collective.chunk: does nothing here",
+        ),
+        ("[collective]\nkind = 'training'\n[[job]]\nchunk = '1 MB'\n", "chunk: does nothing here"),
+        (
+            "[collective]\nkind = 'training'\n[[job]]\npieces = 2\n",
+            "pieces: does nothing here",
+        ),
+        (
+            "[collective]\nkind = 'trace'\nchunk = '1 MB'\n",
+            "collective.chunk: does nothing here",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario(text)
     assert says.replace("'", '"') in str(refused.value).replace("'", '"')
+
+
+def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it_is_refused() -> None:
+    """As an option is in place of what the file has; what is left is the same scenario when it is read again."""
+    text = "[collective]\nkind = 'allgather'\nchunk = '64 MB'\n"
+    for wanted in (Override("collective.kind", "training", ""), Override("job", [{"kind": "training"}], "")):
+        found = scenario_of(text, [wanted])
+        assert found.collective.chunk_bytes == scenario_of("").collective.chunk_bytes
+        assert scenario_of(resolved(found)) == found and "\nchunk =" not in resolved(found)
+        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes that"):
+            scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
+    mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
+    assert mixed.collective.chunk_bytes == 64_000_000
+    old = "[collective]\nkind = 'training'\nchunk = '64 MB'\n"
+    assert scenario_of(of_its_time(old)).collective.kind == "training"
+
+
+def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
+    assert "--cli is beside training, which is of a run; allowed: allgather, " in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:

@@ -281,7 +281,7 @@ def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
         text = f"{rails} is beside leaves or spines, whose place rails take; allowed: without them"
         yield Mistake("fabric.rails", text)
     if rails is not None and tiers > 1:
-        text = f"{tiers} tiers: allowed with fabric.rails is one number, that of a plane's switches"
+        text = f"{tiers} tiers; allowed: with fabric.rails one number, that of a plane's switches"
         yield Mistake("fabric.oversubscription", text)
     for key, is_given in (("rails", rails is not None), ("oversubscription", tiers)):
         if is_given and spec.grain != "physical":
