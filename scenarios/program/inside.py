@@ -218,6 +218,8 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for process in self._running.values():
+            process.kill()  # one that has just been started may not be the user's yet
         self._user.kill_all()
         self._stop_captures()
         self._rooms.close()

@@ -7,12 +7,13 @@ The docstring of a `do_` method is its line in `help`: verb and arguments, a col
 import base64
 import os
 import select
+import shlex
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ MININET = (
     "pingpair: the first two GPUs ping each other",
     "NODE CMD: run a command on a node, names of GPUs as addresses: g0 ping -c 3 g4",
     "dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports",
-    "py EXPRESSION: a Python expression; net is Mininet's network",
     "exit: leave, and take everything down (Ctrl-D does it, too)",
 )
 """Mininet's own verbs that `help` lists, in the form of our docstrings."""
@@ -145,7 +145,8 @@ class Prompt(CLI):  # type: ignore[misc]
         ranks, command = arguments.program(self._fabric, line)
         names = [self._fabric.gpus[rank].name for rank in ranks]
         try:
-            self._testbed.run_program(command, ranks, {**self._caller, "folder": str(self._folder)}, Heard(names))
+            with self._first():
+                self._testbed.run_program(command, ranks, {**self._caller, "folder": str(self._folder)}, Heard(names))
         except KeyboardInterrupt:
             print("\naborted: its processes were ended")
 
@@ -316,7 +317,17 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_sh(self, line: str) -> None:
         """sh CMD: run a command beside the network, where the switches are"""
         self._want_keys()
-        super().do_sh(line)
+        with self._first():
+            super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
+
+    def do_py(self, line: str) -> None:
+        """py EXPRESSION: a Python expression; net is Mininet's network"""
+        try:
+            with self._first():
+                super().do_py(line)
+        except KeyboardInterrupt:
+            super().do_px("None")  # or Python would take the one before for uncaught, and end by SIGINT when it exits
+            raise
 
     def do_help(self, line: str) -> None:
         """help [VERB]: every verb in one line, or one of them"""
@@ -372,7 +383,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
         self._want_keys()
-        with _unbuffered() if at_terminal else nullcontext():
+        with self._first(), _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
             poll.register(node.stdout, select.POLLIN)
             if at_terminal:
@@ -406,6 +417,25 @@ class Prompt(CLI):  # type: ignore[misc]
     def _want_keys(self) -> None:
         if self._lines is not None:
             self._lines.want_keys()
+
+    @contextmanager
+    def _first(self) -> Iterator[None]:
+        """Within the context, have the prompt and the kernel's workers, who bring it Ctrl-C, run before all others.
+
+        In virtual time a process that computes is never interrupted because others wait for their turn.
+        """
+        if self._lines is None:
+            yield
+            return
+        before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
+        for pid in before:
+            os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(2 if pid else 1))
+        try:
+            yield
+        finally:
+            for pid in before:
+                with suppress(ProcessLookupError):
+                    os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
     def _told(self) -> dict[str, Any]:
         """What is told with the question for a line."""
@@ -460,6 +490,14 @@ class Heard:
     def _print(self, rank: int, lines: Sequence[bytes]) -> None:
         name = f"{self._names[rank]}: " if len(self._names) > 1 else ""
         print("".join(f"{name}{one.decode(errors='replace')}\n" for one in lines), end="", flush=True)
+
+
+def _is_worker(comm: Path) -> bool:
+    """Whether this is the name of one of the kernel's workers that are bound to no processor."""
+    try:
+        return comm.read_text().startswith("kworker/u")
+    except OSError:  # it has ended
+        return False
 
 
 @contextmanager

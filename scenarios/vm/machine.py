@@ -5,15 +5,19 @@ init is a file of the project, and what to run goes through the control console.
 thread that started it ends, so even a launcher that is killed leaves none.
 """
 
+import contextlib
 import os
 import re
 import select
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
+
+import psutil
 
 from scenarios.vm import kernel
 from scenarios.vm.errors import VMError, death
@@ -38,6 +42,7 @@ _LOG_BYTES = 65536
 _KEYS = b"keys"
 _INTERRUPTS = re.compile(rb".*[\x03\x1c]", re.DOTALL)  # a terminal forgets what was typed before them
 _LATE_S = 5.0
+_ROUSE_S = 0.2
 
 
 class Sink(Protocol):
@@ -126,6 +131,7 @@ class Machine:
         self._asked, self._held = bytearray(), 0
         self._keys = answer is None
         self._typed = bytearray()
+        self._interrupted = False  # and not asked since
         self._last = b""  # of the terminal's output
         self._partial = b""
         self._request = b""
@@ -179,6 +185,8 @@ class Machine:
         open_lines = set(self.lines)
         while self.status is None and self.control in open_lines:
             ready = self._poll(open_lines, stdin)
+            if self._interrupted and not ready:
+                self._rouse()
             if stdin is not None and ready.get(stdin) and not self._forward(stdin):
                 stdin = None
             for line in self.lines:
@@ -214,7 +222,19 @@ class Machine:
                 poll.register(line.writer, select.POLLOUT | (select.POLLIN if line.writer == line.reader else 0))
         if stdin is not None and self.ready and not self.stdout.unsent and len(self._typed) < _CHUNK:
             poll.register(stdin, select.POLLIN)
-        return dict(poll.poll())
+        return dict(poll.poll(_ROUSE_S * 1000 if self._interrupted else None))
+
+    def _rouse(self) -> None:
+        """Stop each process of the VM that computes for a moment, so that the kernel can do what an interrupt is for.
+
+        In virtual time nothing else would, and a process that spins is one that never comes into the kernel by itself.
+        Each is a process of the host, which the kernel traces; it takes a SIGALRM for the end of a time slice.
+        """
+        assert self._process is not None
+        with contextlib.suppress(psutil.Error):  # one has ended just now
+            for one in psutil.Process(self._process.pid).children(recursive=True):
+                if one.status() == psutil.STATUS_RUNNING and _is_traced(one.pid):
+                    one.send_signal(signal.SIGALRM)
 
     def _forward(self, stdin: int) -> bool:
         """Pass on what can be read of COMMAND's standard input; return whether there may be more."""
@@ -228,6 +248,7 @@ class Machine:
             data = found[0][-1:] if (found := _INTERRUPTS.match(self._typed)) else b""
             if found:
                 del self._typed[: found.end()]
+        self._interrupted |= self.dialogue is not None and _INTERRUPTS.match(data) is not None
         self.stdout.send(data if self.terminal else b"%d\n%s" % (len(data), data))
         return more
 
@@ -242,7 +263,7 @@ class Machine:
             return
         line = bytes(self._asked)
         self._asked.clear()
-        self._keys = line == _KEYS
+        self._interrupted, self._keys = False, line == _KEYS
         if self._keys:
             self.stdout.send(bytes(self._typed))
             self._typed.clear()
@@ -286,6 +307,14 @@ class Machine:
                 self.status = int(value)
             elif word == "error":
                 raise VMError(f"the VM did not come up: {value}")
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether a process is one that a VM runs, and none of the VM's own."""
+    try:
+        return re.search(r"^TracerPid:\t[1-9]", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 def _kept(log: str) -> Path | None:
