@@ -81,6 +81,8 @@ def jobs_of(
         jobs.append(partial(referees.of_run, name, configurations, points))
     several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
+    if len(asked := [one for one in configurations if one.admission]) > 1:
+        jobs.append(partial(calendar.deadlines, name, run, asked))
     if any(one.kind == "training" for one in configurations):
         jobs.append(partial(training.distance, name, configurations, points))
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
