@@ -44,7 +44,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
 _PR_SET_PDEATHSIG = 1
-_MOST_JOBS = 12  # configurations of a sweep whose jobs are drawn
+_MOST_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
 _QUIET_S = 2.0  # what takes longer says how far it is
 
 Job = Callable[[], Picture | None]
@@ -81,6 +81,8 @@ def jobs_of(
         jobs.append(partial(referees.of_run, name, configurations, points))
     several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
+    if len(asked := [one for one in configurations if one.admission]) > 1:
+        jobs.append(partial(calendar.deadlines, name, run, asked[:_MOST_JOBS]))
     if any(one.kind == "training" for one in configurations):
         jobs.append(partial(training.distance, name, configurations, points))
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]

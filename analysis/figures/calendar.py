@@ -3,11 +3,13 @@
 What is promised is filled, a shade for each of its tunnels. What was delivered is a line for each mode: the bytes that
 arrived in a part of the time. It is behind by the delay and, as a message counts when it has arrived whole, by half of
 one.
+
+Of several configurations a second figure compares when transfers are there, as a share of their time.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,9 @@ from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
 from analysis.figures.output import Picture, canvas, legend, table
+from analysis.figures.points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
+from analysis.results.reader import Run
 
 _PARTS = 60  # of the time in which what arrives is added up
 _SHADES = ("#8FBBD9", "#C7DDEC", "#A9C9A4", "#D7E6D3", "#E3C9A0", "#F1E4CE")
@@ -43,9 +47,9 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                 style = MODE_STYLES[seen.mode]
                 bps = _delivered_bps(seen, one, edges_s) / 1e9
                 axes.stairs(bps, edges_s / unit_s, color=style.colour, linewidth=1.4, baseline=None)
-            is_promised = bool(one["edges_s"][1:])
-            axes.set_title(one["sentence"], fontsize=8, loc="left", color=INK if is_promised else FAINT)
-            if is_promised:
+            is_sent = bool(one["edges_s"][1:]) or one["transfers"] != [0, 0]
+            axes.set_title(one["sentence"], fontsize=8, loc="left", color=INK if is_sent else FAINT)
+            if is_sent:
                 axes.axvline(one["due_s"] / unit_s, color=CRITICAL, linestyle="--", linewidth=1.2)
             else:
                 axes.set_yticks([])
@@ -67,6 +71,85 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         caption=f"What was promised to each transfer over time and what was delivered: {configuration.label}.",
         figure=figure,
         data=table(_data(found, collectives, edges_s)),
+    )
+
+
+class Kept(NamedTuple):
+    """When a transfer was there in the last of all rounds of a configuration and mode, s; NaN if it was not sent."""
+
+    setting: int
+    engine: str
+    mode: str
+    job: str
+    outcome: str
+    due_s: float
+    there_s: float
+
+    @property
+    def in_time(self) -> bool:
+        """Whether that was by the time that it asked for or, deferred, was promised."""
+        return self.there_s <= self.due_s
+
+
+def kept_of(run: Run, configuration: Configuration) -> list[Kept]:
+    """The transfers of a configuration in its modes, as measured, or else as the model has them."""
+    rows = run.jobs[run.jobs["setting"] == configuration.index]
+    is_measured = rows["engine"] == "emulation"
+    rows, found = (rows[is_measured] if is_measured.any() else rows), []
+    for (engine, mode), here in rows.groupby(["engine", "mode"], sort=False):
+        there_s = (here["start_s"] + here["completion_s"]).groupby(here["job"]).max()
+        for one in configuration.admission:
+            at_s = float(there_s.get(one["job"], math.nan))
+            found.append(Kept(configuration.index, engine, mode, one["job"], one["outcome"], one["due_s"], at_s))
+    return found
+
+
+def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> Picture | None:
+    """The figure that compares the transfers of configurations of a run of this name; None where none is stored."""
+    groups = [
+        (one, mode, [kept for kept in found if kept.mode == mode])
+        for one in configurations
+        if (found := kept_of(run, one))
+        for mode in dict.fromkeys(kept.mode for kept in found)
+    ]
+    if not groups:
+        return None
+    jobs = list(dict.fromkeys(kept.job for *_, found in groups for kept in found))
+    several = len({mode for _, mode, _ in groups}) > 1
+    with canvas(max(5.6, 0.9 + 1.9 * len(groups)), 4.0) as figure:
+        axes, ticks = figure.subplots(), []
+        for place, (configuration, mode, found) in enumerate(groups):
+            for kept in found:
+                x = place + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
+                if math.isnan(kept.there_s):
+                    axes.text(x, 0.01, kept.outcome, rotation=90, ha="center", va="bottom", color=CRITICAL, fontsize=8)
+                    continue
+                look: dict[str, Any] = {
+                    "edgecolor": INK if kept.in_time else CRITICAL,
+                    "linewidth": 0.6 if kept.in_time else 1.8,
+                }
+                shade = _SHADES[jobs.index(kept.job) % len(_SHADES)]
+                axes.bar(x, kept.there_s / kept.due_s, 0.84 / len(jobs), facecolor=shade, **look)
+            of = [words(key, value) for key, value in configuration.swept.items()] or [configuration.label]
+            how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
+            in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
+            ticks.append("\n".join([", ".join([*of, mode] if several else of), how, in_time]))
+        axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
+        axes.set_xticks(range(len(groups)), ticks)
+        axes.set_ylabel("time until it is there / time until it is due")
+        handles: list[Any] = [
+            Patch(facecolor=_SHADES[place % len(_SHADES)], edgecolor=INK, linewidth=0.6, label=job)
+            for place, job in enumerate(jobs)
+        ]
+        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="due"))
+        legend(figure, handles)
+        side = "measured" if any(kept.engine == "emulation" for *_, found in groups for kept in found) else "predicted"
+        figure.suptitle(f"Transfers by their deadlines, the last of all rounds ({side})", fontsize="medium")
+    return Picture(
+        name=f"{name}-deadlines",
+        caption="When each transfer was there, as a share of its time, in each configuration.",
+        figure=figure,
+        data=table({**kept._asdict(), "in_time": kept.in_time} for *_, found in groups for kept in found),
     )
 
 

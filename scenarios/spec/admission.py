@@ -51,8 +51,11 @@ Floats = npt.NDArray[np.float64]
 
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
-BROKEN = "broken"
-"""What becomes of a promise that does not hold without a link that is down; the other outcomes are the controller's."""
+BROKEN, SENT = "broken", "sent"
+"""What becomes of a promise that does not hold without a link that is down, and of a transfer that is sent as it is
+asked for, without a promise; the other outcomes are the controller's."""
+ADMITS = "spray"
+"""The routing with which transfers are admitted; with any other they are SENT."""
 
 _CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be rounded up to is left
 _MESSAGES = 256  # of a transfer, unless it says how large they are
@@ -70,7 +73,7 @@ class AdmissionSpec:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer:
-    """A job that asks for a transfer, and what becomes of it: one of the controller's outcomes, or BROKEN.
+    """A job that asks for a transfer, and what becomes of it: one of the controller's outcomes, BROKEN or SENT.
 
     It may begin `start_s` after the round's beginning and is all there by `due_s`, as asked for where it is refused;
     then `most` are the bytes, or the rate in bit/s, that it could have at most, and `earliest_s` is when all could be
@@ -152,9 +155,10 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
     if not wanted:
         return
-    if setting.fabric.routing != "spray":
-        text = f"{setting.fabric.routing} is beside a transfer, which has tunnels of its own; allowed: spray"
-        yield Mistake("fabric.routing", text)
+    for number, job in wanted:
+        if setting.fabric.routing != ADMITS and job.rate_bps is not None:
+            text = f'{job.name} asks for a rate beside fabric.routing "{setting.fabric.routing}", without admission'
+            yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
         text = f"{mode} chooses WAN paths beside a transfer, which has tunnels of its own"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base")
@@ -233,6 +237,8 @@ def _message_bytes(job: "JobSpec") -> int:
 
 @lru_cache(maxsize=64)
 def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
+    if plan.fabric.routing != ADMITS:
+        return tuple(map(_sent, jobs))
     if not jobs:
         return ()
     fabric = build_fabric(plan.fabric)
@@ -281,6 +287,24 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
             )
         )
     return tuple(result)
+
+
+def _sent(job: "JobSpec") -> Transfer:
+    """A transfer that is sent as it is asked for, all of it at once, over the ways of the fabric's routing."""
+    size, total = _message_bytes(job), _bytes(job)
+    messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
+    return Transfer(
+        job=job,
+        outcome=SENT,
+        start_s=job.start_s,
+        due_s=job.deadline_s or 0.0,
+        most=0.0,
+        earliest_s=None,
+        edges_s=np.zeros(1),
+        bps=np.zeros((0, 0)),
+        tunnels=(),
+        workload=replace(timed(messages, places=2, algorithm=TRANSFER), groups=()),
+    )
 
 
 def _taken(fabric: Fabric, job: "JobSpec", failed: Sequence[int]) -> list[tuple[int, ...]]:

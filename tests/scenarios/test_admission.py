@@ -145,6 +145,29 @@ def test_a_stored_scenario_asks_the_same():
     assert found.jobs[0].deadline_s == pytest.approx(0.02)
 
 
+def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure_compares_both(tmp_path, capsys):
+    """Two transfers over one link of 1 Gbit/s: sharing it, the urgent one takes the time of 4 MB and is late; with a
+    calendar it goes first, and 6 MB are there in time for the other one."""
+    scenario, shares = tmp_path / "asks.toml", ("single", "ecmp", "te")
+    jobs = COPY | {"size": "2 MB", "deadline": "24 ms"}, COPY | {"name": "later", "ranks": [1, 5], "deadline": "60 ms"}
+    link = HEAD.replace("1-4 Gbit/s", "1 Gbit/s").replace("gpus = 8", "gpus = 8\nborder_routers = 1")
+    scenario.write_text(resolved(setting(*jobs, head=link)).replace('routing = "spray"\n', ""))
+    sweep = 'sweep.fabric.routing=["single", "ecmp", "te", "spray"]'
+    arguments = [str(scenario), "--engine", "model", "--json", "--set", sweep, "--out", str(tmp_path / "run")]
+    assert command.run(arguments) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [[one["outcome"] for one in point["transfers"]] for point in points] == [["sent"] * 2] * 3 + [
+        ["admitted"] * 2
+    ]
+    drawn = pd.read_csv(tmp_path / "run" / "figures" / "scenario-deadlines.csv")
+    for number, (copy, later) in enumerate(
+        zip(drawn[drawn.job == "copy"].itertuples(), drawn[drawn.job == "later"].itertuples(), strict=True)
+    ):
+        assert (copy.in_time, later.in_time) == (number == len(shares), True)
+        if number < len(shares):
+            assert (copy.there_s, later.there_s) == pytest.approx((32e-3, 48e-3), rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("jobs", "head", "says"),
     [
@@ -160,7 +183,7 @@ def test_a_stored_scenario_asks_the_same():
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
         ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here; allowed: only with the kind transfer"),
-        ([COPY], HEAD.replace("spray", "ecmp"), "fabric.routing: ecmp is beside a transfer"),
+        ([STREAM], HEAD.replace("spray", "ecmp"), 'stream asks for a rate beside fabric.routing "ecmp", without'),
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
         (
