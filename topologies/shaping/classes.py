@@ -162,7 +162,7 @@ class Shaping:
     `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
     none. With `tunnels`, likewise and without services, each has a rate of its own at the port where it begins:
     conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's. With
-    `paths`, tc's match of packets in a tunnel over each path, in the logical grain, all delay is behind all links.
+    `paths`, tc's match of packets in a tunnel over each path, no delay is before a link of the WAN.
     """
 
     fabric: Fabric
@@ -229,8 +229,7 @@ class Shaping:
         found = nics(self.fabric) if self._is_physical else ()
         if not self._delays_behind:
             return ()
-        paths = () if self._is_physical else self.paths
-        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=paths)
+        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
 
     @property
     def _is_physical(self) -> bool:

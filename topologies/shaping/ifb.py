@@ -131,9 +131,10 @@ def delays(
 def _at_leaves(fabric: Fabric, wan_ns: Integers, paths: Sequence[str]) -> Iterator[Ifb]:
     """The ifbs that delay by the WAN's path what the leaves of a site take in: one for each site and delay."""
     for site in range(len(fabric.gpus_per_site)):
-        leaves = [switch for switch in fabric.switches if switch.kind == "leaf" and switch.site == site]
         hosts = {gpu.name for gpu in fabric.gpus}
-        ports = [port.interface for leaf in leaves for port in leaf.ports if port.peer not in hosts]
+        leaves = {gpu.leaf for gpu in fabric.gpus if gpu.site == site}
+        of_leaves = (port for switch in fabric.switches if switch.name in leaves for port in switch.ports)
+        ports = [port.interface for port in of_leaves if port.peer not in hosts]
         matches, sources = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         for (src_site, dst_site), between in fabric.paths_between.items():
             took_ns = [int(wan_ns[list(path.links)].sum()) for path in between if dst_site == site]
