@@ -184,6 +184,8 @@ class Testbed:
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
+        # Nothing fails here, also at no prompt, so that what is in no tunnel stays on the fixed paths.
+        self._stays = fair_links is not None and has_agents and not setting.faults
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
@@ -261,6 +263,7 @@ class Testbed:
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
+            paths=tuple(tunnels_match(path.index) for path in self.fabric.paths) if self._stays else (),
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)

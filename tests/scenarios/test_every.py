@@ -1,5 +1,6 @@
 """Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import ScenarioError
 from tests.fakes import commands
 from tests.fakes.commands import times
-from tests.fakes.runs import measured_twice
+from tests.fakes.runs import ended, measured_twice
 
 scenario = partial(commands.scenario, 'run.modes=["base", "joint"]')
 KINDS = [
@@ -143,3 +144,14 @@ def test_two_boots_are_the_same_to_the_nanosecond_and_as_the_model_says(
     # Without changes they take other times by far more than that.
     plain = times(scenario(*values, "collective.count=3").settings(), Model())
     assert max(abs(plain[0, mode].mean() / mean_s["emulation", mode] - 1) for mode in ("base", "joint")) > 0.02
+
+
+def test_where_paths_differ_in_delay_a_message_waits_for_its_slowest_link_before_any_of_it(tmp_path: Path) -> None:
+    """With delays behind each link of the WAN it passed the first while that was fast, and was up to a fifth early."""
+    changes = ("fabric.wan=five-router", "fabric.gpus=4", "conditions.wan_delay=1 ms", "conditions.every=2 ms")
+    values = [word for value in changes for word in ("--set", value)]
+    command = ("--engine", "emulation", "--modes", "base", "--collectives", "3", "--json", "--out", tmp_path / "run")
+    said, _ = ended(*command, *values, cwd=tmp_path)
+    fidelity = json.loads(said)["fidelity"]
+    assert fidelity["collectives"] == 3 and fidelity["drops"] == 0
+    assert abs(fidelity["median_ratio"] - 1) < 2e-3 and fidelity["p99_abs_error"] < 5e-3

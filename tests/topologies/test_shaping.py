@@ -158,6 +158,40 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
     assert shaping_of(fabric).ifbs == ()
 
 
+@settings(deadline=None, max_examples=20)
+@given(specs)
+def test_with_tags_every_way_has_its_delay_once_behind_its_last_class_whatever_its_path(spec: FabricSpec) -> None:
+    fabric = build_fabric(spec)
+    shaping = replace(shaping_of(fabric, fair=True), paths=tuple(f"tag {path.index}" for path in fabric.paths))
+    arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
+    arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
+    gpu, delay_ns = {one.name: one for one in fabric.gpus}, {one.name: one.delay_ns for one in shaping.ifbs}
+    index = {path.name: path.index for path in fabric.paths}
+    filters = defaultdict(list)  # by interface: priority, match and ifb
+    for line in (line for one in shaping.ifbs for line in one.filters()):
+        found = re.fullmatch(
+            r"filter add dev (\S+) .* prio (\d) u32 (.*) action mirred egress redirect dev (\S+)", line
+        )
+        assert found is not None, line
+        filters[found[1]].append((int(found[2]), found[3], found[4]))
+    for src, dst, switches, links in ways(fabric):
+        wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
+        crosses = gpu[src].site != gpu[dst].site
+        path = index[">".join(name for name in switches if name[0] == "R" or "b" in name)] if crosses else -1
+        is_fixed = crosses and fabric.paths_between[gpu[src].site, gpu[dst].site][0].index == path
+        tags = [f"tag {path}"] * crosses + [None] * (is_fixed or not crosses)
+        for tag in tags:
+            total_ns = 0
+            for here, there in pairwise((*switches, dst)):
+                on = filters[arrives[there, here]]
+                redirected = [one for one in on if one[1] in (tag, f"match ip src {gpu[src].ip}/32")]
+                if redirected:
+                    total_ns += delay_ns[min(redirected)[2]]
+                    assert there in (dst, gpu[dst].leaf)
+            assert total_ns == wanted_ns, (src, dst, switches, tag)
+    assert not any(one.name.startswith("wan") for one in shaping.ifbs)
+
+
 @settings(deadline=None, max_examples=40)
 @given(specs)
 def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_stay(spec: FabricSpec) -> None:

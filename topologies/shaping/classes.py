@@ -161,7 +161,8 @@ class Shaping:
     drops what it has no room for, and WAN links lose the share `wan_loss` of all frames, as `seed` says. With
     `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
     none. With `tunnels`, likewise and without services, each has a rate of its own at the port where it begins:
-    conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's.
+    conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's. With
+    `paths`, tc's match of packets in a tunnel over each path, no delay is before a link of the WAN.
     """
 
     fabric: Fabric
@@ -173,6 +174,7 @@ class Shaping:
     wan_loss: float = 0.0
     seed: int = 0
     tunnels: tuple[Tunnel, ...] = ()
+    paths: tuple[str, ...] = ()
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -227,7 +229,7 @@ class Shaping:
         found = nics(self.fabric) if self._is_physical else ()
         if not self._delays_behind:
             return ()
-        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed)
+        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
 
     @property
     def _is_physical(self) -> bool:

@@ -4,9 +4,11 @@
 
 A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
 has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
-it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address; only where the delay of
-the WAN depends on the path is it applied behind the cable of each WAN link. An interface delays what arrives by an ifb:
-a filter of its ingress redirects the packets to it, its root is a netem, and they go on from there.
+it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address. Where the delay of the
+WAN depends on the path, the path's is applied where the receiver's leaf takes in its packets, which the tag of its
+tunnel tells there; or behind the cable of each WAN link, where what has no tag may leave the fixed path. An interface
+delays what arrives by an ifb: a filter of its ingress redirects the packets to it, its root is a netem, and they go on
+from there.
 
 *Losses.* A frame that a WAN link loses has passed it: an ifb behind the link's cable loses it, which may delay as well.
 Which frames are lost depends on a seed and the link.
@@ -15,7 +17,8 @@ Which frames are lost depends on a seed and the link.
 has the class.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +35,9 @@ class Ifb:
     """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
 
     `rank` is the GPU in whose network namespace both are, None for that of the switches. `loss` is the share of packets
-    that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes.
+    that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes. One
+    for packets in tunnels has tc's `matches` of those, which come before addresses, and takes them from the `others`
+    of these interfaces, too.
     """
 
     name: str
@@ -42,12 +47,24 @@ class Ifb:
     delay_ns: int
     loss: float = 0.0
     seed: int | None = None
+    matches: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """All interfaces whose packets it takes."""
+        return self.interface, *self.others
 
     def filters(self) -> Iterator[str]:
-        """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
-        redirect = f"action mirred egress redirect dev {self.name}"
-        for match in [f"u32 match ip src {source}/32" for source in self.sources] or ["matchall"]:
-            yield f"filter add dev {self.interface} parent ffff: protocol ip prio 1 {match} {redirect}"
+        """tc's batch lines that redirect the packets to it; interfaces must have an ingress queueing discipline."""
+        found = [f"prio 1 u32 {match}" for match in self.matches]
+        found += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
+        for interface in self.interfaces:
+            for match in found or ["prio 1 matchall"]:
+                yield (
+                    f"filter add dev {interface} parent ffff: protocol ip {match} "
+                    f"action mirred egress redirect dev {self.name}"
+                )
 
 
 def nic_name(rank: int) -> str:
@@ -63,12 +80,16 @@ def nics(fabric: Fabric) -> tuple[Ifb, ...]:
     )
 
 
-def delays(fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0) -> tuple[Ifb, ...]:
+def delays(
+    fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0, paths: Sequence[str] = ()
+) -> tuple[Ifb, ...]:
     """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns,
     and one for each WAN link where those lose the share `wan_loss` of all packets, from 0 to 1.
 
-    Their names are numbered, as those of interfaces may be as long as Linux allows. Raises ValueError where the links
-    of a site to its border routers, or from them, differ so that the way between two GPUs has no delay of its own.
+    With `paths`, tc's match of packets in a tunnel over each path, delays that depend on it are where ways end, too;
+    packets without a tunnel are on the fixed path. Names are numbered, as those of interfaces may be as long as Linux
+    allows. Raises ValueError where the links of a site to its border routers, or from them, differ so that the way
+    between two GPUs has no delay of its own.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
     ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
@@ -79,6 +100,9 @@ def delays(fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int
         if ends_ns is None:
             raise ValueError("delays that differ between border routers; allowed: links of one delay within a site")
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    at_leaves = tuple(_at_leaves(fabric, wan_ns, paths)) if paths and not wan_loss else ()
+    if at_leaves:
+        wan_ns = np.zeros_like(wan_ns)
     behind_wan = [
         Ifb(
             name=f"wan{link.index}",
@@ -101,7 +125,33 @@ def delays(fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int
         Ifb(name=f"delay{number}", rank=rank, interface=interface, sources=tuple(sources), delay_ns=delay_ns)
         for number, ((rank, interface, delay_ns), sources) in enumerate(delayed)
     ]
-    return tuple(behind_wan + at_ends)
+    return (*behind_wan, *at_leaves, *at_ends)
+
+
+def _at_leaves(fabric: Fabric, wan_ns: Integers, paths: Sequence[str]) -> Iterator[Ifb]:
+    """The ifbs that delay by the WAN's path what the leaves of a site take in: one for each site and delay."""
+    for site in range(len(fabric.gpus_per_site)):
+        hosts = {gpu.name for gpu in fabric.gpus}
+        leaves = {gpu.leaf for gpu in fabric.gpus if gpu.site == site}
+        of_leaves = (port for switch in fabric.switches if switch.name in leaves for port in switch.ports)
+        ports = [port.interface for port in of_leaves if port.peer not in hosts]
+        matches, sources = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+        for (src_site, dst_site), between in fabric.paths_between.items():
+            took_ns = [int(wan_ns[list(path.links)].sum()) for path in between if dst_site == site]
+            for path, delay_ns in zip(between, took_ns, strict=False):
+                matches[delay_ns].append(paths[path.index])
+            if took_ns:
+                sources[took_ns[0]] += [gpu.ip for gpu in fabric.gpus if gpu.site == src_site]
+        for number, delay_ns in enumerate(sorted({*matches, *sources} - {0})):
+            yield Ifb(
+                name=f"path{site}.{number}",
+                rank=None,
+                interface=ports[0],
+                sources=tuple(sources[delay_ns]),
+                delay_ns=delay_ns,
+                matches=tuple(matches[delay_ns]),
+                others=tuple(ports[1:]),
+            )
 
 
 def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:

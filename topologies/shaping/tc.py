@@ -206,7 +206,7 @@ class Ifbs:
     def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
         for one in ifbs:
             kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
-        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in dict.fromkeys(one.interface for one in ifbs)]
+        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _of(ifbs)]
         netems = [one for one in ifbs if one.delay_ns or one.loss]
         lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
         lines += [line for one in ifbs for line in one.filters()]
@@ -225,12 +225,17 @@ class Ifbs:
         for pid in self._begun:
             ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
-                for interface in dict.fromkeys(one.interface for one in ifbs):
+                for interface in _of(ifbs):
                     with contextlib.suppress(OSError):
                         kernel.delete_ingress(interface)
                 for one in ifbs:
                     with contextlib.suppress(OSError):
                         kernel.delete_link(one.name)
+
+
+def _of(ifbs: Sequence[Ifb]) -> list[str]:
+    """The interfaces whose packets these ifbs take, each once."""
+    return list(dict.fromkeys(interface for one in ifbs for interface in one.interfaces))
 
 
 class Senders:
