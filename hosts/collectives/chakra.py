@@ -404,8 +404,9 @@ class _Trace:
     def _find_peers(self) -> None:
         """Give the messages without a peer the one that their callers' names or their group say."""
         tags = {name: _LEAST_TAG - number for number, name in enumerate(self._members, 1)}  # as a tag is of a group
+        of_groups = {name: sorted(ranks) for name, ranks in self._members.items()}
         for rank, index, node, group in self._without_peer:
-            members, callers = sorted(self._members[group]), self._callers[rank]
+            members, callers = of_groups[group], self._callers[rank]
             above = [callers[one] for one in node.control if one in callers]
             above += [callers[one] for caller in above for one in caller.control if one in callers]
             found = next((match for one in above if (match := _PEERS.fullmatch(one.name))), None)

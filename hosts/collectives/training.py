@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
+from hosts.collectives.jobs import MOST_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
@@ -195,18 +196,23 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
         raise ScheduleError(f"training on {gpus} GPUs; allowed: 2 or more")
     if (chunks > 1) != (training.pipeline == "interleaved"):
         allowed = "2 or more" if training.pipeline == "interleaved" else "1"
-        raise ScheduleError(f"{training.pipeline} with {chunks} chunks a stage; allowed: {allowed}")
+        raise ScheduleError(f"{training.pipeline} with {chunks} chunk{'s' * (chunks != 1)} a stage; allowed: {allowed}")
     if chunks > 1 and (count % stages or stages < 2):
         raise ScheduleError(
             f"interleaved with {count} micro-batches on {stages} stages; allowed: a multiple of 2 stages or more"
         )
     if training.weights_s is not None and training.weights_s >= training.backward_s:
         raise ScheduleError(
-            f"{training.weights_s:g} s for weights of a backward of {training.backward_s:g} s; allowed: less than that"
+            f"training.weights of {training.weights_s:g} s in a backward of {training.backward_s:g} s; allowed: less"
         )
-    transfers = training.every * gpus * count * chunks * 5
-    if transfers > MOST_TRANSFERS:
-        raise ScheduleError(f"training of about {transfers:,} transfers; allowed: {MOST_TRANSFERS:,}")
+    sums, replicas = chunks * training.buckets * (training.replicas > 1), training.replicas
+    transfers = training.every * gpus * count * chunks * 5 + stages * sums * 2 * replicas * (replicas - 1)
+    slots = gpus * sums * replicas
+    if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
+        raise ScheduleError(
+            f"training of about {transfers:,} transfers and {slots:,} slots of all GPUs together; allowed: "
+            f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
+        )
     for stage, (need, have) in enumerate(_memory(training, sites, more)):
         if need > have:
             raise ScheduleError(

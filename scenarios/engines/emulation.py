@@ -19,6 +19,7 @@ import numpy as np
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
+from hosts.collectives.kinds import OWN_SIZES
 from hosts.collectives.program import flow_bytes, makes_sums, moves, peaks, programs
 from scenarios import vm
 from scenarios.engines.base import (
@@ -136,10 +137,11 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
         try:
             limits(setting.transport, flow_bytes=most)
         except ValueError:
-            if setting.jobs:
+            if setting.jobs or setting.collective.kind in OWN_SIZES:
+                what = "a round of these jobs" if setting.jobs else setting.collective.kind
                 raise ValueError(
-                    f"a round of these jobs queues {most / 1e6:,.0f} MB on one connection, which is too "
-                    f"much for the emulation; allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB, so smaller chunks or counts"
+                    f"{what} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
+                    f"allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB, so smaller messages, or fewer"
                 ) from None
             allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(

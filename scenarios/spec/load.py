@@ -171,7 +171,8 @@ def of_its_time(text: str) -> str:
         table, _, name = key.partition(".")
         if key not in document.get("sweep", {}):
             document.setdefault(table, {}).setdefault(name, value)
-    if "job" not in document and document["collective"].get("kind") in OWN_SIZES:
+    kind, jobs = document.get("collective", {}).get("kind"), document.get("job", [])
+    if all(one in OWN_SIZES for one in [one.get("kind", kind) for one in jobs if isinstance(one, dict)] or [kind]):
         document["collective"].pop("chunk", None)  # which did nothing
     return tomli_w.dumps(document)
 

@@ -264,7 +264,8 @@ class Scenario:
             words.append(self.fabric.routing)
         if self.run.is_real:
             carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
-            scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates with {carried}"
+            size = f" with {carried}" if self.kinds - {*OWN_SIZES} else ""
+            scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates{size}"
             words.append(f"wall clock{scaled}")
         return ", ".join(words)
 

@@ -257,10 +257,11 @@ def test_what_cannot_be_is_refused() -> None:
     for changes, sites, says in (
         ({"replicas": 3}, (4, 4), "3 replicas on 8 GPUs"),
         ({"chunks": 2}, (4, 4), "1f1b with 2 chunks"),
-        ({"pipeline": "interleaved"}, (4, 4), "interleaved with 1 chunks"),
+        ({"pipeline": "interleaved"}, (4, 4), "interleaved with 1 chunk a stage"),
         ({"pipeline": "interleaved", "chunks": 2, "micro_batches": 9}, (4, 4), "9 micro-batches on 8 stages"),
         ({"micro_batches": 4096}, (4, 4), "transfers"),
-        ({"pipeline": "zero-bubble", "weights_s": 0.02}, (4, 4), "0.02 s for weights of a backward of 0.02 s; allowed"),
+        ({"replicas": 32, "buckets": 256}, (32, 32), "1,018,368 transfers and 524,288 slots of all GPUs together"),
+        ({"pipeline": "zero-bubble", "weights_s": 0.02}, (4, 4), "training.weights of 0.02 s in a backward of 0.02 s"),
         ({"pipeline": "gpipe", "memory_bytes": 63_999_999}, (4, 4), "64,000,000 bytes of activations in stage 0"),
         ({"held_bytes": 10**9, "memory_bytes": 10**9}, (4, 4), "8,000,000,000 bytes of activations in stage 0"),
     ):

@@ -153,6 +153,9 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(mon
     large = {"ranks": [0, 4], "size": "2 GB"}
     with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*; allowed: 1,71[67] MB"):
         check_chunks([setting({**large, "count": 3})])
+    training = {"collective__kind": "training", "training__activations": "1 GB", "training__micro_batches": 4}
+    with pytest.raises(ValueError, match=r"^training queues 4,000 MB on one connection.*; allowed: 1,71[67] MB"):
+        check_chunks([setting(**training)])
 
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")

@@ -215,8 +215,10 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
             scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
     mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
     assert mixed.collective.chunk_bytes == 64_000_000
-    old = "[collective]\nkind = 'training'\nchunk = '64 MB'\n"
-    assert scenario_of(of_its_time(old)).collective.kind == "training"
+    for kind, job in (("training", ""), ("allgather", "[[job]]\nkind = 'training'\n")):  # what older runs have stored
+        old = f"[collective]\nkind = '{kind}'\nchunk = '64 MB'\n{job}"
+        assert scenario_of(of_its_time(old)).collective.chunk_bytes == 8_000_000
+    assert scenario_of(of_its_time(text)).collective.chunk_bytes == 64_000_000
 
 
 def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
