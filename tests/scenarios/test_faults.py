@@ -212,7 +212,7 @@ for = "1 collective"
 
 def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
-    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation")["fidelity"]
+    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation", report=True)["fidelity"]
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12
