@@ -172,8 +172,8 @@ def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.Mon
         return vm.run(command, directory=PROJECT, stdout=stdout, on_start=on_start)  # type: ignore[arg-type]
 
     monkeypatch.setattr(launch, "testbed", spin)
-    monkeypatch.setattr(emulation, "patience_s", lambda _setting: 25.0)
-    with pytest.raises(EmulationError, match=r"the VM printed nothing for 25 s, while .* collective 0: the ring"):
+    monkeypatch.setattr(emulation, "patience_s", lambda _setting: 12.0)
+    with pytest.raises(EmulationError, match=r"the VM printed nothing for 12 s, while .* collective 0: the ring"):
         run_point(Task(0, load_scenario("paper"), "base"), lambda _: None)
 
 
