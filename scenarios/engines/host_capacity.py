@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -61,11 +62,13 @@ def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
     """The configuration with the most GPUs that a VM of this memory can run, its largest sites cut; None where not even
     two GPUs a site fit."""
     sites = setting.fabric.gpus_per_site
-    for most in range(max(sites), 1, -1):
-        fewer = replace(setting, fabric=replace(setting.fabric, gpus_per_site=tuple(min(n, most) for n in sites)))
-        if memory_bytes(fewer) <= room_bytes:
-            return fewer
-    return None
+
+    def cut(most: int) -> Scenario:
+        return replace(setting, fabric=replace(setting.fabric, gpus_per_site=tuple(min(n, most) for n in sites)))
+
+    sizes = range(2, max(sites) + 1)  # more GPUs take more memory
+    fits = bisect_left(sizes, True, key=lambda most: memory_bytes(cut(most)) > room_bytes)
+    return cut(sizes[fits - 1]) if fits else None
 
 
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:

@@ -207,7 +207,7 @@ def _begin(
     from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
-    run = Run(wanted.scenario, parts, wanted.json, unmeasured)
+    run = Run(wanted.scenario, parts, wanted.json, unmeasured, reports=not wanted.no_report)
     try:
         if wanted.resume is None:
             folder = RunDirectory.begun(place, wanted.scenario, engines=wanted.engines, command=command)

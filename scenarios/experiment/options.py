@@ -106,6 +106,11 @@ def parser() -> argparse.ArgumentParser:
         metavar=("FORMAT", "FILE"),
         help="write the schedule of the first collective in the first mode, as goal or msccl, and stop",
     )
+    add(
+        "--no-report",
+        action="store_true",
+        help="leave out figures and report; `python -m analysis.report DIR` makes them later",
+    )
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario")
     add("--exec", metavar="COMMAND", help="run a program of your own on every GPU's host instead of collectives")
@@ -136,6 +141,7 @@ class Asked:
     resume: str | None
     dry_run: bool
     json: bool
+    no_report: bool
     cli: bool
     export: tuple[str, str] | None
 
@@ -186,7 +192,7 @@ def asked(arguments: Sequence[str]) -> Asked:
         jobs=jobs,
         jobs_given=options.jobs is not None,
         export=None if options.export is None else tuple(options.export),
-        **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "cli")},
+        **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "no_report", "cli")},
     )
 
 
@@ -211,11 +217,11 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     if options.export is not None:
         if options.export[0] not in EXPORTS:
             mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
-        for name in ("json", "cli", "resume", "dask", "out"):
+        for name in ("json", "no_report", "cli", "resume", "dask", "out"):
             if getattr(options, name):
                 mistakes.append(f"--{name.replace('_', '-')} is beside --export; allowed: one of both")
     if options.cli:
-        for name in ("json", "dry_run", "resume", "dask"):
+        for name in ("json", "no_report", "dry_run", "resume", "dask"):
             if getattr(options, name):
                 mistakes.append(f"--{name.replace('_', '-')} is beside --cli; allowed: one of both")
     return mistakes
@@ -224,9 +230,10 @@ def _clashes(options: argparse.Namespace) -> list[str]:
 def _beside_program(options: argparse.Namespace, scenario: "Scenario") -> Iterator[str]:
     """Options and values that do not go with a program."""
     what = "[program]" if options.exec is None else "--exec"
-    for name in ("engine", "cli", "resume", "dask", "export", "collectives"):
+    for name in ("engine", "no_report", "cli", "resume", "dask", "export", "collectives"):
         if getattr(options, name):
-            yield f"--{name} is beside {what}, which runs a program and no collectives; allowed: one of both"
+            option = f"--{name.replace('_', '-')}"
+            yield f"{option} is beside {what}, which runs a program and no collectives; allowed: one of both"
     if len(scenario.settings()) > 1:
         yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one; allowed: 1"
     for name in ("faults", "jobs"):

@@ -3,10 +3,11 @@
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,13 +47,20 @@ Part = tuple[Engine, Sequence[Scenario]]
 class Run:
     """A run: its scenario, its engines, whether its results are printed as JSON, and why nothing can be measured.
 
-    With `unmeasured`, the emulation's points are not run, and are recorded as failed for that reason.
+    With `unmeasured`, the emulation's points are not run, and are recorded as failed for that reason. `reports`:
+    figures and a report are made.
     """
 
     scenario: Scenario
     parts: Sequence[Part]
     json: bool
     unmeasured: str | None = None
+    reports: bool = True
+
+    @property
+    def library(self) -> str:
+        """What takes a second to import, for its results."""
+        return "analysis.report.__main__" if self.reports else "pandas"
 
     def counts(self) -> dict[Point, int]:
         """Every point, and how many collectives it has."""
@@ -91,7 +99,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
     try:
         results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run)
         print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
-        if not directory.reported:
+        if run.reports and not directory.reported:
             why = directory.report()()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
@@ -122,11 +130,12 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: the results, tables and figures are being made"):
-            beside.submit(_load_report).result()  # two threads that import the same libraries can fail each other
+            beside.submit(_load, run.library).result()  # two threads that import the same libraries can fail each other
             tables = writer.tables()
             # Figures are drawn from now on, which can be done again; the processes that draw are forked while no thread
             # is at work.
-            report = directory.report(tables) if any(map(writer.finished, writer.points)) else None
+            drawn = run.reports and any(map(writer.finished, writer.points))
+            report = directory.report(tables) if drawn else None
             writing = beside.submit(writer.write_tables, tables)
             rows = [table.select(COLUMNS) for table in tables.collectives]
             results, found = _results(frame(pa.concat_tables(rows)) if rows else None, jobs_in(tables), run)
@@ -151,14 +160,21 @@ def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor
             if run.unmeasured is not None:
                 continue
             directory.write_conditions(settings)
-        failed |= _engine(engine, settings, directory, writer, beside)
+        failed |= _engine(engine, settings, directory, writer, partial(beside.submit, _load, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
 def _engine(
-    engine: Engine, settings: Sequence[Scenario], directory: RunDirectory, writer: Writer, beside: Executor
+    engine: Engine,
+    settings: Sequence[Scenario],
+    directory: RunDirectory,
+    writer: Writer,
+    import_begun: Callable[[], object],
 ) -> Mapping[Point, str]:
-    """Run an engine over the points that are not finished; returns those that failed, and why."""
+    """Run an engine over the points that are not finished; returns those that failed, and why.
+
+    `import_begun` begins to import what the results need.
+    """
     is_first = engine.name == "model"  # an emulation on the wall clock is left alone
 
     def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
@@ -177,7 +193,7 @@ def _engine(
     ):
         for item in shown:
             if is_first:  # by now there are the workers, which are forks
-                beside.submit(_load_report)  # a second, in which this process often waits
+                import_begun()  # a second, in which this process often waits
                 is_first = False
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
@@ -199,9 +215,9 @@ _loading = threading.RLock()
 os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
-def _load_report() -> None:
+def _load(library: str) -> None:
     with _loading:
-        import_module("analysis.report.__main__")
+        import_module(library)
 
 
 def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:

@@ -32,7 +32,7 @@ from scenarios.policies.policy import NEVER, Mode
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.program.warming import warm
 from scenarios.signals import guarded
-from scenarios.spec.program import ProgramSpec
+from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import tell
 from scenarios.testbed.capture import Capture, CaptureError
@@ -44,9 +44,6 @@ from topologies.shaping.classes import classes_of
 
 CAPTURES = "captures"
 """The folder in the run's for captures."""
-
-PORT = 29500
-"""The port at which the first rank may listen: torch's own default."""
 
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MOST_SAMPLES = 4096  # at one interval; then it doubles
@@ -240,27 +237,9 @@ class Run:
         ]
 
     def _variables(self, rank: int) -> dict[str, str]:
-        """The environment of a rank: torch's names, and the interface for those who look for one by themselves."""
-        gpus = self._testbed.fabric.gpus
-        own, first = gpus[self._gpus[rank]], gpus[self._gpus[0]]
-        interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), own.interface)
-        return {
-            **self._environment,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(len(self._gpus)),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "GROUP_RANK": str(rank),
-            "GROUP_WORLD_SIZE": str(len(self._gpus)),
-            "MASTER_ADDR": first.ip,
-            "MASTER_PORT": str(PORT),
-            **interfaces,
-            "LONGHAUL_GPU": own.name,
-            "LONGHAUL_SITE": str(own.site),
-            "LONGHAUL_ADDRESS": own.ip,
-            "LONGHAUL_HOSTS": " ".join(gpus[gpu].ip for gpu in self._gpus),
-            **dict(self._spec.env),
-        }
+        """The environment of a rank."""
+        set_by_run = variables(self._testbed.fabric, self._gpus, rank)
+        return {**self._environment, **set_by_run, **dict(self._spec.env)}
 
     def wait(self) -> None:
         """Return once all ranks have ended, at the deadline by SIGTERM and then by SIGKILL."""

@@ -6,12 +6,20 @@ whose parent is the VM's kernel; which one it is inside stands in its memory.
 """
 
 import re
+import struct
 import time
 from collections.abc import Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+
+ADVICE = (
+    "let it sleep or block where it waits, give it longer with program.patience, or take the wall clock with --clock "
+    "wall --rate-scale 1/1000"
+)
+"""What helps where a program stops the clock."""
 
 _BUSY_TIMES = 20  # so many times as long may a program with signs of life take
 _HUNG_TIMES = 6  # so many times as long may one take that does not even use a processor
@@ -19,6 +27,7 @@ _START_S = 180.0  # as long as a busy machine takes to bring the network up
 _GRAIN_BYTES = 4 << 20
 _MEASURED_S = 0.5
 _STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # below which a process of the VM has its arguments and environment
+_CLOCK_AT, _CLOCK = _STACK_TOP - 2 * 4096, struct.Struct("=6q")  # the last four: seconds, ns of two clocks each
 _VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*=")
 _SHOWN = 120
 
@@ -31,14 +40,16 @@ class _Instant(NamedTuple):
 
 
 class Stillness:
-    """Watches one VM; `sentence` says why it must be ended once `look` has returned True.
+    """Watches one VM; `sentence` says why it must be ended once `look` has returned True, and `rank` has the rank that
+    is the cause, and its command, where it is one. The sentence of a program that spins ends with the advice.
 
     `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
     virtual time or a sign of life.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, patience_s: float, advice: str = ADVICE) -> None:
+        self._patience_s, self._advice = patience_s, advice
+        self.rank: str | None = None
         self._began = False
         self._virtual_ns, self._life = -1, 0
         self._moved = self._lived = _Instant(0.0, 0.0)
@@ -62,11 +73,10 @@ class Stillness:
         if not began:
             self.sentence = f"the VM printed nothing for {still_s:.0f} s while the network came up"
         else:
-            self.sentence = (
-                f"virtual time has stood still for {still_s:.0f} s of wall time, as {self._at_work()} computes or "
-                "spins: let it sleep or block where it waits, give it longer with program.patience, or take the wall "
-                "clock with --clock wall --rate-scale 1/1000"
-            )
+            self.rank = self._at_work()
+            cause = self.rank or "a process in the VM"
+            still = f"virtual time has stood still for {still_s:.0f} s of wall time"
+            self.sentence = f"{still}, as {cause} computes or spins: {self._advice}"
         return True
 
     def _signs(self) -> tuple[Hashable, ...]:
@@ -82,17 +92,27 @@ class Stillness:
         self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in inside)
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
-    def _at_work(self) -> str:
-        """The process that takes most of the processor now, as far as it can be said."""
+    def _at_work(self) -> str | None:
+        """The rank that takes most of the processor now, and its command, as far as it can be said."""
         try:
             _, inside = _vm()
             before = [sum(one.cpu_times()[:2]) for one in inside]
             time.sleep(_MEASURED_S)
             took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
-            found = named(_strings(inside[took.index(max(took))].pid))
+            return named(_strings(inside[took.index(max(took))].pid))
         except (psutil.Error, OSError, ValueError):  # it has ended just now, or this machine does not let us look
-            found = None
-        return found or "a process of the program"
+            return None
+
+
+def virtual_ns() -> int:
+    """The virtual time of this process's VM, as its processes read it (scenarios/vm/vdso.patch); -1 where none has."""
+    with suppress(psutil.Error):
+        for one in _vm()[1]:
+            with suppress(OSError), Path(f"/proc/{one.pid}/mem").open("rb", buffering=0) as memory:
+                memory.seek(_CLOCK_AT)
+                *_, seconds, _, nanoseconds = _CLOCK.unpack(memory.read(_CLOCK.size))
+                return int(seconds * 10**9 + nanoseconds)
+    return -1
 
 
 def named(strings: bytes) -> str | None:

@@ -74,17 +74,20 @@ class Inside:
 class Outside:
     """On the host: answers the questions, with lines that are typed at the terminal, or read from standard input.
 
-    `fabric` names what Tab completes. Ctrl-C drops the line that is being typed, as in a shell.
+    `fabric` names what Tab completes. Ctrl-C drops the line that is being typed, as in a shell. While a line is carried
+    out, `is_answered` holds.
     """
 
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
         self._question: dict[str, Any] = {}
+        self.is_answered = False
 
     def __call__(self, question: bytes, typed: bytearray) -> bytes:
         """The answer to a question; takes the first line that was typed ahead, or begins with what was."""
-        self._question = json.loads(question)
+        self._question, self.is_answered = json.loads(question), False
         line = self._typed(typed) if self._at_terminal else self._piped()
+        self.is_answered = True
         return json.dumps(line).encode() + b"\n"
 
     def _piped(self) -> str | None:

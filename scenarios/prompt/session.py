@@ -15,8 +15,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from scenarios import vm
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
+from scenarios.program.stillness import ADVICE, Stillness, virtual_ns
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
@@ -35,6 +36,7 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
+_LOOK_S = 0.5
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
 
@@ -88,7 +90,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
         asked = Outside(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
-        with asked.editing() if virtual else nullcontext():
+        with asked.editing() if virtual else nullcontext(), _attended(asked, setting, at_terminal) as on_start:
             return vm.run(
                 [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
@@ -98,11 +100,52 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 stdin=None if virtual or at_terminal else 0,
                 use_terminal=at_terminal,
                 answer=asked if virtual else None,
+                on_start=on_start if virtual else None,
             )
     finally:
         _keep_history(place.path)
         place.abandon()
         place.close()
+
+
+@contextmanager
+def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
+    command stops the clock. Where nobody can press Ctrl-C, it ends a VM whose clock a program has stopped; that is
+    raised as VMError."""
+    over, threads = threading.Event(), list[threading.Thread]()
+    ended: list[str] = []
+
+    def attend(stop: Callable[[], None]) -> None:
+        stillness = None
+        while not over.wait(_LOOK_S):
+            if not asked.is_answered:
+                stillness = None
+                continue
+            stillness = stillness or Stillness(setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE)
+            if not stillness.look(virtual_ns(), 0, began=True):
+                continue
+            if stillness.rank is not None and not at_terminal:
+                ended.append(str(stillness.sentence))
+                stop()
+                return
+            print(f"\r\nlonghaul: {stillness.sentence}\r", file=sys.stderr, flush=True)
+            stillness = None
+
+    def started(stop: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))
+        threads[0].start()
+
+    try:
+        yield started
+    except vm.VMError:
+        if ended:
+            raise vm.VMError(ended[0]) from None
+        raise
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def _caller() -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
+from scenarios.spec.program import check
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.conditions.links import LinkConditions
@@ -181,12 +182,15 @@ class InteractiveTestbed:
 
         `request` and `say` are as for `program.inside.Run`. When it is left by KeyboardInterrupt, so is the program.
         """
-        bed, self._broken = self.testbed, True
+        bed = self.testbed
+        program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
+        for mistake in check(program, self.mode, self.fabric):
+            raise PromptError(f"{mistake.key}: {mistake.text}")
+        self._broken = True
         if not bed.setting.run.is_real:
             bed.share(fair_links(bed.setting), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
-        program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
         with Run(bed, program, request, course=None, say=say) as run:
             run.wait()

@@ -8,7 +8,7 @@ deadline = "20 s"          # of the run's own time
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,16 @@ from scenarios.policies.policy import Mode
 from topologies.errors import Mistake, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
+from topologies.units import format_size
 
 MAX_BYTES = 32 * 1024
 """The longest command, and the longest value of a variable."""
+
+PORT = 29500
+"""The port at which the first rank may listen: torch's own default."""
+
+SHELL_BYTES = 1_000_000
+"""What a rank's shell takes of memory, and some more."""
 
 ENV = "a table of names of letters, digits and '_' with text each, printable"
 RANKS = "a list of ranks, each once"
@@ -87,11 +94,40 @@ def read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
+def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
+    """What the environment of a rank has from the run, of a program on these GPUs: torch's names, and the interface for
+    those who look for one by themselves."""
+    own, first = fabric.gpus[gpus[rank]], fabric.gpus[gpus[0]]
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(gpus)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "GROUP_WORLD_SIZE": str(len(gpus)),
+        "MASTER_ADDR": first.ip,
+        "MASTER_PORT": str(PORT),
+        **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), own.interface),
+        "LONGHAUL_GPU": own.name,
+        "LONGHAUL_SITE": str(own.site),
+        "LONGHAUL_ADDRESS": own.ip,
+        "LONGHAUL_HOSTS": " ".join(fabric.gpus[gpu].ip for gpu in gpus),
+    }
+
+
 def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]:
     """What is wrong with a program on a fabric, whose WAN paths are chosen by this mode."""
     gpus = len(fabric.gpus)
     if program.ranks is not None and max(program.ranks) >= gpus:
         yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}; allowed: 0 to {gpus - 1}")
+    set_by_run = variables(fabric, (0,), 0)
+    for name, _ in program.env:
+        if name in set_by_run:
+            yield Mistake("program.env", f"{name} is set by the run; allowed: names other than {', '.join(set_by_run)}")
+    least_bytes = SHELL_BYTES * len(program.ranks_of(gpus))
+    if program.memory_bytes < least_bytes:
+        has, least = format_size(program.memory_bytes), format_size(least_bytes)
+        yield Mistake("program.memory", f'"{has}" is too little for the ranks\' shells; allowed: "{least}" or more')
     names = [link.name for link in shared_by(fabric).all] if program.capture else []
     for name in program.capture:
         if name not in names:

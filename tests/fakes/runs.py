@@ -33,9 +33,10 @@ def ended(*arguments, cwd, status=0, **popen):
     return out, said
 
 
-def answer(out, *arguments, sets=()):
-    """The JSON of a run into the folder `out`, with these keys of the scenario ("key=value")."""
-    options = [word for one in sets for word in ("--set", one)]
+def answer(out, *arguments, sets=(), report=False):
+    """The JSON of a run into the folder `out`, with these keys of the scenario ("key=value"), and a report if wanted,
+    which takes as long as all else of a short run."""
+    options = [word for one in sets for word in ("--set", one)] + ["--no-report"] * (not report)
     return json.loads(ended("--json", "--out", out, *arguments, *options, cwd=out.parent)[0])
 
 

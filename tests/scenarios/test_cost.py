@@ -119,7 +119,7 @@ def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_
     """By the closed form of two sites, and as it is measured."""
     far = WORDS.replace("counted = true", 'counted = true\ndelay = ["2 ms", "5 ms"]')
     (tmp_path / "far.toml").write_text(far)
-    wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--out", tmp_path / "run")
+    wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--no-report", "--out", tmp_path / "run")
     ended("far.toml", *wanted, cwd=tmp_path)
     here = {name: of.reset_index(drop=True) for name, of in rows(tmp_path / "run").groupby("engine")}
     model, emulation = here["model"], here["emulation"]

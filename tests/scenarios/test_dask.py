@@ -24,7 +24,7 @@ from tests.fakes.runs import rows, started
 RECORDED = Path(__file__).with_name("nanoseconds.json")
 WORKERS = 2
 MODEL = ["fig4b", "--engine", "model", "--collectives", "40000", "--modes", "base,joint", "--chunk", "8 MB"]
-MODEL += ["--set", "collective.kind=allreduce"]
+MODEL += ["--no-report", "--set", "collective.kind=allreduce"]
 
 
 def free_port():
@@ -104,9 +104,9 @@ def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_
 
 def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_interrupted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    wanted = ["--modes", "base,joint", "--collectives", "3", "--seed", "3", "--engine", "emulation"]
+    wanted = ["--no-report", "--modes", "base,joint", "--collectives", "3", "--seed", "3", "--engine", "emulation"]
     with cluster(tmp_path / "dask") as (address, workers, _):
-        endless = ["--modes", "base", "--collectives", "500", "--engine", "emulation"]
+        endless = ["--no-report", "--modes", "base", "--collectives", "500", "--engine", "emulation"]
         with started(*endless, "--dask", address, "--out", "interrupted", cwd=tmp_path) as process:
             wait_until(lambda: any(map(has_vm, workers)), process)
             process.send_signal(signal.SIGINT)

@@ -172,8 +172,8 @@ def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.Mon
         return vm.run(command, directory=PROJECT, stdout=stdout, on_start=on_start)  # type: ignore[arg-type]
 
     monkeypatch.setattr(launch, "testbed", spin)
-    monkeypatch.setattr(emulation, "patience_s", lambda _setting: 25.0)
-    with pytest.raises(EmulationError, match=r"the VM printed nothing for 25 s, while .* collective 0: the ring"):
+    monkeypatch.setattr(emulation, "patience_s", lambda _setting: 12.0)
+    with pytest.raises(EmulationError, match=r"the VM printed nothing for 12 s, while .* collective 0: the ring"):
         run_point(Task(0, load_scenario("paper"), "base"), lambda _: None)
 
 
@@ -212,7 +212,7 @@ for = "1 collective"
 
 def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
-    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation")["fidelity"]
+    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation", report=True)["fidelity"]
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12

@@ -435,7 +435,7 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
     assured, capped = [GOLD, BRONZE | {"share": 0.25}], [GOLD | {"ceiling": 0.5}, BRONZE]
     swept = [Override("sweep.class", [[GOLD, BRONZE], assured, capped], "class")]
     path.write_text(resolved(scenario_of(resolved(wanted), swept)))
-    ended(path, "--engine", "emulation", "--collectives", "1", "--out", tmp_path / "run", cwd=tmp_path)
+    ended(path, "--no-report", "--engine", "emulation", "--collectives", "1", "--out", tmp_path / "run", cwd=tmp_path)
     found = open_run(tmp_path / "run").jobs.set_index(["setting", "job"]).sort_index()
     delay_ms = 0.0114
     by_hand_ms = {

@@ -40,7 +40,7 @@ kind = "alltoall"
 def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.toml").write_text(text)
     options = "--engine", "both", "--collectives", "3", "--modes", "base,wan"
-    answer = measured(tmp_path / "run", "own.toml", *options)
+    answer = measured(tmp_path / "run", "own.toml", *options, report=True)
     mean_s = {point["mode"]: point["mean_s"] for point in answer["points"] if point["engine"] == "emulation"}
     assert mean_s["wan"] < 0.7 * mean_s["base"]
     stored = pq.read_table(tmp_path / "run" / "conditions.parquet").to_pandas()

@@ -1,8 +1,6 @@
 """Knowledge that is measured: what messages and counters tell of links, what is chosen by that, and that every choice
 replays."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -30,7 +28,7 @@ from scenarios.policies.measured import (
 )
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, scenario_of
-from tests.fakes.runs import ended, rows
+from tests.fakes.runs import answer, rows
 from topologies.shaping.classes import SHORT_SEGMENT_BYTES
 
 POLICIES = """
@@ -176,8 +174,7 @@ def test_measured_knowledge_beside_a_fault_is_refused():
 
 def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_path):
     (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
-    said, _ = ended("measured.toml", "--engine", "emulation", "--json", "--out", tmp_path / "run", cwd=tmp_path)
-    fidelity = json.loads(said)["fidelity"]
+    fidelity = answer(tmp_path / "run", "measured.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (20, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
     conditions = conditions_of(setting)
@@ -263,8 +260,7 @@ def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_al
 
 def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp_path):
     (tmp_path / "ports.toml").write_text(PORTS_POLICY)
-    said, _ = ended("ports.toml", "--engine", "emulation", "--json", "--out", tmp_path / "run", cwd=tmp_path)
-    fidelity = json.loads(said)["fidelity"]
+    fidelity = answer(tmp_path / "run", "ports.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (6, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
     assert setting.mode("ports").measure_every_s == 700e-6
@@ -358,8 +354,7 @@ def test_probes_that_cannot_be_are_refused(keys, says):
 
 def test_every_choice_by_probes_replays_from_the_run_folder_and_their_time_is_as_predicted(tmp_path):
     (tmp_path / "probes.toml").write_text(PROBES.format(count=5))
-    said, _ = ended("probes.toml", "--json", "--out", tmp_path / "run", cwd=tmp_path)
-    fidelity = json.loads(said)["fidelity"]
+    fidelity = answer(tmp_path / "run", "probes.toml")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
     conditions, expected, chosen = conditions_of(setting), Expectations(setting, "probes"), set()

@@ -11,7 +11,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
 from tests.conftest import PROJECT
-from tests.fakes.runs import ended, measured, rows
+from tests.fakes.runs import answer, ended, measured, rows
 from topologies.errors import SpecError
 
 
@@ -99,9 +99,9 @@ def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):
 def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number % 2 == 0, False")
     wanted = ("--modes", "mine", "--collectives", "20", "--engine", "model")
-    ended("--policy", "mine.py:mine", *wanted, "--out", tmp_path / "run", cwd=tmp_path)
+    answer(tmp_path / "run", "--policy", "mine.py:mine", *wanted)
     (tmp_path / "mine.py").write_text("def mine(now):\n    return True, True")
-    ended(tmp_path / "run" / "scenario.toml", "--engine", "model", "--out", tmp_path / "again", cwd=tmp_path)
+    answer(tmp_path / "again", tmp_path / "run" / "scenario.toml", "--engine", "model")
     assert rows(tmp_path / "again").completion_s.to_list() == rows(tmp_path / "run").completion_s.to_list()
     before = recorded(tmp_path / "run")
     assert list(before.differences(scenario_of(before.text, path=tmp_path / "run" / "scenario.toml"), None)) == []

@@ -88,10 +88,6 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     spans = [(float(row["until_s"]) - float(row["from_s"])) * float(row["utilisation"]) for row in drawn]
     assert sum(spans) * 40e9 / 8 == pytest.approx(carried["s1b0>s0b0"])
     assert (tmp_path / "run/figures/program.svg").exists()
-    # The scenario that the folder holds is of the same run.
-    again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
-    same = {name: value for name, value in found.items() if name not in ("wall_s", "folder")}
-    assert {name: value for name, value in json.loads(again).items() if name in same} == same
 
 
 CHANGING = """
@@ -146,13 +142,20 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
         load(tmp_path / "run")
 
 
-def test_no_packet_is_lost_where_a_connection_in_full_flight_changes_its_path(tmp_path: Path) -> None:
+def test_where_connections_in_full_flight_change_paths_nothing_is_lost_and_runs_are_the_same(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine.py").write_text(CHANGING)
     keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", "conditions.intra_rate": "200 Gbit/s"}
     options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     found, _ = program(tmp_path, f"{PYTHON} mine.py", *options, "--modes", "wan")
     assert found["rerouted"] >= 5 and found["drops"] == 0
     assert sum(one["bytes"] > 1e6 for one in found["links"] if one["link"].startswith("s1")) >= 2  # of paths in use
+    # The scenario that the folder holds is of the same run, to the nanosecond and the byte.
+    again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
+    same = {name: value for name, value in found.items() if name not in ("wall_s", "folder")}
+    assert {name: value for name, value in json.loads(again).items() if name in same} == same
+    assert (tmp_path / "again/links.csv").read_bytes() == (tmp_path / "run/links.csv").read_bytes()
 
 
 def pcap_lengths(data: bytes) -> list[int]:
@@ -287,6 +290,12 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
         (["--exec", "true", "--set", "program.env={A = 1}"], "A is 1; allowed: a table"),
+        (
+            ["--exec", "true", "--set", "program.env={A = 'b', RANK = '3'}"],
+            "RANK is set by the run; allowed: names",
+        ),
+        (["--exec", "true", "--set", "program.memory='1 B'"], 'program.memory: "1 B" is too little for the ranks'),
+        (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),
         (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
     ],
 )

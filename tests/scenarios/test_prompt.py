@@ -339,7 +339,7 @@ with dialogue.checking_signals():
         pass
 """
     child = pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", timeout=20, cwd=str(PROJECT))
-    for _ in range(500):
+    for _ in range(200):
         child.expect_exact(PROMPT)
         child.send("a\r")
     child.expect_exact(PROMPT)

@@ -112,6 +112,15 @@ def lines_typed_ahead(prompt: Session) -> None:
     assert "42" in prompt.type("ho $((6 * 7))\r").splitlines()
 
 
+def test_a_program_that_spins_ends_a_session_in_which_nobody_can_press_ctrl_c(vm: VM) -> None:
+    lines = b"run true\nallgather 8 MB\nrun g1,g0: while :; do :; done\ntime\n"
+    asked = ("--cli", "--gpus", "4", "--set", 'program.patience="3 s"', "--set", 'program.memory="2 MB"')
+    ended = vm.run(*asked, program=[RUN], input=lines, timeout=400)
+    assert ended.status == 1 and ratios(ended.out) == pytest.approx([1], abs=1e-3)
+    assert 'program.memory: "2 MB" is too little for the ranks' in ended.out  # four shells
+    assert re.search(r"virtual time has stood still for .* as rank [01] \(`sh -c while :; do :; done`\)", ended.err)
+
+
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
     lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
     ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)

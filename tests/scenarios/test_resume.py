@@ -28,7 +28,7 @@ from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
 MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
-EMULATION = ["--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
+EMULATION = ["--no-report", "--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
 
 
 def is_run(folder):
@@ -124,7 +124,7 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
     assert killed(*one_by_one, folder=measuring, cwd=tmp_path, after_s=0.5, there=has_measured)[0]
     before = rows(measuring)
     assert (before.engine == "emulation").any() and len(before) < len(whole)
-    ended("--resume", measuring, cwd=tmp_path)
+    ended("--resume", measuring, "--no-report", cwd=tmp_path)
     assert_kept(before, rows(measuring))
     more = cut_short(EMULATION, kills=KILLS, tmp_path=tmp_path, longest_s=12, seed=2) if KILLS else []
     for folder in [measuring, *more]:

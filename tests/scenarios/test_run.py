@@ -53,6 +53,15 @@ def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(run, tmp_path)
     assert all(line.startswith(("[", "report: ")) for line in lines)
 
 
+def test_a_run_without_a_report_has_all_else_and_a_report_when_it_is_gone_on_with(run, tmp_path):
+    for out, options in (("with", ()), ("without", ("--no-report",))):
+        run("--collectives", 4, "--modes", "base", *options, "--out", out)
+    there, lacks = ({path.name for path in (tmp_path / out).iterdir()} for out in ("with", "without"))
+    assert there - lacks == {"figures", "report.html"} and lacks < there
+    run("--resume", "without")
+    assert {path.name for path in (tmp_path / "without").iterdir()} == there
+
+
 def test_a_key_may_be_swept_over_a_number_and_a_list(run, tmp_path):
     (tmp_path / "mixed.toml").write_text('[sweep]\n"fabric.leaves" = [2, [1, 2]]\n')
     run("mixed.toml", "--collectives", 30, "--modes", "base", "--out", "there")

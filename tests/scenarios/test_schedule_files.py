@@ -1,7 +1,5 @@
 """A scenario's schedule from a file and into one, and a file that changes before a run goes on."""
 
-import json
-
 import pytest
 
 from analysis.statistics.bandwidth import busbw_factor
@@ -17,7 +15,7 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT
 from tests.fakes.commands import times
-from tests.fakes.runs import ended
+from tests.fakes.runs import answer
 from tests.hosts.test_chakra import ASTRA_SIM_NS
 
 DATA = PROJECT / "tests" / "data"
@@ -127,11 +125,10 @@ def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_a
     rates = ("conditions.intra_rate=42949672960 bit/s", "conditions.wan_rate=171798691840 bit/s")
     delays = ("conditions.intra_delay=500 ns", "conditions.wan_delay=10 ns")
     file = f"collective.schedule={DATA / 'chakra/layers.*.et'}"
-    asked = [part for key in (*rates, *delays, "collective.kind=trace", file) for part in ("--set", key)]
-    arguments = ("--json", "--engine", "both", "--gpus", "4", "--modes", "base", "--collectives", "1", *asked)
-    answer = json.loads(ended(*arguments, cwd=tmp_path)[0])
-    assert answer["fidelity"]["drops"] == 0 and abs(answer["fidelity"]["median_ratio"] - 1) <= 0.002
-    for point in answer["points"]:
+    arguments = ("--engine", "both", "--gpus", "4", "--modes", "base", "--collectives", "1")
+    found = answer(tmp_path / "run", *arguments, sets=(*rates, *delays, "collective.kind=trace", file))
+    assert found["fidelity"]["drops"] == 0 and abs(found["fidelity"]["median_ratio"] - 1) <= 0.002
+    for point in found["points"]:
         assert 1e9 * point["mean_s"] == pytest.approx(ASTRA_SIM_NS["layers"], rel=0.05)
 
 

@@ -12,7 +12,7 @@ from scenarios.engines.prediction import planned
 from scenarios.experiment import command as experiment
 from scenarios.spec.load import Override, ScenarioError, of_its_time, resolved, scenario_of
 from tests.fakes.commands import times
-from tests.fakes.runs import ended
+from tests.fakes.runs import answer, ended, measured
 
 TRAINING = "collective.kind=training", "run.modes=['base']"
 
@@ -29,13 +29,10 @@ def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_bo
     )
     ends = []
     for out in ("one", "two"):
-        arguments = ("--json", "--engine", "both", "--collectives", "2", "--out", out, *command(*values))
-        answer = json.loads(ended(*arguments, cwd=tmp_path)[0])
-        assert answer["fidelity"]["drops"] == 0
-        assert abs(answer["fidelity"]["median_ratio"] - 1) <= 0.002 and answer["fidelity"]["p99_abs_error"] <= 0.01
+        found = measured(tmp_path / out, "--engine", "both", "--collectives", "2", sets=values, p99=0.01)
         ends.append(pq.read_table(tmp_path / out / "transfers.parquet"))
     assert ends[0].equals(ends[1])
-    model, emulation = answer["points"]
+    model, emulation = found["points"]
     for point in (model, emulation):
         told = point["training"]
         assert told["bubble_ratio"] == pytest.approx(1 - 4 * 30e-3 / point["mean_s"], abs=1e-12)
@@ -51,10 +48,7 @@ def test_an_emulated_bubble_without_transfer_times_is_the_closed_form(tmp_path: 
         *(*TRAINING, "training.pipeline=interleaved", "training.chunks=2", "training.micro_batches=8"),
         *("training.forward=1 s", "training.backward=2 s", "training.activations=4 B", "conditions.wan_delay=1 us"),
     )
-    answer = json.loads(
-        ended("--json", "--engine", "emulation", "--collectives", "1", *command(*values), cwd=tmp_path)[0]
-    )
-    (point,) = answer["points"]
+    (point,) = answer(tmp_path / "run", "--engine", "emulation", "--collectives", "1", sets=values)["points"]
     assert point["training"]["bubble_ratio"] == pytest.approx(7 / (2 * 8 + 7), rel=1e-4)
 
 
@@ -81,15 +75,15 @@ def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Pa
     train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='8 MB', start='2 ms'}"
     found = {}
     for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
-        command_ = ("--json", "--engine", "emulation", "--collectives", "2", "--gpus", "4", "--out", out)
-        (point,) = json.loads(ended(*command_, *command("run.modes=['base']", *jobs), cwd=tmp_path)[0])["points"]
+        arguments = ("--engine", "emulation", "--collectives", "2", "--gpus", "4")
+        (point,) = answer(tmp_path / out, *arguments, sets=("run.modes=['base']", *jobs))["points"]
         rows = pq.read_table(tmp_path / out / "jobs.parquet").to_pandas()
         found[out] = {job["name"]: job for job in point["jobs"]}, rows[rows["job"] == "sum"].completion_s.to_list()
     assert found["both"][1] == found["alone"][1]
     trained, plain = found["both"][0]["train"], found["both"][0]["sum"]
     assert trained["iteration_s"] == trained["mean_s"] and "bubble_ratio" not in plain
     assert trained["bubble_ratio"] == pytest.approx(1 - 2 * 70e-3 / trained["mean_s"], abs=1e-12)
-    said = ended("--resume", tmp_path / "both", cwd=tmp_path)[0]
+    said = ended("--resume", tmp_path / "both", "--no-report", cwd=tmp_path)[0]
     assert f"bubble {trained['bubble_ratio']:.2%}" in said
 
 

@@ -33,7 +33,7 @@ def test_a_sum_fits_at_line_rate_and_does_not_where_tcp_starts_by_itself(tmp_pat
     sweep = ["--sweep", "conditions.wan_delay=20 ms", "--sweep", "conditions.wan_rate=25 Gbit/s"]
     sweep += ["--sweep", "transport.congestion_control=cubic"]
     values = ["collective.size=30 MB", "collective.budget=290 ms"]
-    found = answer(tmp_path / "run", "wide-area", "--engine", "emulation", *sweep, sets=values)
+    found = answer(tmp_path / "run", "wide-area", "--engine", "emulation", *sweep, sets=values, report=True)
     fast, slow = found["points"]
     assert fast["mean_s"] == pytest.approx(2 * (20e-3 + 15e6 * 8 / 25e9), rel=0.01)
     assert 7 * 40e-3 + 20e-3 < slow["mean_s"] < 7 * 40e-3 + 20e-3 + 3 * 40e-3
