@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scenarios.engines.prediction import jobs_s, planned, predicted_times
+from scenarios.engines.prediction import decided, jobs_s, predicted_times
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -42,8 +42,9 @@ def setting(*jobs, head=HEAD, tail=""):
 
 def there_s(found):
     """When each job is over by the model, s after the round's beginning."""
-    conditions = conditions_of(found)
-    arrives_s = predicted_times(found, "base", planned(found, "base"), conditions, start=0).arrives_s
+    conditions = conditions_of(found)  # faults included
+    decisions = decided(found, "base", conditions, start=0, count=1)
+    arrives_s = predicted_times(found, "base", decisions, conditions, start=0).arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
 
@@ -170,6 +171,8 @@ def test_a_stored_scenario_asks_the_same():
         ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
+        ([{}], HEAD + '[admission]\nprotect = "link"', "link does nothing without a transfer"),
+        ([COPY | {"deadline": "1 ns"}], HEAD, "copy is refused: nothing by 1 ns"),
         (
             [COPY],
             HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
