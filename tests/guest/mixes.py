@@ -1,4 +1,4 @@
-"""Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a line of JSON each.
+"""Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a JSON list.
 
 `mixes.py SEEDS`, a list such as "0,1,2". Of each seed: what became of its transfers and, of each that was promised,
 when it was due and when it was all there. Where one is refused that would not fit without any reserve either, the mix
@@ -152,11 +152,12 @@ def forced(setting: Scenario) -> dict[str, Any] | None:
 
 
 def main(seeds: str) -> None:
+    found = []
     for seed in map(int, seeds.split(",")):
         setting = mix(seed)
         forces = setting.admission.protect == "none"
-        found = {"seed": seed, "promised": promised(setting), "forced": forced(setting) if forces else None}
-        print(json.dumps(found), flush=True)
+        found.append({"promised": promised(setting), "forced": forced(setting) if forces else None})
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -186,6 +186,18 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
     assert says in str(caught.value)
 
 
+def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in_breaks_a_promise(vm):
+    """Over rails and over logical links, and with a link down that promises are protected from."""
+    found = vm.report("mixes", "1,2,12,14")
+    every = [one for mix in found for one in mix["promised"]]
+    assert {one["outcome"] for one in every} == {"admitted", "deferred", "refused"}
+    for one in every:
+        assert (one["there_s"] is None) == (one["outcome"] == "refused")
+        assert one["there_s"] is None or one["there_s"] <= one["due_s"]
+    forced = [mix["forced"] for mix in found if mix["forced"]]
+    assert forced and all(one["late"] for one in forced)
+
+
 def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
     """Two transfers in the VM, beside a third that is refused, with a link down that they are protected from."""
     scenario = tmp_path / "asks.toml"
