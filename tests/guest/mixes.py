@@ -139,8 +139,13 @@ def forced(setting: Scenario) -> dict[str, Any] | None:
             for each in [*kept, one]
         ]
         every = replace(setting, jobs=tuple(asked))
+        # Of a rate, too, no more is looked at than whether all is there when it is due.
+        by_then = [
+            replace(job, size_bytes=admission._bytes(job), deadline_s=each.due_s, rate_bps=None, duration_s=None)
+            for job, each in zip(asked, [*kept, one], strict=True)
+        ]
         with reserve(times=1 / 0.95, lags=False):
-            fits = all(each.workload is not None for each in every.transfers)
+            fits = all(each.workload is not None for each in replace(setting, jobs=tuple(by_then)).transfers)
         times = 1.0
         while not fits and (times := 1.25 * times) < MOST_TIMES:
             with reserve(times=times):
