@@ -407,7 +407,7 @@ def _connections(
     a link, each has an n-th of it at least, whatever the others do. The rate is the highest that is found so, as every
     connection may delay the others by a frame. The capacity that the calendar leaves is what rounding up may take.
     """
-    bps = np.concatenate(split, axis=1)
+    bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
     passes = _passes([links for one in requests for links in one.tunnels], len(capacity_bps))
     ends = np.cumsum([0, *(one.shape[1] for one in split)])
     parts = 1
@@ -416,8 +416,10 @@ def _connections(
         found = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
         room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - found @ passes
         for first, last in pairwise(ends.tolist()):
-            wanted = np.ceil(bps[:, first:last].sum(axis=1) / unit_bps - _ROUNDING) - found[:, first:last].sum(axis=1)
-            for i in np.repeat(np.arange(len(bps)), np.maximum(wanted, 0).astype(int)).tolist():
+            together_bps = bps[:, first:last].sum(axis=1)
+            wanted = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
+            missing = np.maximum(wanted - found[:, first:last].sum(axis=1), 0).astype(int)
+            for i in np.repeat(np.arange(len(bps)), missing).tolist():
                 has = first + np.flatnonzero(bps[i, first:last] > 0)
                 most = has[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in has])]
                 found[i, most] += 1

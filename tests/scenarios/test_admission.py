@@ -128,6 +128,12 @@ def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
     assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
 
 
+def test_a_byte_is_promised_beside_a_fast_transfer():
+    byte = COPY | {"name": "byte", "size": "1 B", "deadline": "40 s"}
+    found = setting(COPY, byte)
+    assert [there_s(found)[one.job.name] <= one.due_s for one in found.transfers] == [True, True]
+
+
 def test_the_answer_to_a_deferred_transfer_is_written_as_json():
     (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
     assert found.outcome == "deferred"
