@@ -10,9 +10,10 @@ from typing import TypeVar
 from hosts.collectives.kinds import ALGORITHMS
 from scenarios.policies.policy import MODES
 from scenarios.prompt.state import candidates, crosses, edges
+from scenarios.spec.jobs import JobSpec, read
 from scenarios.spec.scenario import MAX_SEED
 from topologies import units
-from topologies.errors import did_you_mean, first_of, shown
+from topologies.errors import SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import shared_by
@@ -95,6 +96,23 @@ def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
         return parse(text.replace('"', "").replace("'", ""))
     except units.UnitError as error:
         raise PromptError(str(error)) from None
+
+
+def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
+    """A transfer of this name: a size by a time, or a rate for a time."""
+    found = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
+    if found is None:
+        usage = "admit SIZE GPU GPU by TIME, such as admit 20 MB g0 g4 by 10 ms, or admit RATE GPU GPU for TIME"
+        raise PromptError(f"got {shown(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
+    amount, src, dst, kind, time = found.groups()
+    keys = ("size", "deadline") if kind == "by" else ("rate", "duration")
+    asked = dict(zip(keys, (one.replace('"', "").replace("'", "") for one in (amount, time)), strict=True))
+    ranks = [rank(fabric, src), rank(fabric, dst)]
+    try:
+        (job,) = read([{"name": name, "kind": "transfer", "ranks": ranks, **asked}])
+    except SpecError as error:
+        raise PromptError("; ".join(one.text for one in error.mistakes)) from None
+    return job
 
 
 def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
@@ -236,6 +254,7 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
         "policy": [list(MODES)],
         "flows": [_switches(fabric)],
         "iperf": [gpus, gpus],
+        "demand": [["clear"]],
         "link": [nodes(fabric), neighbours(fabric, given[0]) if given else [], []],
         "switch": [_switches(fabric), ["start", "stop"]],
         "ring": [["best", "rank", *gpus], *([[name for name in gpus if name not in given]] * len(gpus))],

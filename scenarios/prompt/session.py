@@ -27,6 +27,7 @@ from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
 from scenarios.program.stillness import ADVICE, Stillness, virtual_ns
 from scenarios.prompt.dialogue import Outside, checking_signals
+from scenarios.spec.admission import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
 from scenarios.testbed.platform import VIRTUAL, Platform
@@ -43,10 +44,10 @@ _HISTORY, _HISTORY_LINES = ".history", 1000
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt runs one collective at a time: without the scenario's jobs, under conditions that do not change, and in a
-    mode that decides by the number of the collective. Its times leave out the cost of changing ring and paths. The
-    session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if that folder cannot
-    be made and vm.VMError if the VM cannot run.
+    The prompt runs one collective at a time: without the scenario's jobs but transfers, under conditions that do not
+    change, and in a mode that decides by the number of the collective. Its times leave out the cost of changing ring
+    and paths. The session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if
+    that folder cannot be made and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
@@ -63,9 +64,11 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
+    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
+    others, setting = len(setting.jobs) - len(transfers), replace(setting, jobs=transfers, classes=())
     kept = tuple(one for one in setting.policies if one.is_periodic and one.knowledge == ORACLE)
     for what, is_there, changes in (
-        ("jobs", setting.jobs, {"jobs": (), "classes": ()}),
+        ("other jobs" if transfers else "jobs", others, {}),
         (
             "policies that go by conditions",
             kept != setting.policies,
@@ -191,8 +194,8 @@ def serve(
             on = replace(platform, folder=files)
             if not virtual:
                 on = replace(on, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
-            with Testbed(setting, platform=on, tell=tell) as testbed:
-                interactive = InteractiveTestbed(testbed)
+            with Testbed(replace(setting, jobs=()), platform=on, tell=tell) as testbed:
+                interactive = InteractiveTestbed(testbed, setting.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
                 print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)  # a script wants answers

@@ -200,6 +200,31 @@ class Prompt(CLI):  # type: ignore[misc]
         """collective KIND SIZE [COUNT] [ALGORITHM]: run collectives of a kind: collective allreduce 8 MB"""
         self._run(*arguments.kind_of(line))
 
+    def do_demand(self, line: str) -> None:
+        """demand [clear]: what transfers ask for and are promised over the links as they are; or forget them"""
+        if line.split() not in ([], ["clear"]):
+            raise PromptError(f"got {shown(line.strip())}; allowed: demand [clear]")
+        if line.split():
+            self._testbed.requests = ()
+        asked = [one.sentence for one in self._testbed.asking().transfers]
+        print("\n".join(asked) or "no transfer is asked for; allowed: one by admit, or of the scenario")
+
+    def do_admit(self, line: str) -> None:
+        """admit SIZE GPU GPU by TIME: ask for a transfer beside the others, and carry all out; or RATE ... for TIME"""
+        bed = self._testbed
+        setting = bed.asking([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
+        *_, asked = setting.transfers
+        print(asked.sentence, flush=True)
+        if asked.workload is None:
+            return
+        try:
+            there_s = bed.deliver(setting)
+        except KeyboardInterrupt:
+            print("\naborted; the next collective has new agents")
+            return
+        bed.requests = setting.jobs
+        print("\n".join(text.delivered(one, there_s) for one in setting.transfers if one.workload is not None))
+
     def do_wait(self, line: str) -> None:
         """wait TIME: let time pass: wait 100 ms"""
         time.sleep(arguments.duration(line))

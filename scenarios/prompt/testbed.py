@@ -18,7 +18,10 @@ from scenarios.program.inside import Run, fair_links, set_transport
 from scenarios.prompt import text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
+from scenarios.spec import admission
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
+from scenarios.spec.faults import Fault
+from scenarios.spec.jobs import JobSpec
 from scenarios.spec.program import check
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
@@ -28,7 +31,7 @@ from topologies.fabric.failures import around, cable, cut_off
 from topologies.fabric.ports import shared_by
 from topologies.shaping.classes import TELLING, classes_of
 from topologies.shaping.rate_scale import ScaleError
-from topologies.units import format_size
+from topologies.units import format_delay, format_size
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,14 +44,16 @@ class InteractiveTestbed:
     """Commands on a testbed that is up; conditions stay until they are changed.
 
     `mode` is in force, `set_bps`, [links or ports], are the rates that these were given, in the scenario's units;
-    `last_bytes` and `all_bytes` are the bytes that collectives have put on each WAN link, by its index, as carried.
+    `requests` are the transfers that a round asks for; `last_bytes` and `all_bytes` are the bytes that collectives have
+    put on each WAN link, by its index, as carried.
     Every method raises the errors of `Failure` and PromptError, and can be called again after them.
     """
 
-    def __init__(self, testbed: Testbed) -> None:
+    def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.setting.mode("base")
         self._given = self.collective  # the scenario's
+        self.requests = tuple(requests)
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
@@ -174,6 +179,43 @@ class InteractiveTestbed:
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         return row, predicted_s
+
+    def asking(self, more: Sequence[JobSpec] = ()) -> Scenario:
+        """The round of the transfers that are asked for, and these, over the links as they are; raises PromptError."""
+        faults = [
+            Fault(collective=0, kind="link down", target="-".join(sorted(ends))) for ends in sorted(self.state().dead)
+        ]
+        setting = replace(self.scenario(), jobs=(*self.requests, *more), faults=tuple(faults))
+        setting = replace(setting, run=replace(setting.run, modes=("base",)))
+        try:
+            found = admission.check(setting) if setting.jobs else ()
+            mistakes = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in found]
+            late_s = max((one.due_s for one in setting.transfers), default=0.0) if not mistakes else 0.0
+        except ScheduleError as error:
+            raise PromptError(str(error)) from None
+        if late_s > _LONGEST_S:
+            mistakes = [f"{format_delay(late_s)} is when a transfer would end; allowed: up to {_LONGEST_S:.0f} s"]
+        if mistakes:
+            raise PromptError("; ".join(mistakes))
+        return setting
+
+    def deliver(self, setting: Scenario) -> dict[str, float]:
+        """Carry out the transfers that such a round promises; when each was all there, s after its beginning, by name.
+
+        If it ends early, so do the agents; the next collective has new ones in any case.
+        """
+        bed, before, placement = self.testbed, self.testbed.setting, self.testbed.placement
+        with self._risking():
+            bed.setting, bed.placement = setting, tuple(range(setting.gpus))
+            try:
+                bed.share(setting.fair_links("base"), self.set_bps)
+                bed.renew()
+                bed.route(setting.mode("base"), shared_by(self.fabric).slowest_bps(self.set_bps), best=False)
+                record = bed.measure(self.collectives + 1)
+            finally:
+                bed.setting, bed.placement, self._broken = before, placement, True
+        spans = setting.workload.jobs
+        return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_program(
         self, command: str, ranks: Sequence[int], request: Mapping[str, Any], say: Callable[..., Any]

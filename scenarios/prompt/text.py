@@ -16,6 +16,7 @@ from controller.forwarding.flows import (
 from controller.routing.paths import Ways
 from scenarios.policies.policy import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
+from scenarios.spec.admission import Transfer
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
@@ -91,6 +92,13 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
     ]
     headings = ("link", "available", "delay", "last collective", "all collectives")
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
+
+
+def delivered(transfer: Transfer, there_s: Mapping[str, float]) -> str:
+    """When a transfer was to be there, and when it was, s by name."""
+    found_s = there_s[transfer.job.name]
+    is_kept = "kept" if found_s <= transfer.due_s else "broken"
+    return f"{transfer.job.name}: promised by {delay(transfer.due_s)}, measured {delay(found_s)}, {is_kept}"
 
 
 def tunnels(state: State, *, scale: RateScale) -> str:

@@ -14,10 +14,10 @@ paced: every message is handed over when the calendar begins to send it, on a co
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from controller.admission import (
     Answer,
+    Calendar,
     Capacities,
     Request,
     answers,
@@ -154,6 +155,9 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     """What is wrong with a configuration that has transfers."""
     wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
     if not wanted:
+        if setting.admission != AdmissionSpec():
+            text = f"{setting.admission.protect} does nothing without a transfer"
+            yield Mistake("admission.protect", f'{text}; allowed: with a [[job]] of the kind "{TRANSFER}"')
         return
     for number, job in wanted:
         if setting.fabric.routing != ADMITS and job.rate_bps is not None:
@@ -245,33 +249,42 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
     whole_bps = capacities.bps[0]
-    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
-    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
-    lags_s = _lags_s(delays_s(fabric, plan.conditions), whole_bps, tunnels, bytes_ahead)
+    lags_of = _lags_of(plan, fabric, [job.name for job in jobs], tunnels, whole_bps)
     capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
-    asked = [_request(*one) for one in zip(jobs, tunnels, lags_s, strict=True)]
     protects = plan.spec.protect == "link"
-    found, calendar = answers(capacities, asked, protects=protects)
+
+    def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
+        asked = [_request(*one) for one in zip(jobs, tunnels, lags_s.tolist(), strict=True)]
+        return answers(capacities, asked, protects=protects)
+
+    found, calendar, lags_s = _settled(ask, lags_of, lags_of(()))
     split, down = calendar.bps, _wan_links(fabric, plan.dead)
     broken: dict[str, Answer] = {}
     if down and protects:
         split = calendar.instead[capacities.failures.index(down)]
     elif down:
-        left, calendar = struck(capacities, calendar, down, at_s=0.0)
+        whole, promised_s = calendar, lags_s
+
+        def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
+            sooner_s = {job.name: more_s for job, more_s in zip(jobs, (lags_s - promised_s).tolist(), strict=True)}
+            asked = [one if one.is_rate else one.until(one.end_s - sooner_s[one.name]) for one in whole.requests]
+            return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
+
+        left, calendar, lags_s = _settled(strike, lags_of, lags_s)
         broken, split = {one.request.name: one for one in left if one.promised is None}, calendar.bps
     kept = {request.name: index for index, request in enumerate(calendar.requests)}
-    split = tuple(np.where(bps > _NOTHING * bps.max(initial=0.0), bps, 0.0) for bps in split)
-    unit_bps = _unit_bps(whole_bps, [one.tunnels for one in calendar.requests], split) if kept else 0.0
+    connections = _connections(whole_bps, calendar.requests, split) if kept else []
     result = []
-    for job, of_job, lag_s, answer in zip(jobs, tunnels, lags_s, found, strict=True):
+    for job, of_job, lag_s, answer in zip(jobs, tunnels, lags_s.tolist(), found, strict=True):
         last = broken.get(job.name, answer)
         request = last.promised or last.request
         bps, edges_s, workload = np.zeros((0, len(of_job))), np.zeros(1), None
         if (index := kept.get(job.name)) is not None:
-            bps, edges_s = split[index], calendar.edges_s
+            number, edges_s = connections[index], calendar.edges_s
+            bps = split[index].sum(axis=1, keepdims=True) * number / np.maximum(1, number.sum(axis=1, keepdims=True))
             taken = _taken(fabric, job, failed_links(fabric, plan.dead))
             pieces = [taken.index(links) if links in taken else -1 for links in of_job]
-            workload = _paced(job, request.begin_s, (edges_s, bps), pieces, unit_bps=unit_bps)
+            workload = _paced(job, request.begin_s, (edges_s, bps), number, pieces)
         result.append(
             Transfer(
                 job=job,
@@ -339,22 +352,105 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in cables))
 
 
-def _lags_s(
-    delay_s: Floats, bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]], bytes_ahead: Floats
-) -> list[float]:
-    """How long after the end of what the calendar sends each transfer's last byte may arrive, s.
+def _settled(
+    ask: Callable[[Floats], tuple[list[Answer], Calendar]],
+    lags_of: Callable[[Sequence[Calendar]], Floats],
+    lags_s: Floats,
+) -> tuple[list[Answer], Calendar, Floats]:
+    """Answers and a calendar whose transfers may arrive as late as they were asked with, and these lags.
 
-    That is the most over its tunnels of the delay and, at each link, of the bytes ahead of a flow's, two frames at
-    least, and of how much the ways to the link differ in delay: for so long it may have the traffic of two intervals.
-    `delay_s` and `bps` are of what tunnels pass.
+    What is ahead of a message is known once it is known who sends what where, so they are asked again until it is no
+    more than before; lags only rise.
     """
+    while True:
+        found, calendar = ask(lags_s)
+        needed_s = lags_of((calendar,))
+        if (needed_s <= lags_s).all():
+            return found, calendar, lags_s
+        lags_s = np.maximum(lags_s, needed_s)
+
+
+def _lags_of(
+    plan: AdmissionPlan,
+    fabric: Fabric,
+    names: Sequence[str],
+    tunnels: Sequence[Sequence[tuple[int, ...]]],
+    bps: Floats,
+) -> Callable[[Sequence[Calendar]], Floats]:
+    """How long after the end of what calendars send each transfer's last byte may arrive, s.
+
+    That is the most over its tunnels of the delay and, at each link, of two frames and of how much the ways to the link
+    differ in delay: for so long it may have the traffic of two intervals. A fair queue serves connections in turn, so
+    every other one that a tunnel meets may be ahead by a frame, at the slowest link that both pass. `bps` are the
+    links'.
+    """
+    delay_s = delays_s(fabric, plan.conditions)
     soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
     for links in (list(links) for of_job in tunnels for links in of_job):
         reached_s = np.cumsum(delay_s[links]) - delay_s[links]
         soonest_s[links] = np.minimum(soonest_s[links], reached_s)
         latest_s[links] = np.maximum(latest_s[links], reached_s)
-    waits_s = np.maximum(latest_s - soonest_s, 0.0) + 8 * bytes_ahead / np.maximum(bps, 1.0)
-    return [max(float((delay_s + waits_s)[list(links)].sum()) for links in of_job) for of_job in tunnels]
+    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
+    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
+    byte_s = 8 / np.maximum(bps, 1.0)
+    alone_s = delay_s + np.maximum(latest_s - soonest_s, 0.0) + byte_s * bytes_ahead
+
+    def lags_of(calendars: Sequence[Calendar]) -> Floats:
+        found = np.array([max(float(alone_s[list(links)].sum()) for links in of_job) for of_job in tunnels])
+        for one in calendars:
+            for split in (one.bps, *one.instead) if one.requests else ():
+                number = np.concatenate(_connections(bps, one.requests, split), axis=1)
+                number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
+                every = [links for request in one.requests for links in request.tunnels]
+                passes = _passes(every, len(bps))
+                owner = [names.index(request.name) for request in one.requests for _ in request.tunnels]
+                for tunnel in np.flatnonzero(number.any(axis=0)).tolist():
+                    links = list(every[tunnel])
+                    meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
+                    ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max())
+                    found[owner[tunnel]] = max(found[owner[tunnel]], float(alone_s[links].sum()) + ahead_s)
+        return found
+
+    return lags_of
+
+
+def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
+    """Whether each tunnel passes each link, 1 or 0: [tunnels, links]."""
+    found = np.zeros((len(tunnels), links), dtype=np.int64)
+    for row, passed in zip(found, tunnels, strict=True):
+        row[list(passed)] = 1
+    return found
+
+
+def _connections(
+    capacity_bps: Floats, requests: Sequence[Request], split: Sequence[Floats]
+) -> list[npt.NDArray[np.int64]]:
+    """How many connections of one rate each request has in each tunnel and interval: [intervals, tunnels] of each.
+
+    They have its rate together, and a fair share of every link is as much as a connection sends: where n of them pass
+    a link, each has an n-th of it at least, whatever the others do. The rate is the highest that is found so, as every
+    connection may delay the others by a frame. The capacity that the calendar leaves is what rounding up may take.
+    """
+    bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
+    passes = _passes([links for one in requests for links in one.tunnels], len(capacity_bps))
+    ends = np.cumsum([0, *(one.shape[1] for one in split)])
+    parts = 1
+    while True:
+        unit_bps = bps.max() / parts
+        found = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
+        room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - found @ passes
+        for first, last in pairwise(ends.tolist()):
+            together_bps = bps[:, first:last].sum(axis=1)
+            wanted = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
+            missing = np.maximum(wanted - found[:, first:last].sum(axis=1), 0).astype(int)
+            for i in np.repeat(np.arange(len(bps)), missing).tolist():
+                has = first + np.flatnonzero(bps[i, first:last] > 0)
+                most = has[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in has])]
+                found[i, most] += 1
+                room[i] -= passes[most]
+        if (room >= 0).all():
+            return np.split(found, ends[1:-1].tolist(), axis=1)
+        parts = max(parts + 1, parts * 11 // 10)
 
 
 def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float) -> Request:
@@ -372,37 +468,18 @@ def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float)
     )
 
 
-def _unit_bps(capacity_bps: Floats, tunnels: Sequence[Sequence[tuple[int, ...]]], split: Sequence[Floats]) -> float:
-    """The most that a connection is to send so that its fair share of every link is as much, bit/s.
-
-    A tunnel has as many connections as it takes, and sends as much over each. Where n of them pass a link each has an
-    n-th of it at least, whatever the others do. The capacity that the calendar leaves is what rounding up may take.
-    """
-    used = [
-        (bps[:, tunnel], links)
-        for of_job, bps in zip(tunnels, split, strict=True)
-        for tunnel, links in enumerate(of_job)
-        if bps[:, tunnel].any()
-    ]
-    passes = np.array([[link in links for link in range(len(capacity_bps))] for _, links in used])
-    rates_bps = np.array([bps for bps, _ in used])
-    taken = passes.any(axis=0)
-    for parts in count(1):
-        unit_bps = float(rates_bps.max()) / parts
-        connections = np.ceil(rates_bps / unit_bps - _ROUNDING)
-        if (passes[:, taken].T @ connections * unit_bps <= capacity_bps[taken, None] * (1 + _ROUNDING)).all():
-            return unit_bps
-    raise AssertionError("counting does not end")
-
-
 def _paced(
-    job: "JobSpec", begin_s: float, calendar: tuple[Floats, Floats], pieces: Sequence[int], *, unit_bps: float
+    job: "JobSpec",
+    begin_s: float,
+    calendar: tuple[Floats, Floats],
+    number: npt.NDArray[np.int64],
+    pieces: Sequence[int],
 ) -> Workload:
     """The messages of a transfer: in each interval those of each connection are evenly spaced.
 
-    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `pieces` are of its tunnels,
-    and `unit_bps` is the most of a connection. So a message has left when the next one is handed over, and the last one
-    of an interval at its end.
+    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `number` the connections of
+    each, and `pieces` are of its tunnels. So a message has left when the next one is handed over, and the last one of
+    an interval at its end.
     """
     (edges_s, bps), message_bytes = calendar, _message_bytes(job)
     bits = bps * np.diff(edges_s)[:, None]
@@ -411,7 +488,7 @@ def _paced(
     channels: dict[tuple[int, int], int] = {}
     messages = []
     for i, tunnel in np.argwhere(sizes > 0).tolist():
-        connections = max(1, math.ceil(bps[i, tunnel] / unit_bps - _ROUNDING))
+        connections = int(number[i, tunnel])
         for connection in range(connections):
             size = (int(sizes[i, tunnel]) + connection) // connections
             channel = channels.setdefault((tunnel, connection), len(channels))
@@ -436,4 +513,5 @@ def _name(fabric: Fabric, links: Sequence[int]) -> str:
 
 def _time(seconds: float) -> str:
     """A time in words."""
-    return format_delay(float(f"{seconds:.6g}")) if seconds >= 1e-9 else "0 s"
+    found = float(f"{seconds:.6g}")  # a deadline of 1 ns is a little less, as lags were added and taken
+    return format_delay(found) if found >= 1e-9 else "0 s"

@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scenarios.engines.prediction import jobs_s, planned, predicted_times
+from scenarios.engines.prediction import decided, jobs_s, predicted_times
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.admission import BROKEN
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import resolved, scenario_of
+from tests.conftest import PROJECT
 from topologies.fabric.fabric import build_fabric
+
+RUN = str(PROJECT / "scenarios" / "run.py")
 
 HEAD = """
 [fabric]
@@ -42,8 +45,9 @@ def setting(*jobs, head=HEAD, tail=""):
 
 def there_s(found):
     """When each job is over by the model, s after the round's beginning."""
-    conditions = conditions_of(found)
-    arrives_s = predicted_times(found, "base", planned(found, "base"), conditions, start=0).arrives_s
+    conditions = conditions_of(found)  # faults included
+    decisions = decided(found, "base", conditions, start=0, count=1)
+    arrives_s = predicted_times(found, "base", decisions, conditions, start=0).arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
 
@@ -124,6 +128,12 @@ def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
     assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
 
 
+def test_a_byte_is_promised_beside_a_fast_transfer():
+    byte = COPY | {"name": "byte", "size": "1 B", "deadline": "40 s"}
+    found = setting(COPY, byte)
+    assert [there_s(found)[one.job.name] <= one.due_s for one in found.transfers] == [True, True]
+
+
 def test_the_answer_to_a_deferred_transfer_is_written_as_json():
     (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
     assert found.outcome == "deferred"
@@ -193,6 +203,8 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
         ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
+        ([{}], HEAD + '[admission]\nprotect = "link"', "link does nothing without a transfer"),
+        ([COPY | {"deadline": "1 ns"}], HEAD, "copy is refused: nothing by 1 ns"),
         (
             [COPY],
             HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
@@ -204,6 +216,43 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
     with pytest.raises(ScenarioError) as caught:
         setting(*jobs, head=head)
     assert says in str(caught.value)
+
+
+def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in_breaks_a_promise(vm):
+    """Over rails and over logical links, and with a link down that promises are protected from."""
+    found = vm.report("mixes", "1,2,12")
+    every = [one for mix in found for one in mix["promised"]]
+    assert {one["outcome"] for one in every} == {"admitted", "deferred", "refused"}
+    for one in every:
+        assert (one["there_s"] is None) == (one["outcome"] == "refused")
+        assert one["there_s"] is None or one["there_s"] <= one["due_s"]
+    forced = [mix["forced"] for mix in found if mix["forced"]]
+    assert forced and all(one["late"] for one in forced)
+
+
+def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm):
+    answers = {
+        "demand": "copy is admitted: 20 MB by 10 ms",
+        "admit 10 MB g2 g6 by 40 ms": "admit4 is admitted: 10 MB by 40 ms",
+        "allgather 8 MB": "ratio 1.000",
+        "admit 1 TB g0 g4 by 10 ms": "admit5 is refused",
+        "admit 1 MB g0 g1 by 1 ms": "0 and 1 are not joined by the WAN",
+        "admit 1 MB g0 g4 1 ms": 'got "1 MB g0 g4 1 ms"; allowed: admit SIZE',
+        "admit 1 MB g0 g4 by 60 s": "60 s is when a transfer would end; allowed: up to 50 s",
+        "link s0b0 s1b0 down": "s0b0 - s1b0 is down",
+        "demand ": "late is broken",
+        "admit 1 Gbit/s g3 g7 for 2 ms": "admit5 is refused: nothing for 2 ms",
+        "demand clear": "no transfer is asked for",
+        "admit 2 Gbit/s g3 g7 for 2 ms": "admit1 is admitted: 2 Gbit/s for 2 ms from 0 s on",
+        "demand everything": 'got "everything"; allowed: demand [clear]',
+    }
+    ended = vm.run("admission", "--cli", program=[RUN], input="\n".join(answers).encode(), timeout=400)
+    assert ended.status == 0, ended.err
+    for words in answers.values():
+        assert words in ended.out
+    promised = [line.split() for line in ended.out.splitlines() if "promised by" in line]
+    assert [line[0] for line in promised] == ["copy:", "stream:", "late:", "admit4:", "admit1:"]
+    assert all(line[-1] == "kept" for line in promised)
 
 
 def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):

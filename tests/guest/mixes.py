@@ -1,0 +1,169 @@
+"""Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a JSON list.
+
+`mixes.py SEEDS`, a list such as "0,1,2". Of each seed: what became of its transfers and, of each that was promised,
+when it was due and when it was all there. Where one is refused that would not fit without any reserve either, the mix
+runs once more with the first such forced in beside the promises before it: on a calendar of links that are as much
+faster as that takes, `times`. Its `late` are those that were late then.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from scenarios.policies.policy import MODES
+from scenarios.spec import ScenarioError, admission, jobs
+from scenarios.spec.faults import Fault
+from scenarios.spec.load import scenario_of
+from scenarios.spec.scenario import Scenario
+from scenarios.testbed.recovery import Recovery
+from scenarios.testbed.testbed import CollectiveRecord, Testbed
+from topologies.fabric.fabric import build_fabric
+
+MOST_TIMES = 50.0
+FABRICS = (
+    "",
+    'wan = "five-router"',
+    'grain = "physical"',
+    'grain = "physical"\nrails = 3\noversubscription = 2',
+    'grain = "physical"\noversubscription = [2, 1.5]',
+)
+
+
+def mix(seed: int) -> Scenario:
+    """A random mix of transfers of which not all are refused; a part with a WAN link down that all are protected
+    from."""
+    draw = random.Random(seed)
+    while True:
+        try:
+            return drawn(draw)
+        except ScenarioError:  # all are refused
+            pass
+
+
+def drawn(draw: random.Random) -> Scenario:
+    """A random mix of two to six requests, of which some are too much; raises ScenarioError where all are."""
+    fabric = FABRICS[draw.randrange(len(FABRICS))]
+    is_protected = draw.random() < 0.2
+    jobs: list[dict[str, object]] = []
+    for number in range(draw.randint(2, 6)):
+        start = draw.choice([0.0, draw.uniform(0.5, 10)])
+        for_ms = draw.uniform(1, 20)
+        job = {"kind": "transfer", "name": f"t{number}", "ranks": [draw.randrange(4), draw.randrange(4, 8)]}
+        job |= {"start": f"{start:.3f} ms"} if start else {}
+        if draw.random() < 0.4:
+            job |= {"rate": f"{draw.uniform(0.1, 4):.3f} Gbit/s", "duration": f"{for_ms:.3f} ms"}
+        else:
+            job |= {"size": f"{draw.uniform(0.2, 8):.3f} MB", "deadline": f"{start + for_ms:.3f} ms"}
+        jobs.append(job | ({"latest": f"{start + 100 * for_ms:.3f} ms"} if draw.random() < 0.5 else {}))
+    tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
+    head = f"""
+[fabric]
+routing = "spray"
+{fabric}
+[conditions]
+wan_rate = "{draw.choice([1, 2, 4])} Gbit/s"
+intra_rate = "{draw.choice([2, 4, 8])} Gbit/s"
+wan_delay = "{draw.choice(["10 us", "1 ms"])}"
+[collective]
+count = 1
+emulated = 1
+[run]
+modes = ["base"]
+[admission]
+protect = "{"link" if is_protected else "none"}"
+"""
+    (found,) = scenario_of("\n".join([head, *tables])).settings()
+    if is_protected:
+        a, b = draw.choice(build_fabric(found.fabric).wan.links)
+        found = replace(found, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
+    return found
+
+
+def measured(setting: Scenario) -> dict[str, float]:
+    """When each transfer was all there, s after the round's beginning."""
+    with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
+        (record,) = (one for one in Recovery(testbed, MODES["base"]).run(count=1) if isinstance(one, CollectiveRecord))
+    assert record.drops == 0
+    spans = setting.workload.jobs
+    return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
+
+
+def promised(setting: Scenario) -> list[dict[str, Any]]:
+    """What became of its transfers, and when they were due and there."""
+    there_s = measured(setting)
+    return [
+        {"job": one.job.name, "outcome": one.outcome, "due_s": one.due_s, "there_s": there_s.get(one.job.name)}
+        for one in setting.transfers
+    ]
+
+
+@contextmanager
+def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
+    """Within the context, links are so many `times` faster to the calendar, and without `lags` what is sent has arrived
+    at once."""
+    capacities = admission._capacities
+
+    def faster(*given: Any) -> admission.Capacities:
+        found = capacities(*given)
+        return replace(found, bps=times * found.bps)
+
+    none = {} if lags else {"_lags_of": lambda _plan, _fabric, names, *_: lambda _: np.zeros(len(names))}
+    with mock.patch.multiple(admission, _capacities=faster, **none):
+        forget()
+        yield
+    forget()
+
+
+def forget() -> None:
+    """Answers that were given under another reserve."""
+    admission._transfers.cache_clear()
+    jobs.workload_of_jobs.cache_clear()
+
+
+def forced(setting: Scenario) -> dict[str, Any] | None:
+    """What came of forcing in the first request that must break a promise; None where there is none."""
+    kept: list[admission.Transfer] = []
+    for one in setting.transfers:
+        if one.workload is not None:
+            kept.append(one)
+            continue
+        asked = [
+            replace(each.job, start_s=each.start_s, deadline_s=each.job.deadline_s and each.due_s, latest_s=None)
+            for each in [*kept, one]
+        ]
+        every = replace(setting, jobs=tuple(asked))
+        # Of a rate, too, no more is looked at than whether all is there when it is due.
+        by_then = [
+            replace(job, size_bytes=admission._bytes(job), deadline_s=each.due_s, rate_bps=None, duration_s=None)
+            for job, each in zip(asked, [*kept, one], strict=True)
+        ]
+        with reserve(times=1 / 0.95, lags=False):
+            fits = all(each.workload is not None for each in replace(setting, jobs=tuple(by_then)).transfers)
+        times = 1.0
+        while not fits and (times := 1.25 * times) < MOST_TIMES:
+            with reserve(times=times):
+                if all(each.workload is not None for each in every.transfers):
+                    there_s = measured(every)
+                    late = [each.job.name for each in [*kept, one] if there_s[each.job.name] > each.due_s]
+                    return {"job": one.job.name, "times": times, "late": late}
+    return None
+
+
+def main(seeds: str) -> None:
+    found = []
+    for seed in map(int, seeds.split(",")):
+        setting = mix(seed)
+        forces = setting.admission.protect == "none"
+        found.append({"promised": promised(setting), "forced": forced(setting) if forces else None})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
