@@ -65,7 +65,8 @@ class Agent:
     def __init__(self, *, rank: int, address: str, interface: str, job: Job, payload: Payload) -> None:
         self._rank, self._address, self._interface = rank, address, interface
         self._job, self._payload = job, payload
-        self._buffers = Buffers(job.slot_bytes, scratch_bytes=min(payload.part_bytes, job.window_bytes))
+        scratch_bytes = min(payload.part_bytes, job.window_bytes)
+        self._buffers = Buffers(job.slot_bytes, scratch_bytes=scratch_bytes, is_added_to=job.sums)
         self._program = Program()
         self._outgoing: list[socket.socket] = []
         self._incoming: list[socket.socket] = []
@@ -98,6 +99,7 @@ class Agent:
                 self._routes.append(address)
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
             connection = self._socket(port)
+            transport.allow_lending(connection)
             self._outgoing.append(connection)
             if self._job.dscp:
                 connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._job.dscp[channel] << 2)

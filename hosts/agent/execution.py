@@ -19,10 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hosts.agent import messages
-from hosts.agent.buffers import Buffers
+from hosts.agent.buffers import LEAST_LENT_BYTES, Buffers
 from hosts.agent.clock import Timer, now_ns
 from hosts.agent.payload import Payload
 from hosts.agent.program import Computation, Program, Receive, Send, Term
+from hosts.agent.transport import MSG_ZEROCOPY
 
 _MSG_EOR = 0x80  # Python 3.11 has no name for it
 _MOST_VIEWS = 1000  # Linux sends 1024 buffers at a time
@@ -222,20 +223,30 @@ class Execution:
         size, rank = self._bytes(send), self._program.sends[connection][0]
         label = messages.label(collective=self._collective, task=send.task, size_bytes=size)
         out, sent = self._outgoing[connection], 0
+        lent = self._to_lend(send)
         try:
             for first in range(0, len(views), _MOST_VIEWS):
                 is_last = first + _MOST_VIEWS >= len(views)
                 # After the last nothing may be appended to its packet.
-                flags = _MSG_EOR if is_last else socket.MSG_MORE
+                flags = (_MSG_EOR if is_last else socket.MSG_MORE) | (0 if lent is None else MSG_ZEROCOPY)
                 sent += out.sendmsg(views[first : first + _MOST_VIEWS], (), flags)
             sent += out.sendmsg([label])
         except OSError as error:
             raise AgentError(f"lost GPU {rank}: {reason(error)}") from None
         if sent != size + messages.LABEL_BYTES:
             raise AgentError(f"could queue {sent} of {size + messages.LABEL_BYTES} bytes for GPU {rank}")
+        if lent is not None:
+            self._buffers.lend(self._buffer_of.pop(lent), out)
         for slot in send.slots:
             if slot in self._use_of:
                 self._finish(self._use_of[slot])
+
+    def _to_lend(self, send: Send) -> int | None:
+        """The use whose buffer is sent as it is instead of being copied: a large one, needed for nothing after this."""
+        use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
+        if use is None or self._tasks_left[use] > 1 or self._bytes(send) < LEAST_LENT_BYTES:
+            return None
+        return use if self._buffers.can_lend() else None
 
     def _views(self, window: int, size_bytes: int) -> list[memoryview]:
         return self._payload.views(window, collective=self._collective, size_bytes=size_bytes)

@@ -18,6 +18,7 @@ import numpy as np
 
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
+from hosts.agent.buffers import LENT
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
 from hosts.collectives.kinds import OWN_SIZES
 from hosts.collectives.program import flow_bytes, makes_sums, moves, peaks, programs
@@ -112,7 +113,8 @@ def memory_bytes(setting: Scenario) -> int:
     of_ranks = programs(workload, range(setting.gpus))
     most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
     buffers, queued = max(sum(kept) for kept, _ in most), max(in_flight for _, in_flight in most)
-    data = round(_KEPT * workload.largest_slot_bytes * buffers + _QUEUED * queued)
+    lent = sum(LENT for program in of_ranks if program.buffers and not makes_sums(workload))
+    data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
     rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosts.agent.buffers import Buffers
+from hosts.agent.buffers import LENT, Buffers
 from hosts.agent.clock import now_ns
 from hosts.agent.execution import Execution
 from hosts.agent.payload import Payload
 from hosts.agent.program import Program, Receive
 from hosts.agent.sums import Sums
+from hosts.agent.transport import allow_lending
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
 from hosts.collectives.program import flow_bytes, makes_sums, message_bytes, moves, programs, windows
 from hosts.collectives.schedule import Builder, Flow, Schedule, ScheduleError, Stream, Transfer
@@ -175,6 +176,7 @@ def connections(of_ranks: Sequence[Program]) -> Iterator[tuple[dict[Any, socket.
             for dst, channel, _ in one.sends:
                 outgoing[src, dst, channel] = socket.create_connection(server.getsockname())
                 outgoing[src, dst, channel].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                allow_lending(outgoing[src, dst, channel])
                 incoming[src, dst, channel] = server.accept()[0]
     try:
         yield outgoing, incoming
@@ -278,6 +280,33 @@ def test_a_message_that_its_window_does_not_hold_is_received_all_the_same() -> N
     agents = Agents(found, programs(found, range(3)))
     for _ in range(5):
         assert agents.run(receive_buffer=20_000)[1] == []
+
+
+def test_what_is_sent_without_a_copy_is_not_written_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver's window is small, so that most of a message stays in the sender's memory until it is read."""
+    found = workload("allgather", "ring", sites=(2, 2), size_bytes=4 * 400_000)
+    of_ranks = programs(found, range(4))
+    agents = Agents(found, of_ranks)
+    lent = 0
+
+    def lend(self: Buffers, buffer: memoryview, connection: socket.socket) -> None:
+        nonlocal lent
+        lent += 1
+        keep(self, buffer, connection)
+
+    def faults() -> list[tuple[int, int, str]]:
+        for buffers, one in zip(agents.buffers, of_ranks, strict=True):
+            buffers.prepare(one.buffers)  # as for new connections
+        return agents.run(receive_buffer=20_000)[1]
+
+    keep = Buffers.lend
+    monkeypatch.setattr(Buffers, "lend", lend)
+    assert [faults() for _ in range(3)] == [[], [], []]
+    assert lent >= 3 * 4
+    assert all(buffers.made <= one.buffers + LENT + 1 for buffers, one in zip(agents.buffers, of_ranks, strict=True))
+    # Without the wait, the next message is in the buffer too early.
+    monkeypatch.setattr(Buffers, "lend", lambda self, buffer, _: self.give_back(buffer))
+    assert any(faults() for _ in range(3))
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), SUMS)

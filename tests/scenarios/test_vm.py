@@ -161,3 +161,8 @@ def test_boots_are_alike_with_seven_switches_at_a_hundred_gigabit_and_registers_
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     steady = boots[0]["seconds"][4:]  # the congestion window has grown
     assert [statistics.median(steady), max(steady)] == pytest.approx([ideal_s] * 2, rel=0.01)
+
+
+def test_what_is_sent_without_a_copy_is_not_copied_when_it_arrives_and_free_once_it_is_read(vm: VM) -> None:
+    ended = vm.run("--", sys.executable, str(PROJECT / "tests" / "guest" / "zerocopy.py"))
+    assert (ended.status, ended.out) == (0, "[]\n[(0, 0, 0)] True\n"), ended.err
