@@ -15,7 +15,8 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -185,6 +186,15 @@ class Run:
         self._full = False
 
     def __enter__(self) -> "Run":
+        try:
+            with _undisturbed():  # a rank that is just being started would be known to nobody
+                self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self) -> None:
         testbed, count = self._testbed, len(self._gpus)
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # or what is due would come 50 us late
         for name in self._spec.capture:
@@ -212,7 +222,6 @@ class Run:
             for name in ("stdout", "stderr"):
                 self._waiting.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
                 self._streams += 1
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._running.values():
@@ -407,6 +416,19 @@ def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
                 for other in fabric.gpus:
                     if other is not gpu:
                         netlink.set_route(gpu.interface, other.ip, initial_segments=limit.initial_segments)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Have a Ctrl-C that comes within the context be raised at its end."""
+    came = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _say(**fields: object) -> None:

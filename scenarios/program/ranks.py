@@ -146,7 +146,6 @@ class Rooms:
         # Where the VM's memory ended, the kernel would read programs' pages again and again before it kills anything.
         resource.setrlimit(resource.RLIMIT_DATA, (round(_MOST_OF_MEMORY * memory_bytes),) * 2)
         _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # whatever the prompt has, which starts it
         os.chdir(self._directory)
 
     def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:
@@ -189,9 +188,11 @@ def started(command: str, *, user: User, environment: Mapping[str, str], prepare
 
     `prepare` is called in the new process while it is root's; raises OSError, also where that fails.
     """
+    # The prompt comes before all others, and so does a rank until it is its command: one that spins would hold it up.
+    last = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
     try:
         process = subprocess.Popen(
-            [*user.words, "sh", "-c", command],
+            [*user.words, *last, "sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

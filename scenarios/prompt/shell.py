@@ -402,13 +402,18 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        super().default(line)
+        with self._first():
+            try:
+                super().default(line)
+            except KeyboardInterrupt:  # between the command's beginning and the wait for its end
+                self.mn[first].sendInt()
+                self.waitForNode(self.mn[first])
 
     def waitForNode(self, node: Any) -> None:
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
         self._want_keys()
-        with self._first(), _unbuffered() if at_terminal else nullcontext():
+        with _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
             poll.register(node.stdout, select.POLLIN)
             if at_terminal:
@@ -453,9 +458,9 @@ class Prompt(CLI):  # type: ignore[misc]
             yield
             return
         before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
-        for pid in before:
-            os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(2 if pid else 1))
         try:
+            for pid in before:
+                os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(2 if pid else 1))
             yield
         finally:
             for pid in before:

@@ -92,7 +92,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
         prompt.child.sendline(line)  # which spins: no virtual time passes
         prompt.child.expect(pexpect.TIMEOUT, timeout=1)
-        prompt.type("\x03", timeout=20)
+        prompt.type("\x03")
     assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
     assert "chosen anew for one collective in 2" in prompt.ask("policy often")
