@@ -152,6 +152,7 @@ def read_spec(text: str | bytes) -> FabricSpec:
     _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
     _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
     _check(rails is None or _is_int(rails), "rails", rails, "a whole number, or null")
+    _check(isinstance(tiers, list), "oversubscription", tiers, "a list of numbers")
     tiers = [_number("oversubscription", tier, low=0, high=_MAX_BPS) for tier in tiers]
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]

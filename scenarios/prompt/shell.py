@@ -402,18 +402,17 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        with self._first():
-            try:
-                super().default(line)
-            except KeyboardInterrupt:  # between the command's beginning and the wait for its end
-                self.mn[first].sendInt()
-                self.waitForNode(self.mn[first])
+        try:
+            super().default(line)
+        except KeyboardInterrupt:  # between the command's beginning and the wait for its end
+            self.mn[first].sendInt()
+            self.waitForNode(self.mn[first])
 
     def waitForNode(self, node: Any) -> None:
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
         self._want_keys()
-        with _unbuffered() if at_terminal else nullcontext():
+        with self._first(), _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
             poll.register(node.stdout, select.POLLIN)
             if at_terminal:

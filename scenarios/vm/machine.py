@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from scenarios.vm import kernel
 from scenarios.vm.errors import VMError, death
 
@@ -230,6 +228,8 @@ class Machine:
         In virtual time nothing else would, and a process that spins is one that never comes into the kernel by itself.
         Each is a process of the host, which the kernel traces; it takes a SIGALRM for the end of a time slice.
         """
+        import psutil  # which is the environment's; the rest here does in any Python
+
         assert self._process is not None
         with contextlib.suppress(psutil.Error):  # one has ended just now
             for one in psutil.Process(self._process.pid).children(recursive=True):

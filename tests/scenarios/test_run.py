@@ -223,7 +223,7 @@ def test_rings_of_large_sites_are_searched_for_and_the_gap_to_a_bound_is_told(ca
         (["--engine", "simulation"], "choose from"),
         (["--colectives", "3"], "did you mean --collectives?"),
         (["--clock", "wall", "--jobs", "2"], "one at a time"),
-        (["--rate-scale", "1/1000"], "with the virtual clock is 1"),
+        (["--rate-scale", "1/1000"], "1 with the virtual clock"),
         (["--clock", "wall", "--rate-scale", "1/900000", "--chunk", "1kB"], "less than a byte"),
         (["fig4"], "fig4a, fig4b, fig5a, fig5b, geopipe, nobel-us, paper"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
