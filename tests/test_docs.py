@@ -129,6 +129,17 @@ def test_all_python_runs(block: Block, folder: Path) -> None:
     assert done.returncode == 0, f"{block.page}, line {block.line}: {done.stderr}"
 
 
+@pytest.mark.parametrize("block", [one for one in blocks_in("") if "mininet> " in one.values[0].text])
+def test_sessions_at_the_prompt_are_as_shown(block: Block, folder: Path) -> None:
+    typed = re.findall(r"^mininet> (.*)\n", block.text, re.MULTILINE)
+    (folder / "typed").write_text("\n".join(typed))
+    done = sh(".venv/bin/python scenarios/run.py --cli < typed", folder)
+    shown = re.sub(r"^mininet> .*\n", "", block.text, flags=re.MULTILINE)
+    # What takes less than a microsecond more or less with other versions of a library is left out.
+    fine = re.compile(r"^(\(.* of virtual time\)|rtt min/avg/max/mdev = .* ms)\n?", re.MULTILINE)
+    assert fine.sub("", done.stdout) == fine.sub("", shown), done.stderr
+
+
 # --- what is parsed -------------------------------------------------------------------------------------------------
 
 MANUAL = {

@@ -230,6 +230,7 @@ class InteractiveTestbed:
             raise PromptError(f"{mistake.key}: {mistake.text}")
         self._broken = True
         if not bed.setting.run.is_real:
+            bed.stays = False
             bed.share(fair_links(bed.setting), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
@@ -259,6 +260,7 @@ class InteractiveTestbed:
                 (cable(a, b) not in dead_cables(status)) == up or (up and not {a, b}.isdisjoint(status["not_ready"]))
             ),
         )
+        self._heed_failures()
 
     def await_switch(self, name: str, *, up: bool) -> None:
         """Shape the ports of a switch that was stopped or started, and return once the controller has noticed it.
@@ -271,6 +273,13 @@ class InteractiveTestbed:
             f"{name} for {'stopped' if up else 'running'}",
             lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
         )
+        self._heed_failures()
+
+    def _heed_failures(self) -> None:
+        """Delay packets where they are, whatever their paths, once cables have failed."""
+        if self.testbed.stays and self.state().dead:
+            self.testbed.stays = False
+            self.testbed.reshape(self.set_bps)
 
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
         if not self.testbed.await_status(noticed):
@@ -320,7 +329,8 @@ class InteractiveTestbed:
             self.testbed.reshape(self.set_bps)
         with self._risking():
             self.testbed.placement = placement
-            if fair_links != self.testbed.fair_links:
+            if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.stays):
+                self.testbed.stays = not state.dead
                 self.testbed.share(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)

@@ -170,7 +170,8 @@ class Testbed:
     Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
     `delays_s`, [links or ports], are their delays; `placement` is the rank at each place in the next collective. After
-    setting it, call `join` before the next collective, and `route` if it needs other paths.
+    setting it, call `join` before the next collective, and `route` if it needs other paths. `stays` is whether nothing
+    fails, so that what is in no tunnel stays on the fixed paths; `share` and `reshape` shape the links for it.
     """
 
     def __init__(
@@ -184,8 +185,7 @@ class Testbed:
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
-        # Nothing fails here, also at no prompt, so that what is in no tunnel stays on the fixed paths.
-        self._stays = fair_links is not None and has_agents and not setting.faults
+        self.stays = has_agents and not setting.faults
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
@@ -250,7 +250,7 @@ class Testbed:
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links, under these conditions and the delays there are."""
         transport = self.setting.transport
-        size = transport.buffer_bytes
+        size, by_path = transport.buffer_bytes, self.stays and self.fair_links is not None
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
@@ -263,7 +263,7 @@ class Testbed:
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
-            paths=tuple(tunnels_match(path.index) for path in self.fabric.paths) if self._stays else (),
+            paths=tuple(tunnels_match(path.index) for path in self.fabric.paths) if by_path else (),
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
