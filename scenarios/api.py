@@ -25,6 +25,7 @@ from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario, described
+from topologies.errors import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,8 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
     `values` are by dotted key, as TOML has them: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]}; "sweep.KEY"
     takes a list of values to be swept. Raises ScenarioError (a ValueError) with every mistake, one line each.
     """
+    if not isinstance(values, Mapping | None):
+        raise ValueError(f"{shown(values)} are no values; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
     return load_scenario(str(source), overrides)
 
@@ -77,6 +80,10 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
 
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
     """The engine of this name and the configurations that it is to run, checked; arguments and errors as for `run`."""
+    if not isinstance(scenario, Scenario):
+        raise ValueError(f"{shown(scenario)} is no scenario; allowed: what scenario(...) returns")
+    if jobs < 1:
+        raise ValueError(f"{jobs} jobs; allowed: 1 and more")
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     if scenario.program.command is not None:

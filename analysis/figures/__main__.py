@@ -95,9 +95,11 @@ def jobs_of(
         jobs.append(partial(faults.picture, name, run))
     shown = collectives_of(run, points, configurations[setting], number=collective)
     if shown:
-        more = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
-        more += [calendar.picture] * bool(configurations[setting].admission)
-        jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *more)]
+        on_map = bool(configurations[setting].fabric.spec.wan.places)  # which has no room for a fabric's circle
+        jobs += [partial(one, name, shown) for one in (timeline.picture, wan_map.picture if on_map else fabric.picture)]
+        promised = (one for one in configurations[setting:] if any(each["rates_bps"] for each in one.admission))
+        if (of := next(promised, configurations[setting])).admission:
+            jobs.append(partial(calendar.picture, name, collectives_of(run, points, of, number=collective)))
         if configurations[setting].kind == "training":
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
             predicted = collectives_of(run, modelled, configurations[setting], number=collective)
@@ -176,7 +178,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
     parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
-    parser.add_argument("--setting", type=int, default=0, metavar="N", help="of the timeline and the fabric (0)")
+    parser.add_argument(
+        "--setting", type=int, default=0, metavar="N", help="of the timeline, the fabric and the calendar (0)"
+    )
     parser.add_argument("--collective", type=int, default=0, metavar="K", help="of the timeline and the fabric (0)")
     options = parser.parse_args(arguments)
     return reported(

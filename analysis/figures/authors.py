@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis.authors.simulator import MODES
 from analysis.authors.study import Line
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, heading, legend, panels, table
 from analysis.figures.style import FAINT, INK, MODE_STYLES, marker
 
 _GAINS = MODES[1:]
@@ -26,7 +26,7 @@ def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
         for axes, size in zip(panels(figure, len(sizes), columns=len(sizes), sharey=True), sizes, strict=True):
             _draw(axes, [line for line in lines if line.size_mb == size])
             axes.set_title(f'chunks of "{size} MB"')
-        figure.suptitle(title, fontsize="medium")
+        heading(figure, title)
         handles = [Line2D([], [], label=MODE_STYLES[mode].label, **marker(mode, measured=False)) for mode in _GAINS]
         legend(figure, handles, _NOTE)
     return Picture(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
 from analysis.figures.points import Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
@@ -81,7 +81,7 @@ def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | Non
         if measured and len(measured) < len(rows):
             handles.append(Line2D([], [], label="the model", **_MODEL))
         legend(figure, handles, "numbers: ms of the budget that are left; bars: the least and the greatest time")
-        figure.suptitle(groups[0].title if len(groups) == 1 else "Times beside their budget", fontsize="medium")
+        heading(figure, groups[0].title if len(groups) == 1 else "Times beside their budget")
     told = measured or rows
     fitting = sum(row.cells["fitting"] for row in told)
     count = sum(row.point.completion_s.size for row in told)

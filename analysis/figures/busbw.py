@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, heading, legend, panels, table
 from analysis.figures.points import Configuration, Group, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
@@ -71,7 +71,7 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
             axes.set_title(f"{kind}, mode {mode}, {how}")
             axes.set_xlabel("size")
             axes.set_ylabel("bus bandwidth (GB/s)")
-        figure.suptitle(title, fontsize="medium")
+        heading(figure, title)
         handles = [Line2D([], [], label=algorithm, **_look(number)) for number, algorithm in enumerate(algorithms)]
         changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
         legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, legend, table
+from analysis.figures.output import Picture, canvas, heading, legend, table
 from analysis.figures.points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
@@ -33,6 +33,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     """The calendar of a round in its modes, `name` being the run's; its configuration has transfers."""
     configuration, number = collectives[0].configuration, collectives[0].number
     found = configuration.admission
+    is_promised = any(one["rates_bps"] for one in found)
     last_s = max(
         *(end_s for one in found for end_s in (one["due_s"], *one["edges_s"])),
         *(move.end_s for one in collectives for move in one.moves),
@@ -58,17 +59,18 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         every[-1].set_xlim(0, last_s * 1.02 / unit_s)
         every[-1].set_xlabel(f"time from the round's beginning ({unit})")
         words = "measured" if collectives[0].measured else "predicted"
-        handles: list[Any] = [Patch(facecolor=_SHADES[0], label="promised, a shade for each tunnel")]
+        handles: list[Any] = [Patch(facecolor=_SHADES[0], label="promised, a shade for each tunnel")] * is_promised
         handles += [
             Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({words})")
             for one in collectives
         ]
         handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="all is due"))
         legend(figure, handles)
-        figure.suptitle(f"{configuration.label}: collective {number}", fontsize="medium")
+        heading(figure, f"{configuration.label}: collective {number}")
     return Picture(
         name=f"{name}-calendar",
-        caption=f"What was promised to each transfer over time and what was delivered: {configuration.label}.",
+        caption=f"What was {'promised to' if is_promised else 'asked for by'} each transfer over time and what was "
+        f"delivered: {configuration.label}.",
         figure=figure,
         data=table(_data(found, collectives, edges_s)),
     )
@@ -144,7 +146,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="due"))
         legend(figure, handles)
         side = "measured" if any(kept.engine == "emulation" for *_, found in groups for kept in found) else "predicted"
-        figure.suptitle(f"Transfers by their deadlines, the last of all rounds ({side})", fontsize="medium")
+        heading(figure, f"Transfers by their deadlines, the last of all rounds ({side})")
     return Picture(
         name=f"{name}-deadlines",
         caption="When each transfer was there, as a share of its time, in each configuration.",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, heading, legend, panels, table
 from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
@@ -46,7 +46,7 @@ def picture(name: str, group: Group, shown: Sequence[Configuration], points: Poi
             axes.set_title("\n".join([*title, _counts(found[index])]), fontsize=8)
             if index % columns == 0:
                 axes.set_ylabel("share of collectives")
-        figure.suptitle(group.title, fontsize="medium")
+        heading(figure, group.title)
         legend(figure, _handles(found))
     caption = f"Distribution of completion times by mode: {group.title}."
     return Picture(name=name, caption=caption, figure=figure, data=_data(group, found))

@@ -158,7 +158,7 @@ class Collective:
     def name(self, flow: Flow) -> str:
         """A flow in words: "g0 → g1", with its channel where there are several."""
         if not flow.links:
-            return f"{self.gpu(flow.src)} computes"
+            return f"{self.gpu(flow.src)} {'waits' if self.configuration.admission else 'computes'}"
         several = any(other.channel for other in self.flows if other.links)
         return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
 from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
@@ -91,9 +91,10 @@ def picture(name: str, group: Group, points: Points) -> Picture:
         _leave_out(axes, {place for place, *_ in drawn})
         note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
         legend(figure, _handles(found, lines=_is_axis(group)), note)
-        figure.suptitle(group.title, fontsize="medium")
+        heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
-    caption = f"Mean completion time and gain over base, by mode, against {group.x_label}: {group.title}."
+    against = f", against {group.x_label}" * (len(group.configurations) > 1)
+    caption = f"Mean completion time and gain over base, by mode{against}: {group.title}."
     return Picture(name=stem, caption=caption, figure=figure, data=_data(group, found))
 
 

@@ -20,7 +20,7 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, explain, heading, panels, table
 from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
@@ -61,7 +61,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             bar.outline.set_visible(False)
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "and those in use,"
         what = "ports" if fabric.spec.grain == "physical" else "logical links"
-        figure.suptitle(f"{label}: {what}, {used} of collective {first.number}", fontsize="medium")
+        heading(figure, f"{label}: {what}, {used} of collective {first.number}")
         thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
         explain(
             figure,

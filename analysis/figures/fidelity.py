@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, fifo_of, percentage
@@ -67,7 +67,7 @@ def picture(name: str, points: Points) -> Picture | None:
         right.set_ylabel("measured / predicted − 1 (%)")
         left.set_title("each collective", fontsize=8.5)
         right.set_title("its distance from the prediction", fontsize=8.5)
-        figure.suptitle(f"Measured against predicted, {found.collectives:,} collectives", fontsize="medium")
+        heading(figure, f"Measured against predicted, {found.collectives:,} collectives")
         legend(figure, handles, f"median of measured / predicted {found.median_ratio:.4f}; drops {found.drops:,}")
     caption = f"Measured against predicted completion times: {found.words}."
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.lines import Line2D
 
 from analysis.figures.cdf import shares
-from analysis.figures.output import Picture, canvas, legend, table
+from analysis.figures.output import Picture, canvas, heading, legend, table
 from analysis.figures.style import INK
 
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ def picture(ratios: Mapping[str, Floats], measured: Mapping[str, Floats], *, tit
         axes.grid(True, axis="x")
         axes.set_xlabel("flow completion time over the optimum")
         axes.set_ylabel("share of flows")
-        figure.suptitle(title, fontsize="medium")
+        heading(figure, title)
         handles = [Line2D([], [], label=routing, **_LOOKS[routing]) for routing in drawn]
         if measured:
             handles.append(Line2D([], [], label="measured", color=INK, **_MEASURED))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, panels, table
+from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, panels, table
 from analysis.figures.style import INK
 
 
@@ -43,7 +43,7 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
             axes.set_title(f"{kind}, {grain} grain")
             if grain == grains[0]:
                 axes.set_ylabel("time over the ring's")
-        figure.suptitle(title, fontsize="medium")
+        heading(figure, title)
         handles = [Patch(label=f"{gpus} GPUs", **_look(number)) for number, gpus in enumerate(sizes)]
         legend(figure, handles)
     data = table(row._asdict() for row in rows)

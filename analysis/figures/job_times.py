@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, heading, legend, panels, table
 from analysis.figures.points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, paler, time_unit
 from analysis.results.reader import Run
@@ -58,7 +58,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
             _draw(axes, [bar for bar in bars if bar.job == job], modes, unit_s)
             axes.set_title(job)
             axes.set_ylabel(f"completion ({unit})")
-        figure.suptitle(configuration.label, fontsize="medium")
+        heading(figure, configuration.label)
         look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
         sides = [("predicted", "#666666")]
         if any(bar.measured for bar in bars):

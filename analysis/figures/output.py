@@ -7,6 +7,7 @@ data, is for the modules of the single figures.
 import csv
 import io
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -104,9 +105,20 @@ def legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
     figure.legend(handles=handles, ncols=-(-len(handles) // rows), loc="outside lower center", **look)
 
 
+def heading(figure: Figure, text: str) -> None:
+    """The title over all panels, in as many lines as the figure's width needs."""
+    figure.suptitle(_wrapped(text, figure, per_inch=12), fontsize="medium")
+
+
 def explain(figure: Figure, text: str) -> None:
     """A few lines beneath all panels that say how the figure is read."""
-    figure.supxlabel(text, fontsize=7.5, color=INK)
+    figure.supxlabel(_wrapped(text, figure, per_inch=18), fontsize=7.5, color=INK)
+
+
+def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
+    """The lines of a text in at most as many letters as have room."""
+    room = int(per_inch * figure.get_figwidth())
+    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room))
 
 
 def log_ticks(axis: Axis) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures.output import Picture, canvas, table
+from analysis.figures.output import Picture, canvas, heading, table
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = [style.colour for style in MODE_STYLES.values()]
@@ -44,7 +44,7 @@ def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int]
         below.set_ylabel("rank")
         below.set_xlabel(f"time since the ranks were started, {unit}", color=INK)
         below.set_xlim(0, last_s / scale)
-        figure.suptitle("WAN links and ranks of a program", fontsize="medium")
+        heading(figure, "WAN links and ranks of a program")
     rows = [
         {"from_s": at_s[row], "until_s": at_s[row + 1], "link": link["link"], "utilisation": used[row, number]}
         for row in range(len(used))

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
 from analysis.figures.style import FAINT, INK
 from analysis.sizing import AGREES, Row
 
@@ -27,7 +27,7 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
         left, right = figure.subplots(1, 2)
         _times(left, [row for row in rows if row.unit == "ms" and row.model and row.value is not None], look)
         _differences(right, known, look)
-        figure.suptitle(title, fontsize="medium")
+        heading(figure, title)
         handles = [Line2D([], [], label=model, **one) for model, one in look.items()]
         handles += [Line2D([], [], label="no model", **_PLAIN), Line2D([], [], label="the document's", **_DOCUMENT)]
         legend(figure, handles)

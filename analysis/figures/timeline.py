@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective import Collective, lanes
-from analysis.figures.output import Picture, canvas, explain, table
+from analysis.figures.output import Picture, canvas, explain, heading, table
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
 _WIDE = 0.016  # the share of the longest time above which a bar has room for one digit
@@ -56,7 +56,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                 for empty in (axes, costs):
                     empty.set_axis_off()
                     empty.set_in_layout(False)
-        figure.suptitle(f"{label}: collective {first.number}", fontsize="medium")
+        heading(figure, f"{label}: collective {first.number}")
         explain(figure, "\n".join(_explanation(collectives)))
     bars = "a chunk on its way over a ring edge"
     if not first.configuration.is_ring_allgather:

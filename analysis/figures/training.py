@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, legend, table
+from analysis.figures.output import Picture, canvas, heading, legend, table
 from analysis.figures.points import Configuration, Points, words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
@@ -50,7 +50,7 @@ def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Colle
         for axes, one, found in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars, strict=True):
             _draw(axes, one, found, longest_s)
         label = both[0].configuration.label
-        figure.suptitle(f"{label}: collective {both[0].number}", fontsize="medium")
+        heading(figure, f"{label}: collective {both[0].number}")
         handles: list[Any] = [
             Patch(color=colour, label=what)
             for letter, (what, colour) in _WORK.items()

@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
 from analysis.figures.fabric import overlap
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, explain, heading, panels, table
 from analysis.figures.style import FAINT, INK, MODE_STYLES, UTILISATION
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
@@ -49,7 +49,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         bar.set_label("utilisation of a WAN link, one direction", fontsize=8)
         bar.ax.tick_params(labelsize=8)
         bar.outline.set_visible(False)
-        figure.suptitle(f"{label}: the WAN under collective {first.number}", fontsize="medium")
+        heading(figure, f"{label}: the WAN under collective {first.number}")
         explain(
             figure,
             "Colour and width: bits that the collective sent over the link, by what it has room for in that time.\n"

@@ -14,7 +14,7 @@ from hosts.collectives.operations import MOST_CALC_NS, MOST_MESSAGE_BYTES, MOST_
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 from hosts.collectives.text_file import MOST_GPUS
 
-MOST_NICS, MOST_CPUS = 64, 256
+MOST_NICS, MOST_CPUS = 1024, 256
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*", re.ASCII)

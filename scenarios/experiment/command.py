@@ -1,7 +1,7 @@
 """The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -50,8 +50,8 @@ def run(arguments: Sequence[str]) -> int:
     shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
     losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
-    admitted = dict.fromkeys(one.sentence for setting in settings for one in setting.transfers)
-    found = notes(shared), greedy_notes(greedy, most=MAX_COMBINATIONS), _searched(settings), losses, admitted
+    admitted = [(one.label, [transfer.sentence for transfer in one.transfers]) for one in settings]
+    found = notes(shared), greedy_notes(greedy, most=MAX_COMBINATIONS), _searched(settings), losses, _answered(admitted)
     for note in chain.from_iterable(found):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
@@ -61,6 +61,17 @@ def run(arguments: Sequence[str]) -> int:
         print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
         return DONE
     return _run(wanted, _parts(wanted), arguments) if wanted.dask is None else _run_elsewhere(wanted, arguments)
+
+
+def _answered(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """What becomes of the transfers of every configuration, by its label; once of those with the same answers."""
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for label, sentences in found:
+        by_answers.setdefault(tuple(sentences), []).append(label)
+    for sentences, labels in by_answers.items():
+        if len(by_answers) > 1 and sentences:
+            yield f"{first_of(labels, 3, separator='; ')}:"
+        yield from sentences
 
 
 def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
@@ -240,17 +251,22 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     """What would be run: the scenario with every default, and behind it each engine's points, as TOML's comments."""
     modes = scenario.run.modes
     lines, total = [], 0
+    of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
     for engine, settings in plans:
         for setting in settings:
             count = setting.collective.count
-            lines.append(f"{engine}, {setting.label}: {count:,} collectives in each of {', '.join(modes)}")
+            lines.append(f"{engine}, {setting.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
     if scenario.program.command is not None:
         ranks = len(scenario.program.ranks_of(scenario.gpus))
         lines = [f"the program on {ranks} GPUs, with the WAN's paths of {modes[0]}"]
     for links, places in links_of(plans[0][1]).items():
         lines += _links(links, plans[0][1][places[0]].label)
-    lines.append("nothing was run" if scenario.program.command else f"{total:,} collectives in all; nothing was run")
+    lines.append(
+        "nothing was run"
+        if scenario.program.command
+        else f"{total:,} collective{'s' * (total > 1)} in all; nothing was run"
+    )
     return "\n".join([resolved(scenario), *(f"# {line}" for line in lines)])
 
 

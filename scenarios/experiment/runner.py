@@ -236,4 +236,4 @@ def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], 
             print(f"run.py: WARNING: {warning}", file=sys.stderr)
         return
     parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
-    print("\n\n".join([*parts, f"results in {directory.path}"]))
+    print("\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])]))

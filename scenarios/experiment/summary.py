@@ -21,6 +21,7 @@ from analysis.statistics.intervals import Interval, Numbers, Series, Summary, bl
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import in_flight, more_by_stage
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
+from scenarios.spec.admission import SENT
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
@@ -518,7 +519,8 @@ def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.setting.label}, {point.mode}:"
         for one in _transfers(result.setting, point)["transfers"]:
             there = f"; there at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
-            kept = ("kept" if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
+            in_time = "in time" if one["outcome"] == SENT else "kept"
+            kept = (in_time if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
             yield f"  {one['sentence']}{there}{kept}"
 
 

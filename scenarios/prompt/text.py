@@ -16,7 +16,7 @@ from controller.forwarding.flows import (
 from controller.routing.paths import Ways
 from scenarios.policies.policy import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
-from scenarios.spec.admission import Transfer
+from scenarios.spec.admission import SENT, Transfer
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
@@ -96,9 +96,11 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
 
 def delivered(transfer: Transfer, there_s: Mapping[str, float]) -> str:
     """When a transfer was to be there, and when it was, s by name."""
-    found_s = there_s[transfer.job.name]
-    is_kept = "kept" if found_s <= transfer.due_s else "broken"
-    return f"{transfer.job.name}: promised by {delay(transfer.due_s)}, measured {delay(found_s)}, {is_kept}"
+    found_s, due = there_s[transfer.job.name], delay(transfer.due_s)
+    is_sent = transfer.outcome == SENT
+    said, in_time, late = ("asked for", "in time", "late") if is_sent else ("promised", "kept", "broken")
+    is_kept = in_time if found_s <= transfer.due_s else late
+    return f"{transfer.job.name}: {said} by {due}, measured {delay(found_s)}, {is_kept}"
 
 
 def tunnels(state: State, *, scale: RateScale) -> str:

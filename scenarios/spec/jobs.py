@@ -74,6 +74,11 @@ class JobSpec:
         """Whether it is traffic that nobody waits for."""
         return self.kind == BACKGROUND
 
+    def has_default_size(self, default: CollectiveSpec) -> bool:
+        """Whether its collective is of the size in `default`, the scenario's [collective]."""
+        is_given = self.size_bytes is not None or self.chunk_bytes is not None
+        return not is_given and (self.kind or default.kind) not in (*OWN_SIZES, BACKGROUND, TRANSFER)
+
     @property
     def words(self) -> str:
         """The job in words: its name, and its class if any."""

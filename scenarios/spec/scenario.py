@@ -281,7 +281,8 @@ class Scenario:
             return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        if self.kinds - {*OWN_SIZES}:
+        of_collective = not self.jobs and spec.kind not in OWN_SIZES
+        if of_collective or any(job.has_default_size(spec) for job in self.jobs):
             yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
     @cached_property
