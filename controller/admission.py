@@ -3,7 +3,8 @@
 A request is an amount of bits between two instants, or a rate throughout. Promises and a request fit together if a
 linear programme has a solution: its variables are the bits of each of them in each tunnel and interval, the intervals
 being those between all instants at which one begins or ends and capacities change. So earlier promises move between
-tunnels and intervals as long as each is kept. Propagation delays are left to the caller: bits are where they are sent.
+tunnels and intervals as long as each is kept. Propagation delays are left to the caller, who says by when the last bit
+is sent, and over which tunnels it is sent sooner: bits are where they are sent.
 
 Promises may be protected from failures, sets of links of which one set at most is down: what a promise sends in an
 interval then fits over the tunnels that are left, whichever that is; so a failure changes tunnels and nothing else.
@@ -16,7 +17,7 @@ are those of Zhang et al., "Guaranteeing Deadlines for Inter-Datacenter Transfer
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ class Capacities:
 class Request:
     """`amount` bits between two instants, or of a `rate` as many bit/s throughout, over `tunnels`: links by index.
 
-    It may be put off until `latest_s`, by then it must be over.
+    It may be put off until `latest_s`, by then it must be over. Over a tunnel nothing is sent from `sooner_s` before
+    the end on, which is 0 for one tunnel at least, and without any for a rate.
     """
 
     name: str
@@ -62,6 +64,11 @@ class Request:
     end_s: float
     is_rate: bool = False
     latest_s: float = 0.0
+    sooner_s: tuple[float, ...] = ()
+
+    def ends(self, end_s: float) -> list[float]:
+        """When each tunnel sends its last bit, where the request ends then."""
+        return [end_s - sooner_s for sooner_s in self.sooner_s or (0.0,) * len(self.tunnels)]
 
     def until(self, end_s: float) -> "Request":
         """The same with another end: of a rate the window moves, of bits it grows."""
@@ -162,9 +169,10 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
 
     Between two ends at which the order of all instants changes, the least is a linear programme's.
     """
-    instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, one.end_s))}
+    instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, *one.ends(one.end_s)))}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
+    instants |= {at_s + sooner_s for sooner_s in request.sooner_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
     turns = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
     for low_s, high_s in pairwise(turns):
@@ -207,9 +215,8 @@ class _Programme:
         at = {(at_s, 0) for at_s in self.capacities.from_s}
         windows = []
         for one in self.requests:
-            window = [(one.begin_s, 0), (one.end_s, 0)]
-            if one is moved and self._moves:
-                window = [(one.begin_s, int(one.is_rate)), (one.end_s, 1)]
+            moves = int(one is moved and self._moves)
+            window = [(one.begin_s, moves * one.is_rate), *((end_s, moves) for end_s in one.ends(one.end_s))]
             windows.append(window)
             at.update(window)
         half_s = (seen_s - self._low_s) / 2
@@ -217,7 +224,7 @@ class _Programme:
         def seen(instant: tuple[float, int]) -> float:
             return instant[0] + instant[1] * half_s
 
-        first, last = (pick(seen(window[end]) for window in windows) for pick, end in ((min, 0), (max, 1)))
+        first, last = min(seen(window[0]) for window in windows), max(map(seen, chain.from_iterable(windows)))
         same_s = _SAME * max(abs(first), abs(last))
         kept: list[tuple[float, int]] = []
         for instant in sorted(at, key=seen):
@@ -228,7 +235,10 @@ class _Programme:
         self._spans = np.diff(self._edges, axis=0)
         middle_s = (self._edges[:-1] + self._edges[1:]) @ (0.5, 0.5 * half_s)
         self._middle_s = middle_s
-        self._within = [np.flatnonzero((seen(begin) < middle_s) & (middle_s < seen(end))) for begin, end in windows]
+        self._within = [
+            [np.flatnonzero((seen(begin) < middle_s) & (middle_s < seen(end))).tolist() for end in ends]
+            for begin, *ends in windows
+        ]
         slot = np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1
         self._bps = self.capacities.bps[np.maximum(slot, 0)]  # [I, links]
 
@@ -254,14 +264,14 @@ class _Programme:
         columns = 2
         self._sent: list[dict[int, int]] = []
         for within in self._within:
-            self._sent.append({i: columns + place for place, i in enumerate(within.tolist())})
-            columns += within.size
+            self._sent.append({i: columns + place for place, i in enumerate(sorted({*chain.from_iterable(within)}))})
+            columns += len(self._sent[-1])
         self._split: dict[tuple[int, int, int, int], int] = {}
         for f, dead in enumerate(self._dead):
             for r, one in enumerate(self.requests):
-                for i in self._sent[r]:
-                    for p in range(len(one.tunnels)):
-                        if (r, p) not in dead:
+                for p in range(len(one.tunnels)):
+                    if (r, p) not in dead:
+                        for i in self._within[r][p]:
                             self._split[f, r, i, p] = columns + len(self._split)
         self._columns = columns + len(self._split)
         for r, one in enumerate(self.requests):

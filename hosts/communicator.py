@@ -24,7 +24,16 @@ from hosts.agent.agent import Job, source_port
 from hosts.agent.clock import now_ns
 from hosts.agent.transport import Transport, limits
 from hosts.collectives.kinds import Workload
-from hosts.collectives.program import Move, flow_bytes, makes_sums, message_bytes, moves, programs, windows
+from hosts.collectives.program import (
+    Move,
+    flow_bytes,
+    flow_messages,
+    makes_sums,
+    message_bytes,
+    moves,
+    programs,
+    windows,
+)
 from hosts.collectives.schedule import Flow, Stream
 from topologies.fabric.fabric import Fabric
 
@@ -128,7 +137,7 @@ class Communicator:
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
             transport=transport,
-            limits=limits(transport, flow_bytes=flow_bytes(workload)),
+            limits=limits(transport, flow_bytes=flow_bytes(workload), flow_messages=flow_messages(workload)),
         )
         self.epoch, self._collective = epoch, 0
         self._moves: dict[int, Move] = {}

@@ -22,6 +22,7 @@ _SIOCGIFMTU = 0x8921
 _SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000  # Python 3.11 has no names for them
 _PLENTY_PAGES = 1 << 30
 _SPARE = 5, 4  # memory that a buffer is charged for bytes queued, at most, as a fraction
+_SPARE_BYTES = 1 << 20
 _SEGMENTS, _SEGMENT_S = 768, 0.7e-6  # of a message, and the least time of one
 _SEGMENT_MEMORY_BYTES = 700  # that a queued segment takes beside its payload
 _ROOM_BYTES = 500  # the headers that TCP leaves room for in a segment, and less than a packet
@@ -58,23 +59,24 @@ class Limits:
     send_buffer_bytes: int
 
 
-def limits(transport: Transport, *, flow_bytes: int) -> Limits:
-    """The limits for collectives in which one connection carries up to `flow_bytes`.
+def limits(transport: Transport, *, flow_bytes: int, flow_messages: int = 1) -> Limits:
+    """The limits for collectives in which one connection carries up to `flow_bytes` in up to `flow_messages`.
 
-    All of them may be under way at once, so the window has room for as many as TCP allows. The sender's buffer must
-    hold all that its GPU has received and not sent yet, or GPUs that wait to send and do not receive would block each
-    other: raises ValueError where no buffer is that large.
+    All of them may be under way at once, so the window has room for as many as TCP allows, and for two short segments
+    of each message: its label and its end. The sender's buffer must hold all that its GPU has received and not sent
+    yet, or GPUs that wait to send and do not receive would block each other: raises ValueError where none is so large.
     """
-    send = flow_bytes * _SPARE[0] // _SPARE[1] + (1 << 20)
+    send = flow_bytes * _SPARE[0] // _SPARE[1] + _SPARE_BYTES
     if send > MAX_BUFFER_BYTES:
         raise ValueError(
             f"a collective would queue {flow_bytes} bytes on one connection; "
             f"a Linux socket takes {MAX_BUFFER_BYTES * _SPARE[1] // _SPARE[0]}"
         )
-    window = min(flow_bytes + (1 << 20), MAX_WINDOW_BYTES)
+    window = min(flow_bytes + _SPARE_BYTES, MAX_WINDOW_BYTES)
+    full_bytes = transport.mtu_bytes - _HEADERS_BYTES
     return Limits(
         window_bytes=window,
-        initial_segments=-(-window // (transport.mtu_bytes - _HEADERS_BYTES)),
+        initial_segments=-(-window // full_bytes) + max(0, 2 * flow_messages - _SPARE_BYTES // full_bytes),
         receive_buffer_bytes=min(2 * window + (1 << 20), MAX_BUFFER_BYTES),
         send_buffer_bytes=send,
     )

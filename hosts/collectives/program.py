@@ -1,7 +1,7 @@
 """Schedules as programs of ranks: what each sends and receives in which order, what it keeps and what must arrive."""
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -193,6 +193,11 @@ def flow_bytes(workload: Workload) -> int:
     for flow, transfer in workload.schedule.sends():
         found[flow] = found.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
     return max(found.values())
+
+
+def flow_messages(workload: Workload) -> int:
+    """The most messages that a flow carries in a collective."""
+    return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
 
 
 def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:

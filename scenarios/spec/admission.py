@@ -253,8 +253,10 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
     protects = plan.spec.protect == "link"
 
+    ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
+
     def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-        asked = [_request(*one) for one in zip(jobs, tunnels, lags_s.tolist(), strict=True)]
+        asked = [_request(*one) for one in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
         return answers(capacities, asked, protects=protects)
 
     found, calendar, lags_s = _settled(ask, lags_of, lags_of(()))
@@ -266,8 +268,9 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
         whole, promised_s = calendar, lags_s
 
         def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-            sooner_s = {job.name: more_s for job, more_s in zip(jobs, (lags_s - promised_s).tolist(), strict=True)}
-            asked = [one if one.is_rate else one.until(one.end_s - sooner_s[one.name]) for one in whole.requests]
+            lags = zip(jobs, np.split(promised_s, ends), np.split(lags_s, ends), strict=True)
+            by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
+            asked = [one if one.is_rate else _heeding(one, *by_name[one.name]) for one in whole.requests]
             return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
 
         left, calendar, lags_s = _settled(strike, lags_of, lags_s)
@@ -275,9 +278,10 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     kept = {request.name: index for index, request in enumerate(calendar.requests)}
     connections = _connections(whole_bps, calendar.requests, split) if kept else []
     result = []
-    for job, of_job, lag_s, answer in zip(jobs, tunnels, lags_s.tolist(), found, strict=True):
+    for job, of_job, of_tunnels_s, answer in zip(jobs, tunnels, np.split(lags_s, ends), found, strict=True):
         last = broken.get(job.name, answer)
         request = last.promised or last.request
+        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
         bps, edges_s, workload = np.zeros((0, len(of_job))), np.zeros(1), None
         if (index := kept.get(job.name)) is not None:
             number, edges_s = connections[index], calendar.edges_s
@@ -377,41 +381,49 @@ def _lags_of(
     tunnels: Sequence[Sequence[tuple[int, ...]]],
     bps: Floats,
 ) -> Callable[[Sequence[Calendar]], Floats]:
-    """How long after the end of what calendars send each transfer's last byte may arrive, s.
+    """How long after it is sent the last byte in each tunnel of each transfer may arrive, s.
 
-    That is the most over its tunnels of the delay and, at each link, of two frames and of how much the ways to the link
-    differ in delay: for so long it may have the traffic of two intervals. A fair queue serves connections in turn, so
+    That is the delay and, at each link, two frames and how much the ways to the link differ in delay: for so long it
+    may have the traffic of two intervals. A fair queue serves connections in turn, so
     every other one that a tunnel meets may be ahead by a frame, at the slowest link that both pass. `bps` are the
     links'.
     """
     delay_s = delays_s(fabric, plan.conditions)
-    soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
-    for links in (list(links) for of_job in tunnels for links in of_job):
-        reached_s = np.cumsum(delay_s[links]) - delay_s[links]
-        soonest_s[links] = np.minimum(soonest_s[links], reached_s)
-        latest_s[links] = np.maximum(latest_s[links], reached_s)
     wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
     bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
     byte_s = 8 / np.maximum(bps, 1.0)
-    alone_s = delay_s + np.maximum(latest_s - soonest_s, 0.0) + byte_s * bytes_ahead
+    alone_s = delay_s + byte_s * bytes_ahead
+    found_alone = np.array([float(alone_s[list(links)].sum()) for of_job in tunnels for links in of_job])
+    first = dict(zip(names, np.cumsum([0, *map(len, tunnels)]).tolist(), strict=False))
 
     def lags_of(calendars: Sequence[Calendar]) -> Floats:
-        found = np.array([max(float(alone_s[list(links)].sum()) for links in of_job) for of_job in tunnels])
+        found = found_alone.copy()
         for one in calendars:
             for split in (one.bps, *one.instead) if one.requests else ():
                 number = np.concatenate(_connections(bps, one.requests, split), axis=1)
                 number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
                 every = [links for request in one.requests for links in request.tunnels]
-                passes = _passes(every, len(bps))
-                owner = [names.index(request.name) for request in one.requests for _ in request.tunnels]
-                for tunnel in np.flatnonzero(number.any(axis=0)).tolist():
+                used = np.flatnonzero(number.any(axis=0)).tolist()
+                passes, apart_s = _passes(every, len(bps)), _apart_s([every[tunnel] for tunnel in used], delay_s)
+                own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
+                for tunnel in used:
                     links = list(every[tunnel])
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
-                    ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max())
-                    found[owner[tunnel]] = max(found[owner[tunnel]], float(alone_s[links].sum()) + ahead_s)
+                    ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max()) + float(apart_s[links].sum())
+                    found[own[tunnel]] = max(found[own[tunnel]], found_alone[own[tunnel]] + ahead_s)
         return found
 
     return lags_of
+
+
+def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
+    """How much these ways to each link differ in delay, [links] s."""
+    soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
+    for links in map(list, tunnels):
+        reached_s = np.cumsum(delay_s[links]) - delay_s[links]
+        soonest_s[links] = np.minimum(soonest_s[links], reached_s)
+        latest_s[links] = np.maximum(latest_s[links], reached_s)
+    return np.maximum(latest_s - soonest_s, 0.0)  # type: ignore[no-any-return]
 
 
 def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
@@ -453,9 +465,15 @@ def _connections(
         parts = max(parts + 1, parts * 11 // 10)
 
 
-def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float) -> Request:
-    """What a transfer asks for of what is sent, which has arrived `lag_s` later."""
-    is_rate = job.rate_bps is not None
+def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
+    """A request to which other lags of its tunnels apply, the least of which was `before_s`."""
+    least_s = float(lags_s.min())
+    return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
+
+
+def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lags_s: Floats) -> Request:
+    """What a transfer asks for of what is sent, which has arrived `lags_s` later, of each tunnel."""
+    is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
     return Request(
         name=job.name,
@@ -464,7 +482,8 @@ def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lag_s: float)
         begin_s=job.start_s,
         end_s=end_s,
         is_rate=is_rate,
-        latest_s=0.0 if job.latest_s is None else job.latest_s - lag_s,
+        latest_s=0.0 if job.latest_s is None else job.latest_s - (float(lags_s.max()) if is_rate else lag_s),
+        sooner_s=() if is_rate else tuple((lags_s - lag_s).tolist()),
     )
 
 

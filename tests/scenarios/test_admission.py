@@ -274,3 +274,33 @@ def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
     for job, whole in (("copy", 4e6), ("stream", 1e6)):
         assert by_job[job, False] == pytest.approx(whole, rel=1e-6)
         assert by_job[job, True] == pytest.approx(whole, rel=1e-6)
+
+
+def test_more_paths_refuse_nothing_and_small_messages_wait_for_no_acknowledgement(tmp_path, capsys):
+    """With paths of other delays beside the shortest, and 256 messages on one connection."""
+    job = {"kind": "transfer", "name": "far", "ranks": [0, 4], "size": "5 MB", "deadline": "28 ms"}
+    on_map = '[fabric]\nrouting = "spray"\nwan = "topohub:sndlib/nobel-us"\nsites = ["Palo Alto", "Princeton"]\n'
+    for paths in (1, 2, 4):
+        found = setting(
+            job, head=f'{on_map}paths = {paths}\n[conditions]\nwan_rate = "10 Gbit/s"\n[run]\nmodes = ["base"]\n'
+        )
+        assert [one.outcome for one in found.transfers] == ["admitted"]
+    (tmp_path / "far.toml").write_text(resolved(found))
+    assert (
+        command.run(
+            [
+                str(tmp_path / "far.toml"),
+                "--engine",
+                "emulation",
+                "--collectives",
+                "1",
+                "--json",
+                "--no-report",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert [one["kept"] for one in point["transfers"]] == [True]
