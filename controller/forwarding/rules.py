@@ -4,7 +4,8 @@ The default rules lead from every GPU to every other: by the destination alone w
 over the WAN, on the default path. A tunnel is a candidate path over the WAN. Its packets bear its tag (in the
 destination MAC, so the IP header stays as it is), which is all that the spines of the source's site and the routers
 before the last look at. From the last router on the default rules lead to the destination, whose leaf restores the MAC.
-Some tunnels lead through a certain spine behind the path, by a rule at the last router.
+Some tunnels lead through a certain spine behind the path, by a rule at the last router. The source MAC bears the tag,
+too, up to the destination, where it tells which path a packet has taken.
 
 A route puts one pair of GPUs into a tunnel, by a rule at the first leaf, or one flow of theirs, which its TCP source
 port tells from the others. Within a site a route of a flow selects its spine alone.
@@ -203,13 +204,14 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
 def install(ways: Ways, route: Route) -> Install:
     """A route's rule, at its first leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    of_flow = route.port is not None
+    of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
     rule = Rule(
         priority=flows.FLOW_PRIORITY if of_flow else flows.ROUTE_PRIORITY,
         cookie=flows.route_cookie(route.generation, of_flow=of_flow),
         match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
         out_port=ways.port(src.leaf, route.spine),
-        eth_dst=tunnel_tag(route.tunnel) if route.path >= 0 else None,
+        eth_dst=tag,
+        eth_src=tag,
     )
     return Install(switch=src.leaf, rule=rule)
 

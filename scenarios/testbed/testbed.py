@@ -263,7 +263,7 @@ class Testbed:
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
-            paths=tuple(tunnels_match(path.index) for path in self.fabric.paths) if self._stays else (),
+            paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if self._stays else (),
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)

@@ -75,6 +75,6 @@ def as_ovs(rule: Rule) -> str:
         *["ip"] * bool(match.src or match.dst),
         *(f"{field}={value}" for field, value in fields.items() if value is not None),
     ]
-    rewrite = f"set_field:{rule.eth_dst}->eth_dst," if rule.eth_dst else ""
+    rewrite = "".join(f"set_field:{mac}->{name}," for name in ("eth_dst", "eth_src") if (mac := getattr(rule, name)))
     out = "IN_PORT" if rule.out_port == IN_PORT else f"output:{rule.out_port}"
     return f"cookie=0x{rule.cookie:x}, priority={rule.priority},{','.join(words)} actions={rewrite}{out}"
