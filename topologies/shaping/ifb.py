@@ -4,7 +4,7 @@
 
 A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
 has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
-it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address, and where the delay of the
+it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address, and where that of the
 WAN depends on the path by the tag of the tunnel, too. Where what has no tag may leave the fixed path, the delay of the
 WAN is applied behind the cable of each of its links. An interface delays what arrives by an ifb: a filter of its
 ingress redirects the packets to it, its root is a netem, and they go on from there.
