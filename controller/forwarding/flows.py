@@ -111,4 +111,4 @@ def _tag(number: int) -> str:
 
 
 NO_TUNNEL = _tag(0)
-"""The MAC address that the default rules give packets on their way over the WAN."""
+"""The MAC address that the default rules give packets on their way over the WAN, for both ends of it at the leaf."""

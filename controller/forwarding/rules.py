@@ -13,6 +13,9 @@ port tells from the others. Within a site a route of a flow selects its spine al
 No packet is lost while routes change, not even one in flight:
 - The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. So
   each packet sees the old route or the new one, never a mixture, and one message to a leaf changes over.
+- Default rules of a leaf set the fields that routes set. Else Open vSwitch would forget its decision for a pair's
+  packets as the pair gets its first route, since it then depends on more fields: at full rate more of them come
+  at once than it can be asked about.
 - A packet whose tag a switch does not know, as it has lost its rules, falls to the default rules, which every router of
   every candidate path has. They clear the tag, so that no tunnel takes the packet back, and lead to the destination
   without a loop. Sending it back out of its input port needs OFPP_IN_PORT, hence TURN_PRIORITY.
@@ -248,7 +251,10 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             match = Match(src=ways.networks[here.site], dst=network)
             yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            yield _default_rule(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
+            rule = _default_rule(
+                Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)), eth_dst=NO_TUNNEL
+            )
+            yield replace(rule, eth_src=NO_TUNNEL)
 
 
 def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
