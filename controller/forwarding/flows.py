@@ -42,13 +42,14 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A flow entry: sets the destination MAC to `eth_dst`, if given, and sends the packet out of `out_port`."""
+    """A flow entry: sets the MACs to `eth_dst` and `eth_src`, if given, and sends the packet out of `out_port`."""
 
     priority: int
     cookie: int
     match: Match
     out_port: int
     eth_dst: str | None = None
+    eth_src: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +92,18 @@ def over(tunnel: int) -> tuple[int, int]:
 
 
 def tunnel_tag(tunnel: int) -> str:
-    """The MAC address that replaces the destination's in the tunnel of that number.
+    """The MAC address that replaces the destination's in the tunnel of that number, and the source's from there on.
 
     Locally administered, and never a GPU's.
     """
     return _tag(tunnel + 1)
 
 
-def tunnels_match(path: int) -> str:
-    """tc's u32 match of packets in any tunnel over the WAN path of that index."""
-    tag = tunnel_tag(tunnel_over(path)).replace(":", "")
-    return f"match u16 0x{tag[:4]} 0xffff at -14 match u32 0x{tag[4:]} 0x00ffffff at -12"
+def tunnels_match(path: int, *, left: bool = False) -> str:
+    """tc's u32 match of packets in any tunnel over the WAN path of that index, or of those that have `left` it."""
+    tag, at = tunnel_tag(tunnel_over(path)).split(":"), -8 if left else -14
+    pair = f"match u16 0x{tag[0]}{tag[1]} 0xffff at {at} match u16 0x{tag[4]}{tag[5]} 0xffff at {at + 4}"
+    return f"{pair} match u8 0x{tag[3]} 0xff at {at + 3}"
 
 
 def _tag(number: int) -> str:
@@ -109,4 +111,4 @@ def _tag(number: int) -> str:
 
 
 NO_TUNNEL = _tag(0)
-"""The MAC address that the default rules give packets on their way over the WAN."""
+"""The MAC address that the default rules give packets on their way over the WAN, for both ends of it at the leaf."""

@@ -4,7 +4,8 @@ The default rules lead from every GPU to every other: by the destination alone w
 over the WAN, on the default path. A tunnel is a candidate path over the WAN. Its packets bear its tag (in the
 destination MAC, so the IP header stays as it is), which is all that the spines of the source's site and the routers
 before the last look at. From the last router on the default rules lead to the destination, whose leaf restores the MAC.
-Some tunnels lead through a certain spine behind the path, by a rule at the last router.
+Some tunnels lead through a certain spine behind the path, by a rule at the last router. The source MAC bears the tag,
+too, up to the destination, where it tells which path a packet has taken.
 
 A route puts one pair of GPUs into a tunnel, by a rule at the first leaf, or one flow of theirs, which its TCP source
 port tells from the others. Within a site a route of a flow selects its spine alone.
@@ -12,6 +13,9 @@ port tells from the others. Within a site a route of a flow selects its spine al
 No packet is lost while routes change, not even one in flight:
 - The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. So
   each packet sees the old route or the new one, never a mixture, and one message to a leaf changes over.
+- Default rules of a leaf set the fields that routes set. Else Open vSwitch would forget its decision for a pair's
+  packets as the pair gets its first route, since it then depends on more fields: at full rate more of them come
+  at once than it can be asked about.
 - A packet whose tag a switch does not know, as it has lost its rules, falls to the default rules, which every router of
   every candidate path has. They clear the tag, so that no tunnel takes the packet back, and lead to the destination
   without a loop. Sending it back out of its input port needs OFPP_IN_PORT, hence TURN_PRIORITY.
@@ -203,13 +207,14 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
 def install(ways: Ways, route: Route) -> Install:
     """A route's rule, at its first leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
-    of_flow = route.port is not None
+    of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
     rule = Rule(
         priority=flows.FLOW_PRIORITY if of_flow else flows.ROUTE_PRIORITY,
         cookie=flows.route_cookie(route.generation, of_flow=of_flow),
         match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
         out_port=ways.port(src.leaf, route.spine),
-        eth_dst=tunnel_tag(route.tunnel) if route.path >= 0 else None,
+        eth_dst=tag,
+        eth_src=tag,
     )
     return Install(switch=src.leaf, rule=rule)
 
@@ -246,7 +251,10 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             match = Match(src=ways.networks[here.site], dst=network)
             yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            yield _default_rule(Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)))
+            rule = _default_rule(
+                Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)), eth_dst=NO_TUNNEL
+            )
+            yield replace(rule, eth_src=NO_TUNNEL)
 
 
 def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:

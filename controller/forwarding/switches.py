@@ -192,7 +192,8 @@ def flow_mod(datapath: Any, message: Message) -> Any:
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     if isinstance(message, Install):
         rule = message.rule
-        actions = [parser.OFPActionSetField(eth_dst=rule.eth_dst)] if rule.eth_dst is not None else []
+        fields = {"eth_dst": rule.eth_dst, "eth_src": rule.eth_src}
+        actions = [parser.OFPActionSetField(**{name: mac}) for name, mac in fields.items() if mac is not None]
         actions.append(parser.OFPActionOutput(rule.out_port))
         return parser.OFPFlowMod(
             datapath,

@@ -25,6 +25,7 @@ _SPARE = 5, 4  # memory that a buffer is charged for bytes queued, at most, as a
 _SPARE_BYTES = 1 << 20
 _SEGMENTS, _SEGMENT_S = 768, 0.7e-6  # of a message, and the least time of one
 _SEGMENT_MEMORY_BYTES = 700  # that a queued segment takes beside its payload
+_OVERTAKING_PACKETS = 1 << 17  # fill the largest window, and are fewer bytes than half of all sequence numbers
 _ROOM_BYTES = 500  # the headers that TCP leaves room for in a segment, and less than a packet
 
 
@@ -138,6 +139,20 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
 def set_queued_bytes(queued_bytes: int) -> None:
     """Set what a flow may have queued on its way (TCP small queues); raises OSError."""
     Path("/proc/sys/net/ipv4/tcp_limit_output_bytes").write_text(str(queued_bytes))
+
+
+def allow_overtaking() -> None:
+    """Have TCP take a packet for lost after a timeout alone, for new connections; raises OSError.
+
+    As it does by default, it would send again what later packets overtake where a flow is given a shorter path.
+    """
+    for name, value in (
+        ("tcp_recovery", 0),  # no RACK, which goes by time
+        ("tcp_max_reordering", _OVERTAKING_PACKETS),  # of the next
+        ("tcp_reordering", _OVERTAKING_PACKETS),
+        ("tcp_early_retrans", 0),  # no probe when acknowledgements pause, as where the path gets longer
+    ):
+        Path("/proc/sys/net/ipv4", name).write_text(str(value))
 
 
 def windows(connection: socket.socket) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from controller.forwarding.flows import NO_TUNNEL
 from controller.forwarding.rules import Route, install
 from controller.routing.paths import Ways
 from topologies.fabric.fabric import Fabric
@@ -41,8 +42,8 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
         spine = ways.spine(src, ways.over_wan(path)[0])
         rule = install(ways, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
         interface = next(port.interface for port in ways.switches[src.leaf].ports if port.number == rule.out_port)
-        # No route puts a pair into the tunnel of its default path: the leaf leaves the address of its packets as it is.
-        address = dst.mac if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
+        # No route puts a pair into the tunnel of its default path.
+        address = NO_TUNNEL if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
         assert address is not None
         if (interface, address, dst.ip) not in met:
             met.add((interface, address, dst.ip))

@@ -311,6 +311,6 @@ def _target(actions: str, names: Mapping[str, str]) -> str | None:
             mac = value.removesuffix("->eth_dst")
             named = names.get(mac, mac)
             change = f", {named}" if named.startswith("tagged") else ", tag off"
-        else:
+        elif verb != "set_field" or not value.endswith("->eth_src"):
             return None
     return target + change if target else None

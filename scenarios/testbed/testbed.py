@@ -20,7 +20,7 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import frame_segment_bytes, limits, set_queued_bytes, windows_of
+from hosts.agent.transport import allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
@@ -185,6 +185,8 @@ class Testbed:
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
+        # Nothing is lost: queues are fair, and nothing fails, as a prompt has no fair links at first.
+        self._is_lossless = fair_links is not None and not setting.faults
         self.stays = has_agents and not setting.faults
         self._conditions = conditions_of(setting)
         self.fabric: Fabric = self._conditions.fabric
@@ -263,7 +265,7 @@ class Testbed:
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
-            paths=tuple(tunnels_match(path.index) for path in self.fabric.paths) if by_path else (),
+            paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
@@ -319,6 +321,10 @@ class Testbed:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
             self._set_windows(self.fair_links)
+        if self._is_lossless:
+            for pid in self.network.host_pids:
+                with inside(pid):
+                    allow_overtaking()
         if self.setting.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 

@@ -34,12 +34,11 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     assert len(found["changes"]) == 100 and len({asked for asked, _ in found["changes"]}) > 3
     assert all(paths[0] == asked for asked, paths in found["changes"])
     assert found["live"]["sent"] > 1000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
-    # And under a stream of TCP, each with one message. On the mesh all paths are as long: no packet overtakes another.
+    # And under a stream of TCP, each with one message.
     loaded = found["loaded"]
     assert max(loaded["messages"]) == 1 and sum(loaded["messages"]) > 15
-    assert loaded["received"] == loaded["sent"] > 10_000_000 and loaded["dropped"] == 0
-    if name == "mesh":
-        assert loaded["retransmitted"] == 0
+    assert loaded["received"] == loaded["sent"] > 10_000_000
+    assert (loaded["dropped"], loaded["retransmitted"]) == (0, 0)
     # Soon after the reply, every packet is on the path and on no other.
     assert len(found["routed"]) >= 4
     for path, carried in found["routed"].items():
@@ -75,6 +74,6 @@ def as_ovs(rule: Rule) -> str:
         *["ip"] * bool(match.src or match.dst),
         *(f"{field}={value}" for field, value in fields.items() if value is not None),
     ]
-    rewrite = f"set_field:{rule.eth_dst}->eth_dst," if rule.eth_dst else ""
+    rewrite = "".join(f"set_field:{mac}->{name}," for name in ("eth_dst", "eth_src") if (mac := getattr(rule, name)))
     out = "IN_PORT" if rule.out_port == IN_PORT else f"output:{rule.out_port}"
     return f"cookie=0x{rule.cookie:x}, priority={rule.priority},{','.join(words)} actions={rewrite}{out}"

@@ -24,6 +24,7 @@ import numpy as np
 
 from controller.api.client import Controller, ControllerError, RouteReply
 from controller.api.protocol import write_spec
+from hosts.agent.transport import allow_overtaking
 from scenarios.vm import openvswitch
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -149,6 +150,7 @@ class Stream(Traffic):
 
 def pour(address: str, control: socket.socket) -> tuple[int, int]:
     """Send by TCP as fast as it goes; the bytes sent, and the segments sent again."""
+    allow_overtaking()  # of those on a longer path, and in a burst while a switch decides on the first
     with socket.create_connection((address, 9)) as out:
         control.sendall(b"r")
         sent, block = 0, bytes(2**17)
@@ -287,10 +289,8 @@ class Life:
             moved.append((path, self.ask(path, (len(self.fabric.gpus) - 1, 0))))
             time.sleep(self.chance.choice(PAUSES_S))
         found: dict[str, object] = {"changes": moved, "live": live.counts()}
-        # The sender's own link is the bottleneck, so that no path has a queue. Packets of a burst may overtake others
-        # while a switch decides on the first of a path, and TCP is not to take that for a loss.
+        # The sender's own link is the bottleneck, so that no path has a queue.
         sender = self.fabric.gpus[self.pair[0]]
-        sh(f"ip netns exec {sender.name} sysctl -qw net.ipv4.tcp_reordering=300")
         sh(f"ip netns exec {sender.name} tc qdisc add dev {sender.interface} root netem rate 10gbit limit 100000")
         before, load, messages = dropped(self.fabric), Traffic(self.fabric, *self.pair, send=pour, receive=drain), []
         for _ in range(30):

@@ -107,3 +107,11 @@ def test_over_ports_two_boots_are_the_same_and_as_the_model_says(tmp_path: Path,
     values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
     command = ("--engine", "emulation", "--modes", "joint", "--collectives", "3")
     measured_twice(tmp_path, *command, sets=values, p99=0.01)
+
+
+def test_where_paths_differ_in_delay_a_flow_holds_the_last_port_before_its_delay(tmp_path: Path) -> None:
+    """With the delay of the WAN before that port, messages from within the site had it first: 0.8 of the time."""
+    of_wan = "fabric.wan=five-router", "conditions.wan_delay=1 ms", 'conditions.links={"*>g*"={rate="5-10 Gbit/s"}}'
+    values = PHYSICAL, "fabric.gpus=4", "collective.kind=alltoall", *of_wan
+    command = ("--engine", "emulation", "--modes", "wan", "--collectives", "2")
+    measured(tmp_path / "run", *command, sets=values, collectives=2, p99=0.002)

@@ -1,5 +1,6 @@
 """A collective of a testbed with scripted parts: what of it reaches the record and its JSON."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from hosts.communicator import Fault as WrongMessage
 from scenarios.policies.policy import MODES
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import load_scenario
+from scenarios.spec.scenario import Scenario
 from scenarios.testbed import testbed
 from scenarios.testbed.testbed import WrongDataError
 
@@ -83,3 +85,23 @@ def test_wrong_bytes_end_the_run() -> None:
     said = "collective 7 delivered wrong data: GPU 5, transfer 3 from GPU 2: byte 9 of slot 1 is wrong"
     with pytest.raises(WrongDataError, match=said):
         bed(faults=(wrong,)).collective(MODES["base"], 7)
+
+
+@pytest.mark.parametrize(
+    ("setting", "fair_links", "allows"),
+    [
+        (load_scenario("paper"), ("a", "b"), True),
+        (load_scenario("paper"), None, False),  # fifo, the wall clock, the prompt, and where nothing is shared
+        (replace(load_scenario("paper"), faults=(SLOW,)), ("a", "b"), False),
+    ],
+)
+def test_packets_may_overtake_others_where_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch, setting: Scenario, fair_links: tuple[str, ...] | None, allows: bool
+) -> None:
+    found, up = list[int](), testbed.Testbed(setting, fair_links=fair_links)
+    monkeypatch.setattr(testbed, "inside", lambda _: nullcontext())
+    monkeypatch.setattr(testbed, "allow_overtaking", lambda: found.append(1))
+    monkeypatch.setattr(up, "_set_windows", lambda _: None)
+    up.network = SimpleNamespace(host_pids=range(8))  # type: ignore[assignment]
+    up.set_queues()
+    assert len(found) == 8 * allows

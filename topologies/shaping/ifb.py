@@ -4,11 +4,10 @@
 
 A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
 has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
-it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address. Where the delay of the
-WAN depends on the path, the path's is applied where the receiver's leaf takes in its packets, which the tag of its
-tunnel tells there; or behind the cable of each WAN link, where what has no tag may leave the fixed path. An interface
-delays what arrives by an ifb: a filter of its ingress redirects the packets to it, its root is a netem, and they go on
-from there.
+it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address, and where that of the
+WAN depends on the path by the tag of the tunnel, too. Where what has no tag may leave the fixed path, the delay of the
+WAN is applied behind the cable of each of its links. An interface delays what arrives by an ifb: a filter of its
+ingress redirects the packets to it, its root is a netem, and they go on from there.
 
 *Losses.* A frame that a WAN link loses has passed it: an ifb behind the link's cable loses it, which may delay as well.
 Which frames are lost depends on a seed and the link.
@@ -36,8 +35,7 @@ class Ifb:
 
     `rank` is the GPU in whose network namespace both are, None for that of the switches. `loss` is the share of packets
     that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes. One
-    for packets in tunnels has tc's `matches` of those, which come before addresses, and takes them from the `others`
-    of these interfaces, too.
+    for packets of tunnels has tc's `matches` of those, which come before addresses.
     """
 
     name: str
@@ -48,23 +46,16 @@ class Ifb:
     loss: float = 0.0
     seed: int | None = None
     matches: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-
-    @property
-    def interfaces(self) -> tuple[str, ...]:
-        """All interfaces whose packets it takes."""
-        return self.interface, *self.others
 
     def filters(self) -> Iterator[str]:
-        """tc's batch lines that redirect the packets to it; interfaces must have an ingress queueing discipline."""
+        """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
         found = [f"prio 1 u32 {match}" for match in self.matches]
         found += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
-        for interface in self.interfaces:
-            for match in found or ["prio 1 matchall"]:
-                yield (
-                    f"filter add dev {interface} parent ffff: protocol ip {match} "
-                    f"action mirred egress redirect dev {self.name}"
-                )
+        for match in found or ["prio 1 matchall"]:
+            yield (
+                f"filter add dev {self.interface} parent ffff: protocol ip {match} "
+                f"action mirred egress redirect dev {self.name}"
+            )
 
 
 def nic_name(rank: int) -> str:
@@ -86,10 +77,10 @@ def delays(
     """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns,
     and one for each WAN link where those lose the share `wan_loss` of all packets, from 0 to 1.
 
-    With `paths`, tc's match of packets in a tunnel over each path, delays that depend on it are where ways end, too;
-    packets without a tunnel are on the fixed path. Names are numbered, as those of interfaces may be as long as Linux
-    allows. Raises ValueError where the links of a site to its border routers, or from them, differ so that the way
-    between two GPUs has no delay of its own.
+    With `paths`, tc's match of packets that have come over each path in a tunnel, delays that depend on it are where
+    ways end, too; packets without a tunnel are on the fixed path. Names are numbered, as those of interfaces may be as
+    long as Linux allows. Raises ValueError where the links of a site to its border routers, or from them, differ so
+    that the way between two GPUs has no delay of its own.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
     ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
@@ -100,8 +91,9 @@ def delays(
         if ends_ns is None:
             raise ValueError("delays that differ between border routers; allowed: links of one delay within a site")
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
-    at_leaves = tuple(_at_leaves(fabric, wan_ns, paths)) if paths and not wan_loss else ()
-    if at_leaves:
+    over_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
+    if tags:
+        over_ns[:] = [wan_ns[list(path.links)].sum() for path in fabric.paths]
         wan_ns = np.zeros_like(wan_ns)
     behind_wan = [
         Ifb(
@@ -116,42 +108,30 @@ def delays(
         for link in fabric.links
         if link.kind == "wan" and (wan_loss or wan_ns[link.index])
     ]
-    found: dict[tuple[int, str, int], list[str]] = {}
-    for dst, column in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
-        for src, delay_ns in zip(fabric.gpus, column, strict=True):
-            found.setdefault((dst.rank, dst.interface, delay_ns), []).append(src.ip)
-    delayed = [(key, sources) for key, sources in found.items() if key[2] > 0]
-    at_ends = [
-        Ifb(name=f"delay{number}", rank=rank, interface=interface, sources=tuple(sources), delay_ns=delay_ns)
-        for number, ((rank, interface, delay_ns), sources) in enumerate(delayed)
-    ]
-    return (*behind_wan, *at_leaves, *at_ends)
-
-
-def _at_leaves(fabric: Fabric, wan_ns: Integers, paths: Sequence[str]) -> Iterator[Ifb]:
-    """The ifbs that delay by the WAN's path what the leaves of a site take in: one for each site and delay."""
-    for site in range(len(fabric.gpus_per_site)):
-        hosts = {gpu.name for gpu in fabric.gpus}
-        leaves = {gpu.leaf for gpu in fabric.gpus if gpu.site == site}
-        of_leaves = (port for switch in fabric.switches if switch.name in leaves for port in switch.ports)
-        ports = [port.interface for port in of_leaves if port.peer not in hosts]
-        matches, sources = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
-        for (src_site, dst_site), between in fabric.paths_between.items():
-            took_ns = [int(wan_ns[list(path.links)].sum()) for path in between if dst_site == site]
-            for path, delay_ns in zip(between, took_ns, strict=False):
-                matches[delay_ns].append(paths[path.index])
-            if took_ns:
-                sources[took_ns[0]] += [gpu.ip for gpu in fabric.gpus if gpu.site == src_site]
-        for number, delay_ns in enumerate(sorted({*matches, *sources} - {0})):
-            yield Ifb(
-                name=f"path{site}.{number}",
-                rank=None,
-                interface=ports[0],
+    at_ends = list[Ifb]()
+    for dst, ends in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
+        sources, matches = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
+        of_paths = [defaultdict[int, list[str]](list) for _ in tags]
+        for src, end_ns in zip(fabric.gpus, ends, strict=True):
+            between = fabric.paths_between.get((src.site, dst.site), ()) if tags else ()
+            sources[end_ns + int(sum(over_ns[path.index] for path in between[:1]))].append(src.ip)
+            for path in between:
+                of_paths[path.index][end_ns + int(over_ns[path.index])].append(src.ip)
+        for tag, by_delay in zip(tags, of_paths, strict=True):
+            for delay_ns, of in by_delay.items():
+                matches[delay_ns] += [tag] if len(by_delay) == 1 else [f"{tag} match ip src {one}/32" for one in of]
+        at_ends += [
+            Ifb(
+                name=f"delay{len(at_ends) + number}",
+                rank=dst.rank,
+                interface=dst.interface,
                 sources=tuple(sources[delay_ns]),
                 delay_ns=delay_ns,
                 matches=tuple(matches[delay_ns]),
-                others=tuple(ports[1:]),
             )
+            for number, delay_ns in enumerate(one for one in dict.fromkeys((*sources, *matches)) if one > 0)
+        ]
+    return (*behind_wan, *at_ends)
 
 
 def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:

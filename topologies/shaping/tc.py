@@ -235,7 +235,7 @@ class Ifbs:
 
 def _of(ifbs: Sequence[Ifb]) -> list[str]:
     """The interfaces whose packets these ifbs take, each once."""
-    return list(dict.fromkeys(interface for one in ifbs for interface in one.interfaces))
+    return list(dict.fromkeys(one.interface for one in ifbs))
 
 
 class Senders:
