@@ -308,6 +308,11 @@ class Scenario:
         """For how many collectives a mode goes by the same rates of links: those by which tunnels have theirs."""
         return self.te.every if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
+    def has_course(self, mode: str) -> bool:
+        """Whether what a mode chooses anew when is more than a matter of the collectives' numbers."""
+        chosen_by = self.mode(mode)
+        return not chosen_by.is_periodic or (chosen_by.keeps_paths and bool(self.faults))
+
     def measures_demands(self, mode: Mode) -> bool:
         """Whether tunnels have their rates in a mode by what was measured of demands."""
         is_engineered = self.fabric.routing == te.ROUTING and not mode.reroutes
@@ -847,14 +852,11 @@ def _collected(mistakes: list[Mistake]) -> Iterator[None]:
 
 
 def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
-    """Whether there are the modes that are compared, and whether faults leave what they keep as it is."""
+    """Whether there are the modes that are compared, and whether what they go by is there."""
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
             yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
-        elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
-            text = f"{name} beside a fault, around which paths are chosen anew; allowed: reroute never and every 1"
-            yield Mistake("run.modes", f"{text}, reembed never and every K")
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
