@@ -11,19 +11,16 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.model.optimum import Best
     from scenarios.engines.offline import Totals
-    from scenarios.policies.conditions import Conditions
     from scenarios.spec.scenario import Scenario
 
 DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 _MOST_DRAWN = 20
-_MOST_COLLECTIVES, _MOST_GPUS = 1000, 16  # the best schedule of more GPUs is hopeless
+_MOST_COLLECTIVES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +132,9 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
 
 def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     """A line for each of a configuration's first collectives; 0 seconds: without the best schedule."""
-    from analysis.model.optimum import COPIED
+    from analysis.model.optimum import COPIED, MOST_GPUS
     from scenarios.engines import prediction
-    from scenarios.engines.offline import rings_of
+    from scenarios.engines.offline import best_schedule_of, rings_of
     from scenarios.policies.conditions import conditions_of
 
     conditions = conditions_of(setting)
@@ -148,10 +145,10 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
         modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     rings = rings_of(setting, conditions, start=0, count=count)
-    searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= _MOST_GPUS
+    searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= MOST_GPUS
     found = []
     for number in range(count):
-        best = _best_schedule(setting, conditions, number, seconds) if searches else None
+        best = best_schedule_of(setting, conditions, number, seconds=seconds) if searches else None
         found.append(
             Line(
                 setting=setting.label,
@@ -166,39 +163,6 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
             )
         )
     return found
-
-
-def _best_schedule(setting: "Scenario", conditions: "Conditions", number: int, seconds: float) -> "Best":
-    """The best schedule of one collective that is found; the search begins with every block sent straight."""
-    import numpy as np
-
-    from analysis.model.lower_bound import LowerBound
-    from analysis.model.optimum import Way, best_schedule, blocks_of
-
-    fabric, shared = conditions.fabric, conditions.shared
-    (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
-    ways: list[Way] = []
-    straight: dict[tuple[int, int], int] = {}
-    for a, b in permutations(fabric.gpus, 2):
-        paths = [one.index for one in fabric.paths_between[a.site, b.site]] if a.site != b.site else [-1]
-        for path in paths:
-            passed = shared.of(np.array([a.rank]), np.array([b.rank]), np.array([path]))[0]
-            links = passed[passed >= 0]
-            rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
-            straight.setdefault((a.rank, b.rank), len(ways))
-            ways.append(Way(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s))
-    kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
-    blocks = blocks_of(kind, setting.gpus)
-    bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
-    return best_schedule(
-        blocks,
-        ways,
-        rates_bps,
-        block_bytes=block_bytes,
-        seconds=seconds,
-        known=[(index, straight[one.source, gpu]) for index, one in enumerate(blocks) for gpu in one.sinks],
-        least_s=float(bound.seconds(rates_bps[None])[0]),
-    )
 
 
 def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from analysis.figures.points import Configuration, Points
 from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
 
 _MOST = 20  # configurations of a run
-_BEST = {"fastest ring": "best_ring_s", "best policy": "best_policy_s"}
+_BEST = {"fastest ring": "best_ring_s", "best schedule": "best_schedule_s", "best policy": "best_policy_s"}
 
 Times = Mapping[str, float]
 """Mean seconds of a collective, by what needs them."""

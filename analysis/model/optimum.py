@@ -32,6 +32,8 @@ _ROUNDING = 1e-9  # of a link's rate
 
 COPIED = ("allgather", "broadcast", "alltoall", "scatter", "gather")
 """The kinds of collectives that add nothing."""
+MOST_GPUS = 16
+"""The best schedule of more is hopeless."""
 
 
 class NotInstalledError(ImportError):
@@ -147,12 +149,14 @@ def best_schedule(
     rates_bps: Floats,
     *,
     block_bytes: float,
-    seconds: float,
     known: Sequence[tuple[int, int]],
+    seconds: float = math.inf,
+    search: float = math.inf,
     least_s: float = 0.0,
     workers: int = 1,
 ) -> Best:
-    """The best schedule that is found within so many seconds of search; with enough of them always the same.
+    """The best schedule that is found within so many seconds, or so much `search`: with one worker that is always the
+    same, as it is counted in the solver's own steps (`max_deterministic_time`), 1 being some seconds of a processor.
 
     `rates_bps` [links]; `known` is a schedule to begin with, (block, way) in the order of `timed`; `least_s` is a time
     that no schedule can beat. Raises NotInstalledError without OR-Tools, and ValueError where `known` is not a
@@ -164,7 +168,7 @@ def best_schedule(
         if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
             raise ValueError(f"in the schedule to begin with block {index} does not get to GPU {missing[0]}")
     problem = _Problem(blocks, ways, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
-    order, bound_s = problem.solved(seconds=seconds, workers=workers)
+    order, bound_s = problem.solved(seconds=seconds, search=search, workers=workers)
     best = min(first, timed(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
     return Best(sent=best, completion_s=_end_s(best), bound_s=min(max(bound_s, least_s), _end_s(best)))
 
@@ -286,11 +290,12 @@ class _Problem:
         common = {*self._ways[a].links} & {*self._ways[b].links}
         return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
 
-    def solved(self, *, seconds: float, workers: int) -> tuple[list[tuple[int, int]], float]:
+    def solved(self, *, seconds: float, search: float, workers: int) -> tuple[list[tuple[int, int]], float]:
         """The transfers (block, way) of the best schedule in order, none if none was found, and a bound in seconds."""
         solver = self._cp.CpSolver()
-        solver.parameters.num_workers, solver.parameters.max_time_in_seconds = workers, seconds
-        solver.parameters.random_seed = 1
+        solver.parameters.num_workers, solver.parameters.random_seed = workers, 1
+        solver.parameters.catch_sigint_signal = False  # the run has its own
+        solver.parameters.max_time_in_seconds, solver.parameters.max_deterministic_time = seconds, search
         status = solver.solve(self._model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             return [], 0.0

@@ -18,7 +18,7 @@ COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
 PROBE = ("collective", "src", "dst", "path", "sent_ns", "arrived_ns")
 """The columns of `Rows.probes`."""
 
-BEST = ("best_ring_s", "best_ring_bound_s", "best_policy_s")
+BEST = ("best_ring_s", "best_ring_bound_s", "best_schedule_s", "best_schedule_bound_s", "best_policy_s")
 """The arrays of `Rows` that `run.referees` asks for."""
 
 Array = npt.NDArray[Any]
@@ -39,8 +39,9 @@ class Rows:
 
     `completion_s`, [K] seconds, is measured, and `predicted_s` the model's for the same conditions (None in the model
     engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside;
-    `best_ring_s` is that of the fastest ring, `best_ring_bound_s` one that no ring can beat, and `best_policy_s` that
-    with the best policy that knows all conditions beforehand, NaN where it is not known. `ring` and `paths`, [K, n],
+    `best_ring_s` is that of the fastest ring, `best_ring_bound_s` one that no ring can beat, `best_schedule_s` and
+    `best_schedule_bound_s` are likewise of the best schedule of whole blocks, and `best_policy_s` is that with the best
+    policy that knows all conditions beforehand, NaN where it is not known. `ring` and `paths`, [K, n],
     are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
     `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
     machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
@@ -66,6 +67,8 @@ class Rows:
     bound_s: Floats | None = None
     best_ring_s: Floats | None = None
     best_ring_bound_s: Floats | None = None
+    best_schedule_s: Floats | None = None
+    best_schedule_bound_s: Floats | None = None
     best_policy_s: Floats | None = None
     reconfigure_s: Floats | None = None
     reconfigure_messages: npt.NDArray[np.int64] | None = None

@@ -275,7 +275,8 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
     vm.CannotRunError where this machine cannot run its VM.
     """
     setting, words = task.setting, Words()
-    put(Activity(setting=task.place, mode=task.mode, doing="the start of the testbed"))
+    begins = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
+    put(Activity(setting=task.place, mode=task.mode, doing=begins))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         try:
             reader = Reader(task, put, watchdog.renew)
@@ -318,6 +319,8 @@ class Reader:
     ) -> None:
         self._task, self._put, self._renew = task, put, renew
         self._expected = Expectations(task.setting, task.mode)
+        count = task.setting.collective.count
+        self._best_s = best_s(task.setting, self._expected.conditions, start=0, count=count)
         self._events: list[Event] = []
         self._unread = b""
         self.done = 0
@@ -395,7 +398,7 @@ class Reader:
             late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._expected.bound_s(k),
-            **best_s(self._task.setting, self._expected.conditions, start=k, count=1),
+            **{name: times_s[k : k + 1] for name, times_s in self._best_s.items()},
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
             transfers=np.array(transfers, dtype=np.int64),

@@ -1,15 +1,20 @@
-"""What the modes of a configuration are measured by, by the model: the fastest ring, and the least time that a policy
-could have needed."""
+"""What the modes of a configuration are measured by, by the model: the fastest ring, the best schedule, and the least
+time that a policy could have needed."""
 
+import math
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model.lower_bound import LowerBound
 from analysis.model.offline import offline_optimum
+from analysis.model.optimum import Best, Way, best_schedule, blocks_of
 from controller.routing.path_choice import Router
 from scenarios.engines.prediction import decided, predicted, reconfiguring_s
 from scenarios.policies import cost
@@ -17,10 +22,12 @@ from scenarios.policies.best_ring import FastestRings, fastest_rings
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Chooser, Decisions, edges_s
 from scenarios.policies.policy import MODES
-from scenarios.spec.scenario import Scenario
+from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies.errors import SpecError
 
 Floats = npt.NDArray[np.float64]
+
+_SEARCHING = threading.Lock()  # so that what is searched for in one mode is there for the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,11 @@ def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int)
         rings = rings_of(setting, conditions, start=start, count=count)
         if rings is not None:
             found |= {"best_ring_s": rings.completion_s, "best_ring_bound_s": rings.bound_s}
+    if setting.searches_schedules:
+        with _SEARCHING:
+            best = [_searched(setting, number) for number in range(start, start + count)]
+        found["best_schedule_s"] = np.array([one.completion_s for one in best])
+        found["best_schedule_bound_s"] = np.array([one.bound_s for one in best])
     if "policy" in setting.run.referees:
         found["best_policy_s"] = _optimum(setting, setting.collective.count)[1][start : start + count]
     return found
@@ -72,6 +84,44 @@ def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: in
     rates_bps = conditions.rates_bps(start, count)
     cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, rates_bps, setting.workload)
     return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
+
+
+def best_schedule_of(
+    setting: Scenario, conditions: Conditions, number: int, *, seconds: float = math.inf, search: float = math.inf
+) -> Best:
+    """The best schedule of one collective that is found, as `best_schedule`; the search begins with every block sent
+    straight."""
+    fabric, shared = conditions.fabric, conditions.shared
+    (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
+    ways: list[Way] = []
+    straight: dict[tuple[int, int], int] = {}
+    for a, b in permutations(fabric.gpus, 2):
+        paths = [one.index for one in fabric.paths_between[a.site, b.site]] if a.site != b.site else [-1]
+        for path in paths:
+            passed = shared.of(np.array([a.rank]), np.array([b.rank]), np.array([path]))[0]
+            links = passed[passed >= 0]
+            rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
+            straight.setdefault((a.rank, b.rank), len(ways))
+            ways.append(Way(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s))
+    kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
+    blocks = blocks_of(kind, setting.gpus)
+    bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
+    return best_schedule(
+        blocks,
+        ways,
+        rates_bps,
+        block_bytes=block_bytes,
+        seconds=seconds,
+        search=search,
+        known=[(index, straight[one.source, gpu]) for index, one in enumerate(blocks) for gpu in one.sinks],
+        least_s=float(bound.seconds(rates_bps[None])[0]),
+    )
+
+
+@lru_cache(maxsize=MAX_OPTIMUM)
+def _searched(setting: Scenario, number: int) -> Best:
+    """The best schedule of a collective that `run.search` finds: kept, as it is that of every mode."""
+    return best_schedule_of(setting, conditions_of(setting), number, search=setting.run.search)
 
 
 @lru_cache(maxsize=4)

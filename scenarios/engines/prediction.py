@@ -23,7 +23,7 @@ from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.course import course_of
+from scenarios.policies.course import course_of, new_course
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of, ring_gaps
 from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured import (
@@ -41,6 +41,7 @@ from scenarios.policies.measured import (
     tunnels_of,
     wanted_of,
 )
+from scenarios.policies.timing import Course
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
@@ -79,6 +80,7 @@ class Expectations:
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.every, self._seen.__getitem__)
+        self._course = _course(setting, mode, self._conditions) if setting.faults else None
         self._all = None if setting.faults or self._play or self._demands else planned(setting, mode)
         self._bound_s = lower_bound(setting, self._conditions)
 
@@ -167,7 +169,15 @@ class Expectations:
         if self._all is not None:
             return self._all.row(collective)
         conditions = self._conditions
-        return decided(self._setting, self._mode, conditions, start=collective, count=1, demands=self._demands)
+        return decided(
+            self._setting,
+            self._mode,
+            conditions,
+            start=collective,
+            count=1,
+            demands=self._demands,
+            course=self._course,
+        )
 
 
 def reconfiguring_s(
@@ -433,7 +443,7 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
     conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.waited_for
-    decisions = decided(setting, mode, conditions, start=0, count=count)
+    decisions = planned(setting, mode, count)
     seen = predicted_times(setting, mode, decisions, conditions, start=0)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
     names = [link.name for link in conditions.shared.all]
@@ -454,7 +464,7 @@ def exposed_s(setting: Scenario, mode: str, job: str | None = None) -> tuple[flo
     first round, faults aside: the mean seconds for what goes between stages, until the last computation is over, and
     for the sums of gradients."""
     conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
-    decisions = decided(setting, mode, conditions, start=0, count=1)
+    decisions = planned(setting, mode, 1)
     some, (begins, ends) = _first(setting, job), setting.workload.schedule.ends
     streams = np.equal(begins, ends)
     alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
@@ -479,7 +489,7 @@ def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str
     """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
     by name, faults aside."""
     conditions, schedule = conditions_of(setting, lambda _: ()), setting.workload.schedule
-    decisions = decided(setting, mode, conditions, start=0, count=1)
+    decisions = planned(setting, mode, 1)
     (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
     found: defaultdict[str, int] = defaultdict(int)
     for one in schedule.transfers[_first(setting, job)]:
@@ -509,9 +519,18 @@ def _hops(
     ]
 
 
-def planned(setting: Scenario, mode: str) -> Decisions:
-    """The plan of all collectives of a point, its faults aside."""
-    return decided(setting, mode, conditions_of(setting, lambda _: ()), start=0, count=setting.collective.count)
+def planned(setting: Scenario, mode: str, count: int | None = None) -> Decisions:
+    """The plan of a point's first collectives, all unless told otherwise, its faults aside."""
+    conditions, count = conditions_of(setting, lambda _: ()), count or setting.collective.count
+    course = _course(setting, mode, conditions) if setting.faults else None
+    return decided(setting, mode, conditions, start=0, count=count, course=course)
+
+
+def _course(setting: Scenario, mode: str, conditions: Conditions) -> Course | None:
+    """The course of a mode that has one, under these conditions."""
+    if not setting.has_course(mode):
+        return None
+    return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
 
 
 def decided(
@@ -522,9 +541,11 @@ def decided(
     start: int,
     count: int,
     demands: Demands | None = None,
+    course: Course | None = None,
 ) -> Decisions:
     """The plan of collectives start .. start+count-1 of a point under these conditions; where demands are measured, by
-    these, or by what is predicted to be seen."""
+    these, or by what is predicted to be seen. `course` is that of a mode that has one, where collectives may be lost or
+    faults are left out."""
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
         demands = demands or _demands(setting, mode)
@@ -541,7 +562,7 @@ def decided(
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
-        course=None if chosen_by.is_periodic else course_of(setting, mode),
+        course=course or (course_of(setting, mode) if setting.has_course(mode) else None),
         wanted=demands,
     )
 

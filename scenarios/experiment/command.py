@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     try:
         wanted = asked(arguments)
+        searches = _searches(wanted)
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -51,7 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
     losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
     admitted = [(one.label, [transfer.sentence for transfer in one.transfers]) for one in settings]
-    found = notes(shared), greedy_notes(greedy, most=MAX_COMBINATIONS), _searched(settings), losses, _answered(admitted)
+    greedily, answered = greedy_notes(greedy, most=MAX_COMBINATIONS), _answered(admitted)
+    found = notes(shared), greedily, _searched(settings), searches, losses, answered
     for note in chain.from_iterable(found):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
@@ -72,6 +75,16 @@ def _answered(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
         if len(by_answers) > 1 and sentences:
             yield f"{first_of(labels, 3, separator='; ')}:"
         yield from sentences
+
+
+def _searches(wanted: Asked) -> tuple[str, ...]:
+    """What is said of best schedules that are searched for; raises ScenarioError where that cannot be."""
+    counts = [one.collective.count for one in wanted.scenario.settings() if one.searches_schedules]
+    if counts and not wanted.dry_run and find_spec("ortools") is None:
+        raise ScenarioError(["run.referees: schedule takes OR-Tools: pip install 'longhaul[optimum]'"])
+    within = f"run.search = {wanted.scenario.run.search:g}"
+    words = f"up to {max(counts, default=0)} best schedules a setting and engine are searched for, each within {within}"
+    return (words,) * bool(counts)
 
 
 def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:

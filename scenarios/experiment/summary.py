@@ -47,6 +47,8 @@ _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fai
 _REFEREES = {
     "best_ring_s": "fastest ring (ms)",
     "best_ring_bound_s": "bound of rings (ms)",
+    "best_schedule_s": "best schedule (ms)",
+    "best_schedule_bound_s": "bound of schedules (ms)",
     "best_policy_s": "best policy (ms)",
 }
 _VALUES = [

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,16 @@ class Conditions:
     def held(self, every: int) -> "Conditions":
         """The conditions of the last collective whose number is a multiple of `every`, under the faults of now."""
         return self if every == 1 else replace(self, drawn=_Held(self.drawn, every))
+
+    def are_struck(self, start: int, count: int) -> npt.NDArray[np.bool_]:
+        """Whether other cables are down in these collectives than in the one before each, [count]; before the first
+        none are."""
+        if self.in_force is None:
+            return np.full(count, False)
+        faulty = self._faulty(max(0, start - 1), count + (start > 0))
+        dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
+        before = dead if start else [NONE, *dead]
+        return np.array([one != other for one, other in pairwise(before)], dtype=bool)
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """The faults that are in force for these collectives, by row where there are any."""

@@ -12,7 +12,8 @@ from scenarios.spec.scenario import Scenario
 
 @lru_cache(maxsize=8)
 def course_of(setting: Scenario, mode: str) -> Course:
-    """The course of a mode in a configuration without faults: made once, and gone on with where it is asked for."""
+    """The course of a mode in a configuration in which no collective is lost to a fault: made once, and gone on with
+    where it is asked for."""
     conditions = conditions_of(setting)
     return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
 
@@ -36,6 +37,7 @@ def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
         believed,
         reembed_every=setting.collective.reembed_every,
         cost_s=cost_s,
+        struck=believed.are_struck,
     )
 
 
@@ -43,6 +45,6 @@ def moments_of(setting: Scenario, mode: str, start: int, count: int, *, course: 
     """The moments of collectives start .. start+count-1 of a mode in a configuration, by its `course_of` unless by
     another."""
     chosen_by = setting.mode(mode)
-    if chosen_by.is_periodic:
+    if not setting.has_course(mode):
         return periodic(chosen_by, setting.collective.reembed_every, start, count)
     return (course or course_of(setting, mode)).moments(start, count)

@@ -96,7 +96,7 @@ def decide(
     Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
     """
     choices, known = Chooser(Router(fabric, delays_s), mode, workload, ring), believed or conditions
-    if mode.is_periodic:
+    if course is None and mode.is_periodic:
         moments = periodic(mode, reembed_every, start, count)
     else:
         course = course or Course(mode, choices, known, reembed_every=reembed_every)

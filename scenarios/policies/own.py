@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from controller.routing.path_choice import NoPathError
 from topologies.errors import Mistake, SpecError, did_you_mean, shown
 
 Floats = npt.NDArray[np.float64]
@@ -80,10 +81,13 @@ def function(text: str) -> Callable[[Situation], Any]:
 
 
 def answer(text: str, situation: Situation) -> tuple[bool, bool]:
-    """Whether the function at "FILE:NAME" has paths chosen, and the placement; raises SpecError where it fails."""
+    """Whether the function at "FILE:NAME" has paths chosen, and the placement; raises SpecError where it fails, and
+    NoPathError where what it asks for has no time."""
     try:
         with redirect_stdout(sys.stderr):
             found = function(text)(situation)
+    except NoPathError:  # too much is down, whatever the function is
+        raise
     except (Exception, SystemExit) as error:
         mine = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where(text)[0])]
         line = f", line {mine[-1]}" if mine else ""  # none where it is the call that it does not take

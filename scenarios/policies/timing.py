@@ -72,6 +72,9 @@ class Course:
     next `horizon` collectives, and never less than nothing. It is made where that gain is at least its cost and SHARE
     of the time that those collectives take without it. Re-routing is held against all that is in force; re-embedding
     against what would be in force otherwise, after the re-routing that is due, and with the paths that come with it.
+
+    `struck` says of collectives in a row whether other cables are down than in the one before: then chosen paths are
+    chosen anew in any case, and count as in force.
     """
 
     def __init__(
@@ -82,9 +85,10 @@ class Course:
         *,
         reembed_every: int,
         cost_s: Callable[[bool, bool], float] = lambda embeds, routes: 0.0,
+        struck: Callable[[int, int], Flags] = lambda _, count: np.full(count, False),
     ) -> None:
         self._mode, self._choices, self._believed = mode, choices, believed
-        self._every, self._cost_s = reembed_every, cost_s
+        self._every, self._cost_s, self._struck = reembed_every, cost_s, struck
         self._horizon = reembed_every if mode.horizon is None else mode.horizon
         self._weighs = mode.function is not None or "gain" in (mode.reroute.kind, mode.reembed.kind)
         self._known = np.empty((2, 0), dtype=np.int64)  # the moments so far, of embedding and of routing
@@ -97,7 +101,9 @@ class Course:
         """The moments of collectives start .. start+count-1."""
         done, until, found = self._known.shape[1], start + count, [self._known]
         while done < until:
-            block = _Block(self._choices, self._mode, self._believed.rates_bps(done, min(_BLOCK, until - done)))
+            number = min(_BLOCK, until - done)
+            struck = self._struck(done, number) & self._mode.reroutes
+            block = _Block(self._choices, self._mode, self._believed.rates_bps(done, number), struck)
             row = 0
             while row < block.count:
                 kept, acts, embeds = self._next(block, row, done + row)
@@ -117,8 +123,8 @@ class Course:
         them, and whether a placement is."""
         if self._mode.function is not None:
             routes, embeds = self._asked(self._mode.function, block, row, number)
-            return (0, True, embeds) if routes or embeds else (1, False, False)
-        rows = slice(row, min(row + self._span, block.count))
+            return (0, True, embeds) if routes or embeds or block.struck[row] else (1, False, False)
+        rows = slice(row, min(row + self._span, block.until(row)))
         due, anew = self._due(block, rows, np.arange(number, number + rows.stop - row))
         first = int((due | anew).argmax())
         if due[first] or anew[first]:
@@ -154,7 +160,7 @@ class Course:
         before any other of them; [K] each."""
         reroute, reembed = self._mode.reroute, self._mode.reembed
         rates_bps = block.rates_bps[rows]
-        routes = self._apart(reroute, 1, number, rates_bps)
+        routes = self._apart(reroute, 1, number, rates_bps) | block.struck[rows]
         embeds = self._apart(reembed, 0, number, rates_bps)
         if not self._weighs:
             return routes, embeds
@@ -162,7 +168,7 @@ class Course:
         if self._mode.reroutes:
             _, rerouted_s = self._force.over(block, rows.start, rows.stop)
             if reroute.kind == "gain":
-                routes = self._gains(reroute, keeping_s, rerouted_s, self._cost_s(False, True))
+                routes = routes | self._gains(reroute, keeping_s, rerouted_s, self._cost_s(False, True))
             otherwise_s = np.where(routes, rerouted_s, keeping_s)
         if reembed.kind == "gain":
             cost_s = self._cost_s(True, self._mode.reroutes) - np.where(routes, self._cost_s(False, True), 0.0)
@@ -172,6 +178,8 @@ class Course:
     def _keeping_s(self, block: "_Block", rows: slice) -> Floats:
         """The times under the rates of these rows with what is in force, [K]."""
         rates_bps, force = block.rates_bps[rows], self._force
+        if block.struck[rows.start]:
+            return force.over(block, rows.start, rows.stop)[1]
         placement = np.tile(force.placement, (len(rates_bps), 1))
         if force.path is None:
             path = self._choices.paths(placement, rates_bps, chosen=False)
@@ -199,10 +207,19 @@ class Course:
 
 
 class _Block:
-    """Collectives in a row, [K] or by their rows: the rates believed, and what would be chosen under each."""
+    """Collectives in a row, [K] or by their rows: the rates believed, whether cables have failed or come back, and what
+    would be chosen under each."""
 
-    def __init__(self, choices: Choices, mode: Mode, rates_bps: Floats) -> None:
+    def __init__(self, choices: Choices, mode: Mode, rates_bps: Floats, struck: Flags) -> None:
         self.choices, self._mode, self.rates_bps, self.count = choices, mode, rates_bps, len(rates_bps)
+        self.struck = struck
+
+    def until(self, row: int) -> int:
+        """The row before which what is in force at this row stays whole; the next one if that is not so here."""
+        if self.struck[row]:
+            return row + 1
+        later = np.flatnonzero(self.struck[row:])
+        return row + int(later[0]) if later.size else self.count
 
     @cached_property
     def placement(self) -> Ranks:

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from analysis.model.optimum import COPIED, MOST_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
@@ -76,6 +77,7 @@ class RunSpec:
 
     modes: tuple[str, ...] = tuple(MODES)
     referees: tuple[str, ...] = ()
+    search: float = 2.0
     seed: int = 1
     clock: str = "virtual"
     scale: RateScale = EVERYTHING
@@ -295,7 +297,8 @@ class Scenario:
                 else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
-            if key not in (*_OUTERMOST, "run.seed")
+            if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock", "policy")
+            and key not in ("run.referees", "run.search")
         }
 
     def shared_links(self, mode: str) -> tuple[str, ...]:
@@ -308,6 +311,11 @@ class Scenario:
     def keeps_rates(self, mode: Mode) -> int:
         """For how many collectives a mode goes by the same rates of links: those by which tunnels have theirs."""
         return self.te.every if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
+
+    def has_course(self, mode: str) -> bool:
+        """Whether what a mode chooses anew when is more than a matter of the collectives' numbers."""
+        chosen_by = self.mode(mode)
+        return not chosen_by.is_periodic or (chosen_by.keeps_paths and bool(self.faults))
 
     def measures_demands(self, mode: Mode) -> bool:
         """Whether tunnels have their rates in a mode by what was measured of demands."""
@@ -330,6 +338,21 @@ class Scenario:
         spec = self.collective
         is_plain = self.workload.is_ring and (spec.kind, spec.channels, spec.pieces) == ("allgather", 1, 1)
         return is_plain and self.conditions.every_s is None and not self.shared_links("joint")
+
+    @property
+    def has_best_schedule(self) -> bool:
+        """Whether the best schedule of whole blocks can be searched for: of collectives that add nothing, where each
+        message takes one way, of those between its GPUs that the search knows, and conditions do not change by time."""
+        spec, fabric = self.collective, self.fabric
+        is_whole = spec.kind in COPIED and spec.schedule is None and (spec.channels, spec.pieces) == (1, 1)
+        has_ways = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
+        is_small = self.gpus <= MOST_GPUS and not fabric.has_planes
+        return is_whole and has_ways and is_small and self.conditions.every_s is None
+
+    @property
+    def searches_schedules(self) -> bool:
+        """Whether best schedules are searched for."""
+        return "schedule" in self.run.referees and self.has_best_schedule
 
     def fair_links(self, mode: str) -> tuple[str, ...] | None:
         """The links or ports that the emulation's flows share fairly in a mode; None where it queues in fifo.
@@ -507,6 +530,7 @@ _ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
 _LOSS = _number((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
+_SEARCH = _number((int, float), 0.01, 1000, "some seconds of a processor")
 _TFLOPS = _number((int, float), 0.001, 10**9)
 _STAY = _number((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
@@ -535,9 +559,9 @@ _MODES = Kind(
     lambda modes: unique(map(_MODE.read, modes), modes),
     list,
 )
-REFEREES = ("ring", "policy")
+REFEREES = ("ring", "schedule", "policy")
 _REFEREES = Kind(
-    f"a list of {' and '.join(REFEREES)}",
+    f"a list of {', '.join(REFEREES)}",
     (list,),
     lambda names: unique(map(_one_of(*REFEREES).read, names), names) if names else (),
     list,
@@ -682,7 +706,8 @@ KEYS: Mapping[str, Key] = {
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
         Key("collective.budget", "budget_s", _DELAY, "What each should take at most; results say whether it does."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
-        Key("run.referees", "referees", _REFEREES, "What times are stored beside: the best ring, the best policy."),
+        Key("run.referees", "referees", _REFEREES, "What times are stored beside: the best ring, schedule or policy."),
+        Key("run.search", "search", _SEARCH, "How long each best schedule is searched for, by the search's own clock."),
         Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
         Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
         Key("run.rate_scale", "scale", _SCALE, "What rates and chunks are multiplied by on the wall clock."),
@@ -771,7 +796,8 @@ SWEPT = (
     *(
         key
         for key in KEYS
-        if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.referees", "run.clock", "policy")
+        if key
+        not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.referees", "run.search", "run.clock", "policy")
         and not key.startswith("program.")
     ),
 )
@@ -828,7 +854,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
                     *_of_referees(one),
                     *_of_te(one),
                 ]
-        mistakes += [] if mistakes else _of_best_rings(scenario)
+        mistakes += [] if mistakes else _of_bests(scenario)
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
@@ -848,14 +874,11 @@ def _collected(mistakes: list[Mistake]) -> Iterator[None]:
 
 
 def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
-    """Whether there are the modes that are compared, and whether faults leave what they keep as it is."""
+    """Whether there are the modes that are compared, and whether what they go by is there."""
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
             yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
-        elif scenario.faults and (scenario.mode(name).keeps_paths or not scenario.mode(name).is_periodic):
-            text = f"{name} beside a fault, around which paths are chosen anew; allowed: reroute never and every 1"
-            yield Mistake("run.modes", f"{text}, reembed never and every K")
         elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
             text = f"{name} beside a fault goes by {known}, which is of links that keep working"
             yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
@@ -952,13 +975,21 @@ def _of_referees(setting: Scenario) -> Iterator[Mistake]:
     }
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("run.referees", f"is given beside {what}, of which no best is known; allowed: one of the two")
-    if "policy" in setting.run.referees and count > MAX_OPTIMUM:
-        text = f"the best policy of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
-        yield Mistake("run.referees", text)
+    for what in ("schedule", "policy"):
+        if what in setting.run.referees and count > MAX_OPTIMUM:
+            text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
+            yield Mistake("run.referees", text)
 
 
-def _of_best_rings(scenario: Scenario) -> Iterator[Mistake]:
-    """Whether the fastest ring is known in any configuration, where it is asked for."""
+def _of_bests(scenario: Scenario) -> Iterator[Mistake]:
+    """Whether the fastest ring and the best schedule are known in any configuration, where they are asked for."""
+    asked = scenario.run.referees
+    if "schedule" in asked and not any(one.has_best_schedule for one in scenario.settings()):
+        text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one way, of "
+        yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
+    if scenario.run.search != RunSpec.search and "schedule" not in asked:
+        text = f'{scenario.run.search:g} beside no best schedule; allowed: "schedule" in run.referees, or'
+        yield Mistake("run.search", f"{text} {RunSpec.search:g}")
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
         text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)

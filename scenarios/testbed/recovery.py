@@ -35,6 +35,7 @@ class Recovery:
         self._injector = FaultInjector(testbed, self._record)
         self._collective, self._sent_before = 0, 0  # the collective under way, and the bytes sent before its attempt
         self._events: list[Event] = []  # not yielded yet
+        self._in_force: tuple[int, ...] = ()  # the faults that paths were last chosen anew for
         self._reroute, self._renew = False, False  # paths to be chosen, agents to be started, before an attempt
         self._faults = testbed.setting.faults
         self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
@@ -85,10 +86,10 @@ class Recovery:
     def _attempted(self, number: int, attempt: int) -> CollectiveRecord:
         """The record of a collective that completes in this attempt."""
         changed, struck = self._injector.before(number), False
-        if changed:
+        in_force = self._injector.in_force()
+        if changed or in_force != self._in_force:  # the rest came within an attempt that was lost
             self._settle()
         self._sent_before = self._sent_bytes()
-        in_force = self._injector.in_force()
         predictable = not any(self._faults[index].kind in _UNPREDICTABLE for index in in_force)
 
         def undisturbed() -> bool:
@@ -124,10 +125,10 @@ class Recovery:
 
         Where it has others after `NOTICED_S`, its paths decide: one that differs from the plan ends the point.
         """
-        self._reroute = True
+        self._reroute, self._in_force = True, self._injector.in_force()
         time.sleep(_SETTLE_S)
         testbed = self._testbed
-        dead = dead_cables([self._faults[index] for index in self._injector.in_force()], testbed.fabric)
+        dead = dead_cables([self._faults[index] for index in self._in_force], testbed.fabric)
         if testbed.controller.alive():
             with suppress(ControllerError):  # it is dying; the next repair restarts it
                 testbed.await_status(lambda status: {cable(a, b) for a, b in status["dead"]} == dead)

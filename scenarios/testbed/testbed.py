@@ -18,7 +18,7 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
-from controller.routing.path_choice import Router
+from controller.routing.path_choice import NoPathError, Router
 from controller.routing.traffic_engineering import Traffic
 from hosts.agent.transport import allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
@@ -188,7 +188,10 @@ class Testbed:
         # Nothing is lost: queues are fair, and nothing fails, as a prompt has no fair links at first.
         self._is_lossless = fair_links is not None and not setting.faults
         self.stays = has_agents and not setting.faults
-        self._conditions = conditions_of(setting)
+        # By collective, the faults under which it was chosen for, the last time where it was begun more than once.
+        self._in_force: dict[int, tuple[Fault, ...]] = {}
+        in_force = (lambda number: self._in_force.get(number, ())) if setting.faults else None
+        self._conditions = conditions_of(setting, in_force)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
@@ -197,12 +200,14 @@ class Testbed:
         self._rerouted = False  # since the last collective
         # Where knowledge is measured: what is made of the last collective, of what was believed before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._measured: tuple[Conditions, Course | None] | None = None
+        self._believing: tuple[Conditions, Course | None] | None = None
+        self._chosen_under: dict[int, Floats] = {}  # the rates, by the collective before which paths were chosen
         # Where demands are measured: what was seen of them in each collective.
         self._seen: dict[int, Floats] = {}
         self._wanted_bps: Floats | None = None  # in the next collective, as `Traffic.wanting`
         self._demands = Demands(setting.te.every, self._seen.__getitem__)
         self.placement: tuple[int, ...] = ()
+        self._kept: tuple[int, ...] = ()  # the placement of the last collective that was completed
         self._joined: tuple[int, ...] = ()  # the ring that has connections
         self._sent_again = 0  # bytes, over those connections before the next collective
         self._stack = ExitStack()
@@ -379,20 +384,29 @@ class Testbed:
     ) -> CollectiveRecord:
         """Run the collective of this number, after all before it.
 
-        `in_force` are the faults, by index, under which ring and paths are chosen; `reroute` has paths chosen even
-        where the mode would not. Without a living controller none are, and forwarding stays as it is. `on_start` and
-        `undisturbed` are as for `measure`. Raises CollectiveError where there is no ring or the collective fails,
-        WrongDataError where it delivers wrong data, ControllerError and TcError.
+        `in_force` are the faults, by index, under which ring and paths are chosen; `reroute` has paths asked for even
+        where the mode would not. An attempt that was lost is no collective: the next `attempt` begins with the ring and
+        the paths of the collective before. Without a living controller none are asked for, and forwarding stays as it
+        is. `on_start` and `undisturbed` are as for `measure`. Raises CollectiveError where there is no ring or the
+        collective fails, WrongDataError where it delivers wrong data, ControllerError and TcError.
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
+        self._in_force[number] = self._faults(in_force)
+        if attempt > 1:
+            self.placement = self._kept
+            if self.setting.faults:  # the lost attempt was under others, perhaps
+                self._believing = None
         believed, course = self._believed(mode)
         believed = believed.held(self.setting.keeps_rates(mode))
         begun_ns, probes = None, tuple[tuple[int, ...], ...]()
         if mode.probes_at(number, self.setting.collective.reembed_every):
             begun_ns, probes = self._probe(mode, number)
         rates_bps = believed.known_bps(number, self._faults(in_force))
-        moments = moments_of(self.setting, mode.name, number, 1, course=course)
+        try:
+            moments = moments_of(self.setting, mode.name, number, 1, course=course)
+        except NoPathError as error:  # too much is down
+            raise CollectiveError(f"nothing can be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         watched = nullcontext() if (watch := self._watched(mode)) is None else watch
@@ -409,6 +423,8 @@ class Testbed:
             )
             if watch is not None:
                 watch.end()
+        self._kept, routed = self.placement, int(moments.routed[0])
+        self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
         if watch is not None and self.setting.measures_demands(mode):
             return self._taken_in_demands(record, watch)
         if mode.knowledge.kind == PROBED:
@@ -437,14 +453,15 @@ class Testbed:
         return record
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
-        """What a mode believes of conditions, and its course where that is this testbed's own, as it is measured."""
-        if not mode.knowledge.is_measured:
+        """What a mode believes of conditions, and its course if it has one, by what was measured and failed here."""
+        has_course = self.setting.has_course(mode.name)
+        if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
-        if self._measured is None:
+        if self._believing is None:
             believed = self._conditions.believed(mode.knowledge, self._after)
-            course = None if mode.is_periodic else new_course(self.setting, mode.name, believed)
-            self._measured = believed, course
-        return self._measured
+            course = new_course(self.setting, mode.name, believed) if has_course else None
+            self._believing = believed, course
+        return self._believing
 
     def _after(self, number: int, before_bps: Floats) -> Floats:
         """What is believed after this collective, or its probes; there are none where nothing is chosen."""
@@ -559,7 +576,13 @@ class Testbed:
         if routes:
             self._tell(f"collective {number}: the controller's paths")
         self._wanted_bps = self._demands(number) if self.setting.measures_demands(mode) else None
-        messages = self.route(mode, rates_bps, best=reroutes) if routes else 0
+        if reroutes:
+            self._chosen_under[number] = rates_bps
+        chosen_bps = self._chosen_under.get(int(moments.routed[0]))
+        messages = 0
+        if routes:
+            best = chosen_bps is not None
+            messages = self.route(mode, rates_bps if chosen_bps is None else chosen_bps, best=best)
         if not embeds and not routes and probed_ns is None:
             return _UNCHANGED
         took_ns = time.monotonic_ns() - begun_ns

@@ -62,8 +62,9 @@ def sizes_of(count: int, seed: int) -> list[int]:
     return sizes
 
 
-def drawn(number: int, seed: int, faults: int) -> Drill:
-    """The scenario of this number in the campaign of this seed, with so many faults; the same each time."""
+def drawn(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
+    """The scenario of this number in the campaign of this seed, with so many faults; the same each time. With
+    `policies` it has a policy in place of a built-in mode, and conditions that last two collectives."""
     chance = random.Random(f"{seed} {number}")  # noqa: S311 - as above
     given: dict[str, object] = {
         "name": f"campaign-{seed}-{number}",
@@ -82,10 +83,20 @@ def drawn(number: int, seed: int, faults: int) -> Drill:
     }
     overrides = [Override(key, value, key) for key, value in given.items()]
     fabric = build_fabric(load_scenario("paper", overrides).fabric)
-    tables = [_fault(chance, fabric) for _ in range(faults)]
-    scenario = load_scenario("paper", [*overrides, Override("fault", tables, "fault")])
+    given = {"fault": [_fault(chance, fabric) for _ in range(faults)]}
+    if policies:
+        given["policy"] = [_policy(chance)]
+        given |= {"run.modes": ["drawn"], "conditions.sampler": "markov", "conditions.mean_stay": 2.0}
+        overrides = [one for one in overrides if one.key not in given]
+    scenario = load_scenario("paper", [*overrides, *(Override(key, value, key) for key, value in given.items())])
     (mode,) = scenario.run.modes
     return Drill(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
+
+
+def _policy(chance: random.Random) -> dict[str, str]:
+    moments = ["never", "every 1", "every 2", "every 4", "drift 0.2", "drift 0.6", "gain 0", "gain 0.1", "gain 0.5"]
+    known = chance.choice(["oracle", "stale 1", "mean", "ewma 0.5"])
+    return {"name": "drawn", "reroute": chance.choice(moments), "reembed": chance.choice(moments), "knowledge": known}
 
 
 def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
@@ -217,6 +228,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20, metavar="N", help="how many faults (default 20)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of everything random (default 1)")
+    parser.add_argument("--policies", action="store_true", help="with random policies in place of the built-in modes")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="VMs at a time")
     parser.add_argument("--show", type=int, metavar="K", help="print scenario K of the campaign, and run nothing")
     parser.add_argument("--patience", type=float, default=180.0, metavar="S", help="seconds of silence that are a hang")
@@ -228,10 +240,10 @@ def main() -> int:
     if options.show is not None:
         if not 0 <= options.show < len(sizes):
             parser.error(f"--show: {options.show} is not a scenario of it; allowed: 0 to {len(sizes) - 1}")
-        print(drawn(options.show, options.seed, sizes[options.show]).text, end="")
+        print(drawn(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
         return 0
     try:
-        scenarios = [drawn(number, options.seed, size) for number, size in enumerate(sizes)]
+        scenarios = [drawn(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)]
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:
         print(f"campaign.py: {error}", file=sys.stderr)

@@ -92,6 +92,15 @@ def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.Co
     return done
 
 
+def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
+    of_modes, of_policies = ([drawn(number, 1, 2, policies=some) for number in range(40)] for some in (False, True))
+    assert [drill.whats for drill in of_policies] == [drill.whats for drill in of_modes]
+    found = [scenario_of(drill.text).policies for drill in of_policies]
+    assert {drill.mode for drill in of_policies} == {"drawn"} == {one.name for (one,) in found}
+    assert {one.reroute.kind for (one,) in found} == {"never", "every", "drift", "gain"}
+    assert any(one.keeps_paths for (one,) in found) and not all(one.is_periodic for (one,) in found)
+
+
 def test_a_scenario_of_a_campaign_can_be_shown() -> None:
     assert campaign("--show", "3", "--seed", "5", status=0).stdout == drawn(3, 5, sizes_of(20, 5)[3]).text
     assert "--show: 99 " in campaign("--show", "99", status=2).stderr

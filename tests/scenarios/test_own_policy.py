@@ -5,6 +5,7 @@ import re
 import pytest
 
 from analysis.results.reader import ResultsError
+from controller.routing.path_choice import NoPathError
 from scenarios.engines.prediction import decided
 from scenarios.experiment.run_directory import recorded
 from scenarios.policies.conditions import conditions_of
@@ -85,6 +86,18 @@ def test_a_function_that_does_not_take_its_argument_is_named_and_no_line_of_othe
     said = str(raised.value)
     assert "mine.py:mine, before collective 0: TypeError: mine() takes 0 positional arguments but 1 was given" in said
     assert "line" not in said
+
+
+def test_where_no_way_is_left_that_is_no_mistake_of_the_function(tmp_path):
+    """So that the testbed begins the collective again."""
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return now.kept_s > now.anew_s, False")
+    cut = "".join(f'[[fault]]\nat = "collective 3"\nwhat = "switch s0b{number} down"\n' for number in range(2))
+    policy = f'[[policy]]\nname = "mine"\nfunction = "{tmp_path}/mine.py:mine"\n'
+    (setting,) = scenario_of(f"[collective]\ncount = 6\n{policy}{cut}").settings()
+    conditions = conditions_of(setting)
+    assert len(decided(setting, "mine", conditions, start=0, count=3).path) == 3
+    with pytest.raises(NoPathError, match="no path leads over the WAN"):
+        decided(setting, "mine", conditions, start=3, count=1)
 
 
 def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):

@@ -1,5 +1,6 @@
 """Policies and knowledge: what is chosen when, and under which belief, in any batch."""
 
+from collections.abc import Collection
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
+from scenarios.engines.prediction import Expectations, decided
 from scenarios.policies import knowledge, policy
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, Decisions, decide
@@ -65,11 +67,12 @@ def same(a: Decisions, b: Decisions) -> bool:
     return all((getattr(a, part) == getattr(b, part)).all() for part in PARTS)
 
 
-def in_turn(name: str, mode: Mode, count: int, *, every: int) -> tuple[list[list[int]], list[list[int]], list[bool]]:
-    """Placement, paths and whether anything was chosen, one collective after the other as the docs say it."""
+def in_turn(
+    name: str, mode: Mode, believed: Sampler, count: int, *, every: int, struck: Collection[int] = ()
+) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+    """Placement, paths and whether anything was chosen, one collective after the other as the docs say it; cables are
+    cut or come back before the `struck` ones."""
     fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
-    conditions = sampler(fabric, spec, seed=3)
-    believed = mode.knowledge.of(conditions)
     chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge")
     placement, basis = chooser.in_order[None], dict[str, Floats]()
     path: npt.NDArray[np.int16] | None = None
@@ -81,7 +84,7 @@ def in_turn(name: str, mode: Mode, count: int, *, every: int) -> tuple[list[list
             return number % (one.number or every) == 0
         if one.kind == "drift":
             then = basis.get(what)
-            apart = [] if then is None else [abs(a - b) / max(a, b) for a, b in zip(rates, then, strict=True)]
+            apart = [] if then is None else [abs(a - b) / max(a, b, 1.0) for a, b in zip(rates, then, strict=True)]
             return then is None or float(np.mean(apart)) >= one.number
         gain_s = horizon * max(0.0, before_s - after_s)
         return one.kind == "gain" and gain_s >= one.number * horizon * before_s
@@ -89,10 +92,12 @@ def in_turn(name: str, mode: Mode, count: int, *, every: int) -> tuple[list[list
     for number in range(count):
         rates = believed.rates_bps(number, 1)
         fixed = chooser.paths(placement, rates, chosen=False)
-        kept_s = float(chooser.seconds(placement, fixed if path is None else path, rates)[0])
         over = chooser.paths(placement, rates, chosen=True)
         over_s = float(chooser.seconds(placement, over, rates)[0])
-        routes = due(mode.reroute, "path", rates[0], kept_s, over_s, number)
+        moved = number in struck and mode.reroutes
+        kept = over if moved else fixed if path is None else path
+        kept_s = float(chooser.seconds(placement, kept, rates)[0])
+        routes = moved or due(mode.reroute, "path", rates[0], kept_s, over_s, number)
         anew = chooser.placements(rates)
         anew_path = chooser.paths(anew, rates, chosen=mode.reroutes)
         anew_s = float(chooser.seconds(anew, anew_path, rates)[0])
@@ -115,10 +120,60 @@ def test_policies_choose_as_one_collective_after_the_other_would(reroute: str, r
     for known in ("oracle", "stale 2"):
         mode = mode_of(reroute, reembed, known)
         decisions = plan("mesh", mode, 0, 24)
-        placement, path, chosen = in_turn("mesh", mode, 24, every=4)
+        believed = mode.knowledge.of(sampler(FABRICS["mesh"], ConditionsSpec(sampler="markov", mean_stay=5.0), seed=3))
+        placement, path, chosen = in_turn("mesh", mode, believed, 24, every=4)
         assert decisions.placement.tolist() == placement
         assert decisions.path.tolist() == path
         assert (decisions.reembedded | decisions.rerouted).tolist() == chosen
+
+
+STRUCK = """
+[conditions]
+sampler = "markov"
+mean_stay = 5.0
+[collective]
+count = 24
+reembed_every = 4
+ring = "slowest edge"
+[[policy]]
+name = "mine"
+reroute = "{0}"
+reembed = "{1}"
+knowledge = "{2}"
+[[fault]]
+at = "collective 3"
+what = "link s0b0-s1b0 down"
+for = "6 collectives"
+[[fault]]
+at = "1 ms into collective 4"
+what = "switch s0b1 down"
+for = "3 collectives"
+[[fault]]
+at = "collective 6"
+what = "agent 2 slow 10x"
+[[fault]]
+at = "collective 20"
+what = "link s0l0-s0p0 down"
+"""
+
+
+@pytest.mark.parametrize(
+    ("reroute", "reembed"), [*product(("never", "every 3", "drift 0.4", "gain 0", "gain 0.3"), repeat=2)]
+)
+def test_what_is_kept_is_chosen_anew_where_cables_are_cut_or_come_back(reroute: str, reembed: str) -> None:
+    (setting,) = scenario_of(STRUCK.format(reroute, reembed, "stale 1")).settings()
+    conditions, mode = conditions_of(setting), setting.mode("mine")
+    placement, path, _ = in_turn(
+        "mesh", mode, conditions.believed(mode.knowledge), 24, every=4, struck=(3, 5, 7, 9, 20)
+    )
+    whole = decided(setting, "mine", conditions, start=0, count=24)
+    assert (whole.placement.tolist(), whole.path.tolist()) == (placement, path)
+    assert np.isfinite(whole.beta_s).all()
+    expected = Expectations(setting, "mine")  # collective by collective, as they come from the testbed
+    for number in range(24):
+        faults = {0: 3 <= number < 9, 1: 5 <= number < 7, 2: number >= 6, 3: number >= 20}
+        found = expected.of(number, [fault for fault, is_there in faults.items() if is_there])
+        assert (found.placement.tolist(), found.path.tolist()) == (placement[number], path[number])
 
 
 @settings(deadline=None, max_examples=40)
@@ -271,7 +326,7 @@ def refused(table: str) -> list[str]:
             "run.modes: «b» is not known; allowed: base, ccl, wan, joint, a",
         ),
         (
-            'name = "a"\nreroute = "every 2"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',
+            'name = "a"\nknowledge = "measured ends"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',
             "run.modes: a beside a fault",
         ),
     ],

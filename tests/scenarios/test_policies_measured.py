@@ -1,6 +1,7 @@
 """Policies in the testbed: it chooses as planned, and policies that are the same take the same time to the ns."""
 
-from tests.fakes.runs import measured, rows
+from analysis.results import open_run
+from tests.fakes.runs import answer, measured, rows
 
 POLICIES = """
 [collective]
@@ -41,3 +42,50 @@ def test_policies_are_measured_as_planned(tmp_path):
     acted = {engine: here.to_numpy().tolist() for engine, here in choices}
     assert acted["model"] == acted["emulation"]
     assert 0 < sum(map(any, acted["model"])) < 10
+
+
+STRUCK = """
+[fabric]
+gpus = 4
+[conditions]
+sampler = "markov"
+mean_stay = 3
+[collective]
+count = 8
+chunk = "1 MB"
+reembed_every = 3
+[run]
+modes = ["calm", "fourth"]
+[[policy]]
+name = "calm"
+reroute = "gain 0.1"
+reembed = "gain 0.1"
+knowledge = "stale 1"
+[[policy]]
+name = "fourth"
+reroute = "every 4"
+[[fault]]
+at = "100 us into collective 1"
+what = "link s0b0-s1b0 down"
+for = "2 collectives"
+[[fault]]
+at = "100 us into collective 5"
+what = "link s0b1-s1b1 down"
+for = "3 collectives"
+[[fault]]
+at = "150 us into collective 5"
+what = "agent 2 killed"
+"""
+
+
+def test_policies_that_keep_paths_are_measured_as_planned_whatever_is_struck(tmp_path):
+    """Every choice of the testbed is compared with the plan, which a difference ends."""
+    (tmp_path / "struck.toml").write_text(STRUCK)
+    fidelity = answer(tmp_path / "run", "struck.toml", "--engine", "emulation")["fidelity"]
+    found, struck = rows(tmp_path / "run"), open_run(tmp_path / "run").faults
+    assert set(struck.outcome) == {"recovered"}
+    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 2}  # one of each mode
+    kept = found[found["mode"] == "fourth"]
+    # Every fourth, and where a cable has been cut or is back; the lost attempt at 5 counts for how long it stays so.
+    assert kept.collective[kept.rerouted].tolist() == [0, 2, 3, 4, 5, 7]
+    assert fidelity["collectives"] == 12 and abs(fidelity["median_ratio"] - 1) < 0.001

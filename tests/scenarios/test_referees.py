@@ -12,6 +12,7 @@ import pytest
 
 from scenarios.engines.offline import totals
 from scenarios.engines.prediction import lower_bound
+from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main
 from scenarios.spec import ScenarioError
@@ -179,6 +180,36 @@ def test_a_run_has_the_best_beside_every_time_and_its_figure(tmp_path: Path, eng
     assert drawn["joint"] == pytest.approx(points[1]["mean_s"])
 
 
+@pytest.mark.optimum
+def test_a_run_has_the_best_schedule_beside_every_time_the_same_in_both_engines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BESIDE.replace('["ring", "policy"]', '["schedule"]\nsearch = 0.5').format(count=2)
+    (tmp_path / "beside.toml").write_text(text)
+    said, words = ended("beside.toml", "--json", "--out", "run", cwd=tmp_path)
+    assert "up to 2 best schedules a setting and engine are searched for, each within run.search = 0.5" in words
+    found = rows(tmp_path / "run")
+    wanted = lines(capsys, "--collectives", "2", *FOUR)
+    assert len(found) == 8
+    for _, here in found.groupby(["engine", "mode"]):
+        assert here.best_schedule_s.tolist() == [line["schedule_s"] for line in wanted]
+        assert here.best_schedule_bound_s.tolist() == [line["schedule_bound_s"] for line in wanted]
+        assert (here.bound_s <= here.best_schedule_bound_s).all()
+    assert (found.best_schedule_s <= found.predicted_s).all() and found.best_ring_s.isna().all()
+    (mean_s,) = {point["mean_best_schedule_s"] for point in json.loads(said)["points"]}
+    assert mean_s == pytest.approx(np.mean([line["schedule_s"] for line in wanted]))
+    assert "best schedule" in (tmp_path / "run" / "figures" / "beside-referees.csv").read_text()
+
+
+def test_a_best_schedule_without_or_tools_is_refused_before_anything_is_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    asked = ["--engine", "model", "--collectives", "3", "--set", 'run.referees=["schedule"]']
+    assert command.run(asked) == 2
+    assert "schedule takes OR-Tools: pip install 'longhaul[optimum]'" in capsys.readouterr().err
+
+
 def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> None:
     said, _ = ended("--engine", "model", "--collectives", "3", "--json", "--out", "run", cwd=tmp_path)
     assert rows(tmp_path / "run").best_ring_s.isna().all()
@@ -190,18 +221,36 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
     ("keys", "says"),
     [
         ({"collective.count": 301}, "the best policy of 301 collectives; allowed: collective.count up to 300"),
+        (
+            {"collective.count": 301, "run.referees": ["schedule"]},
+            "the best schedule of 301 collectives; allowed: collective.count up to 300",
+        ),
+        ({"collective.count": 9, "run.search": 3}, 'search: 3 beside no best schedule; allowed: "schedule" in run.ref'),
+        ({"collective.count": 9, "run.search": 0}, "0 is too small"),
         ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
         ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
     ],
 )
 def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:
     with pytest.raises(ScenarioError, match=says):
-        scenario(**{"run.referees": ["policy"], **keys})
+        scenario(**({"run.referees": ["policy"]} | keys))
 
 
-def test_a_best_ring_that_no_configuration_has_is_refused() -> None:
+def test_a_best_that_no_configuration_has_is_refused() -> None:
     for keys in ({"collective.kind": "alltoall"}, {"collective.channels": 2}, {"fabric.routing": "te"}):
         with pytest.raises(ScenarioError, match="no best ring is known here; allowed: policy, or whole blocks"):
             scenario(**{"run.referees": ["ring"], **keys})
+    kept = {"run.referees": ["schedule"], "collective.count": 9}
+    for keys in (
+        {"collective.kind": "allreduce"},
+        {"collective.channels": 2},
+        {"collective.pieces": 2},
+        {"fabric.routing": "spray"},
+        {"fabric.grain": "physical", "fabric.routing": "ecmp"},
+        {"fabric.gpus": 18},
+        {"conditions.every": "10 ms"},
+    ):
+        with pytest.raises(ScenarioError, match="no best schedule is known here; allowed: ring, policy, or whole"):
+            scenario(**kept, **keys)
     swept = {"run.referees": ["ring"], "sweep.collective.algorithm": ["bruck", "ring"]}
     assert [one.has_best_ring for one in scenario(**swept).settings()] == [False, True]
