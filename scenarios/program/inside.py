@@ -31,7 +31,6 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.course import moments_of
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
-from scenarios.program.warming import warm
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -39,6 +38,7 @@ from scenarios.testbed.__main__ import tell
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.warming import warm
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of

@@ -884,11 +884,10 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
     """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
+    for number, one in enumerate(setting.policies, 1):
+        for key, text in _of_time_within(setting, one):
+            yield Mistake(f"policy[{number}].{key}", text)
     if setting.conditions.every_s is None:
-        for number, one in enumerate(setting.policies, 1):
-            if one.knowledge.kind == LATE:
-                text = f"{shown(str(one.knowledge))} is by time; allowed: that with conditions.every"
-                yield Mistake(f"policy[{number}].knowledge", text)
         return
     beside = {
         "the wall clock": setting.run.is_real,
@@ -898,6 +897,35 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
     }
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("conditions.every", f"is given beside {what}; allowed: one of the two")
+
+
+def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
+    """What is wrong with what a policy has by time, with its key: paths change with conditions, and with what is known
+    then, and so that the switches have followed before the next change."""
+    every_s, within_s, trip_s = (
+        setting.conditions.every_s,
+        one.reroute.within_s,
+        2 * max(setting.control_delays_s or (0,)),
+    )
+    if every_s is None:
+        for key, value in (("knowledge", one.knowledge), ("reroute", one.reroute)):
+            if one.knowledge.kind == LATE if key == "knowledge" else within_s is not None:
+                yield key, f"{shown(str(value))} is by time; allowed: that with conditions.every"
+        return
+    if within_s is None:
+        return
+    text, every = shown(str(one.reroute)), units.format_delay(every_s)
+    if round(within_s * 1e9) % round(every_s * 1e9):
+        yield "reroute", f"{text} is no multiple of conditions.every; allowed: every {every}, twice that, and so on"
+    if one.knowledge.kind not in ("oracle", LATE):
+        yield "knowledge", f"{shown(str(one.knowledge))} beside reroute {text}; allowed: oracle, stale TIME"
+    if setting.transport.queue != "fair":
+        yield "reroute", f'{text} is beside transport.queue "{setting.transport.queue}"; allowed: "fair"'
+    if trip_s >= every_s:
+        trip = units.format_delay(trip_s)
+        yield "reroute", f"{text} is beside a round trip of {trip} to the switches; allowed: less than conditions.every"
+    if "policy" in setting.run.referees:
+        yield "reroute", f"{text} is beside the best policy, which keeps paths; allowed: one of the two"
 
 
 def _of_control(setting: Scenario) -> Iterator[Mistake]:
