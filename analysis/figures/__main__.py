@@ -98,11 +98,11 @@ def jobs_of(
         more = [wan_map.picture] * bool(configurations[setting].fabric.spec.wan.places)
         more += [calendar.picture] * bool(configurations[setting].admission)
         jobs += [partial(one, name, shown) for one in (timeline.picture, fabric.picture, *more)]
-        if configurations[setting].kind == "training":
+        if of := training.trained(configurations[setting]):
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
             predicted = collectives_of(run, modelled, configurations[setting], number=collective)
             measured = [one for one in shown if one.measured]
-            jobs.append(partial(training.diagram, name, measured, predicted))
+            jobs += [partial(training.diagram, name, measured, predicted, one) for one in of]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs

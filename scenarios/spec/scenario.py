@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, JobSpan, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
@@ -1131,7 +1131,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "schedule": _written(setting.workload),
             "classes": classes.of_flows(setting.classes, setting.workload.dscp) if setting.classes else None,
             "jobs": [
-                {"name": one.name, "start_s": one.start_s, "background": one.is_background}
+                {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _worked(one)
                 for one in setting.workload.jobs
             ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
@@ -1147,6 +1147,13 @@ def _admitted(setting: Scenario) -> dict[str, Any]:
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
     found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
     return {"admission": found} if found else {}
+
+
+def _worked(job: JobSpan) -> dict[str, Any]:
+    """What a job's places compute, if it is training, and where that is in the schedule."""
+    if not job.works:
+        return {}
+    return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.works}
 
 
 def _written(workload: Workload) -> dict[str, Any]:

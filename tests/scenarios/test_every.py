@@ -150,3 +150,39 @@ def test_where_paths_differ_in_delay_a_message_waits_for_its_slowest_link_before
     measured(
         tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "3", sets=changes, collectives=3
     )
+
+
+LIVE = 'policy=[{name = "live", reroute = "every 4 ms"}]', 'run.modes=["live"]', "fabric.gpus=4"
+ONE = 'job=[{name = "one", ranks = [0, 2], kind = "broadcast", algorithm = "chain", size = "64 MB"}]'
+SLOW = "conditions.wan_rate=1-10 Gbit/s", "conditions.intra_rate=200 Gbit/s"
+
+
+@pytest.mark.parametrize("late_ms", [0, 0.5])
+def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_chosen(late_ms: float) -> None:
+    """Every 4 ms, under conditions that last 2; the messages to the switches may take some time. By small steps."""
+    away = (f"control.delay={late_ms} ms",) if late_ms else ()
+    asked = scenario(
+        *LIVE, ONE, *SLOW, "conditions.every=2 ms", "conditions.interval=40 ms", "collective.count=9", *away
+    )
+    found_s = times(asked.settings(), Model())[0, "live"]
+    conditions, step_ms = conditions_of(asked), 0.1
+    wan = [link.index for link in conditions.fabric.links if link.kind == "wan" and link.src.startswith("s0")]
+    for number, one_s in enumerate(found_s):
+        assert conditions.timed is not None
+        rates_bps = conditions.timed.from_beginning(number, 200)[:, wan]
+        bits, steps = 64e6 * 8, 0
+        while bits > 0:
+            middle_ms = (steps + 0.5) * step_ms
+            chosen = rates_bps[2 * int(max(middle_ms - late_ms, 0) // 4)].argmax()
+            rate_bps = rates_bps[int(middle_ms // 2), chosen]
+            bits, steps = bits - rate_bps * step_ms / 1e3, steps + 1
+        assert one_s == pytest.approx(steps * step_ms / 1e3 + bits / rate_bps + 10e-6 + 2 * 700e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "values", [(), ("fabric.grain=physical",), ("fabric.wan=five-router", "conditions.wan_delay=1 ms")]
+)
+def test_paths_chosen_while_a_training_step_runs_are_measured_as_the_model_says(
+    tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    pass
