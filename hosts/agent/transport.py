@@ -20,6 +20,7 @@ MAX_BUFFER_BYTES = (1 << 31) - 1
 _HEADERS_BYTES = 52  # IP 20, TCP 20 and its timestamps 12
 _SIOCGIFMTU = 0x8921
 _SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000  # Python 3.11 has no names for them
+_ANY_NUMBER = 1 << 30  # of segments
 _PLENTY_PAGES = 1 << 30
 _SPARE = 5, 4  # memory that a buffer is charged for bytes queued, at most, as a fraction
 _SEGMENTS, _SEGMENT_S = 768, 0.7e-6  # of a message, and the least time of one
@@ -136,6 +137,13 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
 def set_queued_bytes(queued_bytes: int) -> None:
     """Set what a flow may have queued on its way (TCP small queues); raises OSError."""
     Path("/proc/sys/net/ipv4/tcp_limit_output_bytes").write_text(str(queued_bytes))
+
+
+def allow_overtaking() -> None:
+    """Have TCP take no segment for lost because others have overtaken it, as on another path; raises OSError."""
+    many = {"tcp_max_reordering": _ANY_NUMBER, "tcp_reordering": _ANY_NUMBER}  # in this order
+    for name, value in (many | {"tcp_recovery": 0, "tcp_early_retrans": 0}).items():
+        Path("/proc/sys/net/ipv4", name).write_text(str(value))
 
 
 def windows(connection: socket.socket) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import frame_segment_bytes, limits, set_queued_bytes, windows_of
+from hosts.agent.transport import allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
@@ -325,6 +325,10 @@ class Testbed:
             self._set_windows(self.fair_links)
         if self.setting.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
+        if any(mode.reroute.within_s is not None for mode in self.setting.policies):
+            for pid in self.network.host_pids:
+                with inside(pid):
+                    allow_overtaking()
 
     def _set_windows(self, shared: Collection[str]) -> None:
         """Have the connections that are made from now on queue so little that flows get fair shares."""
