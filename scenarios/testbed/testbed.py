@@ -400,7 +400,7 @@ class Testbed:
         watched = nullcontext() if (watch := self._watched(mode)) is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
-            warm(self.fabric, range(len(self.fabric.gpus)))
+            self._meet_paths(mode, rates_bps)
         messages = 0
 
         def changed(place: int, rates_bps: Floats) -> None:
@@ -432,6 +432,21 @@ class Testbed:
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
         return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
+
+    def _meet_paths(self, mode: Mode, rates_bps: Floats) -> None:
+        """Have the switches' kernels know all paths, and the connections in force as they are where routes are.
+
+        A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
+        connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
+        """
+        elsewhere_bps = rates_bps.copy()
+        elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
+        self.route(mode, elsewhere_bps, best=True)
+        self.settle()
+        self.part()
+        self.join()
+        warm(self.fabric, range(len(self.fabric.gpus)))
+        self.route(mode, rates_bps, best=True)
 
     def _watched(self, mode: Mode) -> PortWatch | None:
         """What reads counters while a collective of a mode runs, if anything does."""

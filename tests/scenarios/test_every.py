@@ -1,5 +1,6 @@
 """Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from scenarios.engines.model import Batch, Model, rows_of
 from scenarios.engines.prediction import decided, predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.spec.load import ScenarioError
+from scenarios.spec.load import ScenarioError, resolved, scenario_of
 from tests.fakes import commands
 from tests.fakes.commands import times
 from tests.fakes.runs import measured, measured_twice
+from tests.fakes.runs import rows as stored
 
 scenario = partial(commands.scenario, 'run.modes=["base", "joint"]')
 KINDS = [
@@ -180,9 +182,54 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
 
 
 @pytest.mark.parametrize(
-    "values", [(), ("fabric.grain=physical",), ("fabric.wan=five-router", "conditions.wan_delay=1 ms")]
+    ("every", "values", "says"),
+    [
+        ("4 ms", (), '"every 4 ms" is by time; allowed: that with conditions.every'),
+        ("5 ms", ("conditions.every=2 ms",), "no multiple of conditions.every; allowed: every 2 ms, twice that"),
+        ("1 ms", ("conditions.every=2 ms",), "no multiple of conditions.every"),
+        ("4 ms", ("conditions.every=2 ms", "transport.queue=fifo"), 'beside transport.queue "fifo"; allowed: "fair"'),
+        (
+            "4 ms",
+            ("conditions.every=2 ms", "control.delay=1 ms"),
+            "a round trip of 2 ms to the switches; allowed: less",
+        ),
+        ("soon", (), 'every soon" has no such time: "soon" is not a delay'),
+        ("0 s", (), 'every 0 s" has no such time'),
+        ("-4 ms", (), 'every -4 ms" has no such'),
+    ],
 )
-def test_paths_chosen_while_a_training_step_runs_are_measured_as_the_model_says(
+def test_times_at_which_paths_cannot_be_chosen_are_refused(every: str, values: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(says)):
+        scenario(f'policy=[{{name = "live", reroute = "every {every}"}}]', *values)
+
+
+def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives() -> None:
+    with pytest.raises(ScenarioError, match='reembed: "every 4 ms" has no such number'):
+        scenario('policy=[{name = "live", reembed = "every 4 ms"}]', "conditions.every=2 ms")
+    for knowledge in ("mean", "stale 1", "ewma 0.5", "measured ends", "probed"):
+        policy = f'policy=[{{name = "live", reroute = "every 4 ms", knowledge = "{knowledge}"}}]'
+        with pytest.raises(ScenarioError, match='beside reroute "every 4 ms"; allowed: oracle, stale TIME'):
+            scenario(policy, "conditions.every=2 ms")
+    late = scenario(
+        'policy=[{name = "live", reroute = "every 4 ms", knowledge = "stale 2 ms"}]', "conditions.every=2 ms"
+    )
+    assert scenario_of(resolved(late)) == late
+
+
+@pytest.mark.parametrize(
+    "values",
+    [("control.delay=1 ms",), ("fabric.grain=physical", "conditions.wan_delay=1 ms")],
+)
+def test_a_training_step_whose_paths_are_chosen_meanwhile_is_measured_as_predicted(
     tmp_path: Path, values: tuple[str, ...]
 ) -> None:
-    pass
+    """Every 5 ms, as all rates change by up to ten times. In collectives that begin with other paths, too."""
+    step = "training.micro_batches=4", "training.forward=2 ms", "training.backward=4 ms", "training.activations=16 MB"
+    live = LIVE[0].replace("4 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
+    command = ("--engine", "emulation", "--collectives", "2")
+    measured(tmp_path / "run", *command, sets=(*live, *step, *values), p99=0.01, median=0.005, collectives=2)
+    emulation = stored(tmp_path / "run")
+    assert (emulation.reconfigure_messages > 5).all()
+    # Paths that are only chosen before it take longer, by far more than that.
+    kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").settings(), Model())
+    assert (kept[0, "wan"] / emulation.completion_s.to_numpy()).max() > 1.05
