@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, Sc
 
 MAX_COLLECTIVES = 10_000_000
 MAX_PROBES = 400  # whose connections are there at once
+LEAST_CHANGE_S = 0.005  # after which Open vSwitch's kernel flows are looked over again (`scenarios.vm.openvswitch`)
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
@@ -924,6 +925,11 @@ def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
     if trip_s >= every_s:
         trip = units.format_delay(trip_s)
         yield "reroute", f"{text} is beside a round trip of {trip} to the switches; allowed: less than conditions.every"
+    delays_s = sorted({*setting.control_delays_s} or {0.0})
+    gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
+    if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
+        least = units.format_delay(LEAST_CHANGE_S)
+        yield "reroute", f"{text} has switches change within less than {least}; allowed: {least} apart, or at once"
     if "policy" in setting.run.referees:
         yield "reroute", f"{text} is beside the best policy, which keeps paths; allowed: one of the two"
 

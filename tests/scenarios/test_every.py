@@ -154,17 +154,17 @@ def test_where_paths_differ_in_delay_a_message_waits_for_its_slowest_link_before
     )
 
 
-LIVE = 'policy=[{name = "live", reroute = "every 4 ms"}]', 'run.modes=["live"]', "fabric.gpus=4"
+LIVE = 'policy=[{name = "live", reroute = "every 8 ms"}]', 'run.modes=["live"]', "fabric.gpus=4"
 ONE = 'job=[{name = "one", ranks = [0, 2], kind = "broadcast", algorithm = "chain", size = "64 MB"}]'
 SLOW = "conditions.wan_rate=1-10 Gbit/s", "conditions.intra_rate=200 Gbit/s"
 
 
 @pytest.mark.parametrize("late_ms", [0, 0.5])
 def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_chosen(late_ms: float) -> None:
-    """Every 4 ms, under conditions that last 2; the messages to the switches may take some time. By small steps."""
+    """Every 8 ms, under conditions that last 4; the messages to the switches may take some time. By small steps."""
     away = (f"control.delay={late_ms} ms",) if late_ms else ()
     asked = scenario(
-        *LIVE, ONE, *SLOW, "conditions.every=2 ms", "conditions.interval=40 ms", "collective.count=9", *away
+        *LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=9", *away
     )
     found_s = times(asked.settings(), Model())[0, "live"]
     conditions, step_ms = conditions_of(asked), 0.1
@@ -175,8 +175,8 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
         bits, steps = 64e6 * 8, 0
         while bits > 0:
             middle_ms = (steps + 0.5) * step_ms
-            chosen = rates_bps[2 * int(max(middle_ms - late_ms, 0) // 4)].argmax()
-            rate_bps = rates_bps[int(middle_ms // 2), chosen]
+            chosen = rates_bps[2 * int(max(middle_ms - late_ms, 0) // 8)].argmax()
+            rate_bps = rates_bps[int(middle_ms // 4), chosen]
             bits, steps = bits - rate_bps * step_ms / 1e3, steps + 1
         assert one_s == pytest.approx(steps * step_ms / 1e3 + bits / rate_bps + 10e-6 + 2 * 700e-9, rel=1e-9)
 
@@ -211,7 +211,7 @@ def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives(
         with pytest.raises(ScenarioError, match='beside reroute "every 4 ms"; allowed: oracle, stale TIME'):
             scenario(policy, "conditions.every=2 ms")
     late = scenario(
-        'policy=[{name = "live", reroute = "every 4 ms", knowledge = "stale 2 ms"}]', "conditions.every=2 ms"
+        'policy=[{name = "live", reroute = "every 6 ms", knowledge = "stale 2 ms"}]', "conditions.every=2 ms"
     )
     assert scenario_of(resolved(late)) == late
 
@@ -225,7 +225,7 @@ def test_a_training_step_whose_paths_are_chosen_meanwhile_is_measured_as_predict
 ) -> None:
     """Every 5 ms, as all rates change by up to ten times. In collectives that begin with other paths, too."""
     step = "training.micro_batches=4", "training.forward=2 ms", "training.backward=4 ms", "training.activations=16 MB"
-    live = LIVE[0].replace("4 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
+    live = LIVE[0].replace("8 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
     command = ("--engine", "emulation", "--collectives", "2")
     measured(tmp_path / "run", *command, sets=(*live, *step, *values), p99=0.01, median=0.005, collectives=2)
     emulation = stored(tmp_path / "run")
