@@ -29,7 +29,7 @@ from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.course import moments_of
-from scenarios.policies.policy import NEVER, Mode
+from scenarios.policies.policy import NEVER, Mode, When
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
@@ -84,13 +84,18 @@ def main(arguments: list[str]) -> int:
 def spans(setting: Scenario) -> Scenario:
     """A configuration whose collective k would begin with row k of its conditions, where those change by time.
 
-    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows. Its
-    ranks stay where they are.
+    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows, and
+    `every TIME` is by a number of rows. Its ranks stay where they are.
     """
-    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
-    every_s = setting.conditions.every_s
+    policies, every_s = tuple(replace(one, reembed=NEVER) for one in setting.policies), setting.conditions.every_s
     if every_s is None:
         return replace(setting, policies=policies)
+    policies = tuple(
+        one
+        if (within_s := one.reroute.within_s) is None
+        else replace(one, reroute=When("every", round(within_s / every_s)))
+        for one in policies
+    )
     conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
     return replace(setting, policies=policies, conditions=conditions)
 
