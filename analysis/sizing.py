@@ -221,6 +221,17 @@ def step(model: Model, precision: Precision, at: Datacenter) -> Step:
     )
 
 
+TOKENS_PER_PARAMETER = 1650 / 52.5
+"""Of the document's model for 180 days; that for 24 months has 31.2."""
+TRAINED_DAYS = (30, 60, 90, 180, 360, 720)
+"""For how many days of training the largest model is told."""
+
+
+def trained_parameters(at: Datacenter, precision: Precision, *, days: float, tokens_per_parameter: float) -> float:
+    """The parameters N of the largest model that so many days train, at full speed: C = 6 N D, D = ratio x N."""
+    return math.sqrt(days * DAY_S * at.flops * precision.speed / (6 * tokens_per_parameter))
+
+
 # --- beside the document ----------------------------------------------------------------------------------------------
 
 AGREES = 0.025
@@ -254,12 +265,19 @@ _WIDE_AREA_BYTES, _WIDE_AREA_S = 300e6, 0.1
 _RING_PEERS, _RING_RTT_S = 100, 5e-6
 
 
-def rows(at: Datacenter, models: Sequence[Model], precision: Precision) -> Iterator[Row]:
+def rows(
+    at: Datacenter,
+    models: Sequence[Model],
+    precision: Precision,
+    *,
+    tokens_per_parameter: float = TOKENS_PER_PARAMETER,
+) -> Iterator[Row]:
     """All numbers, part by part. Those of a model that the document does not have are without its number.
 
     Raises the errors of `placement`.
     """
     yield from _datacenter(at, precision)
+    yield from trained(at, precision, tokens_per_parameter)
     for model in models:
         yield from _model(model, precision, at)
     yield from _others()
@@ -284,6 +302,16 @@ def _datacenter(at: Datacenter, precision: Precision) -> Iterator[Row]:
     yield row("tokens for 52.5T parameters in 180 days", "10^12", flop / (6 * 52.5e12) / 1e12, 1650)
     months = 6 * 103.5e12 * 3226e12 / speed / DAY_S / MONTH_DAYS
     yield row("103.5T parameters, 3,226T tokens", "months", months, 24, "of 30 days; its own numbers give 23.1")
+
+
+def trained(at: Datacenter, precision: Precision, tokens_per_parameter: float) -> Iterator[Row]:
+    """The largest model that a datacenter trains, by the days that it takes."""
+    of_document = {180: 52.5, 720: 103.5}
+    for days in TRAINED_DAYS:
+        found = trained_parameters(at, precision, days=days, tokens_per_parameter=tokens_per_parameter)
+        what = f"parameters trained in {days} days"
+        document = of_document.get(days)
+        yield Row(part="scaling", model="", what=what, unit="10^12", value=found / 1e12, document=document)
 
 
 def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:

@@ -22,17 +22,20 @@ _MOST_MONEY, _MOST_WHOLE = 1e15, 100_000_000
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; return the exit status."""
     asked = parser().parse_args(arguments)
-    from analysis.sizing import PRECISIONS, rows
+    from analysis.sizing import PRECISIONS, TOKENS_PER_PARAMETER, rows
     from scenarios.experiment.place import check_figure
 
     try:
         check_figure(asked.figure)
         at, models = _datacenter(asked), _models(asked)
-        found = list(rows(at, models, PRECISIONS[asked.precision]))
+        _check("tokens_per_parameter", asked.tokens_per_parameter, _MOST_WHOLE)
+        ratio = asked.tokens_per_parameter or TOKENS_PER_PARAMETER
+        found = list(rows(at, models, PRECISIONS[asked.precision], tokens_per_parameter=ratio))
     except ValueError as error:
         print(f"run.py sizing: {error}", file=sys.stderr)
         return BAD_USAGE
     inputs = {"datacenter": asdict(at), "precision": asked.precision, "models": [asdict(model) for model in models]}
+    inputs["tokens_per_parameter"] = ratio
     text = json.dumps({**inputs, "rows": [asdict(row) | {"difference": row.difference} for row in found]}, indent=1)
     print(text if asked.json else "\n".join(_table(found)))
     if asked.figure is not None:
@@ -68,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     add("--heads", type=int, metavar="N", help="(default 280)")
     add("--vocabulary", type=int, metavar="N", help="(default 256,000)")
     add("--sequence", type=int, metavar="TOKENS", help="(default 32,768, and 32,000 in messages)")
+    add("--tokens-per-parameter", type=float, metavar="N", help="of the largest models (default 1,650 / 52.5)")
     add("--json", action="store_true", help="print a JSON object")
     add("--figure", type=Path, metavar="PATH", help="draw into PATH.svg, .png, .csv, and .json beside")
     return found

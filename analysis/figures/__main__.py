@@ -98,13 +98,13 @@ def jobs_of(
         on_map = bool(configurations[setting].fabric.spec.wan.places)  # which has no room for a fabric's circle
         jobs += [partial(one, name, shown) for one in (timeline.picture, wan_map.picture if on_map else fabric.picture)]
         promised = (one for one in configurations[setting:] if any(each["rates_bps"] for each in one.admission))
-        if (of := next(promised, configurations[setting])).admission:
-            jobs.append(partial(calendar.picture, name, collectives_of(run, points, of, number=collective)))
-        if configurations[setting].kind == "training":
+        if (asking := next(promised, configurations[setting])).admission:
+            jobs.append(partial(calendar.picture, name, collectives_of(run, points, asking, number=collective)))
+        if of := training.trained(configurations[setting]):
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
             predicted = collectives_of(run, modelled, configurations[setting], number=collective)
             measured = [one for one in shown if one.measured]
-            jobs.append(partial(training.diagram, name, measured, predicted))
+            jobs += [partial(training.diagram, name, measured, predicted, one) for one in of]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return jobs

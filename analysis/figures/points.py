@@ -134,7 +134,8 @@ class Configuration:
     `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the links
     that flows can share. `schedule` is its schedule as settings.json has it, None in runs of versions that had the ring
     AllGather alone; `classes` are the classes of its flows in the order in which WAN links serve them, if any, and
-    `admission` is what became of its transfers (`scenarios.spec.admission`).
+    `admission` is what became of its transfers (`scenarios.spec.admission`). `jobs` are its jobs: the name of each,
+    when it starts, and of training the range of its transfers, its places and what each of these computes.
     """
 
     index: int
@@ -145,6 +146,7 @@ class Configuration:
     schedule: Mapping[str, Any] | None = None
     classes: Mapping[str, Any] | None = None
     admission: Sequence[Mapping[str, Any]] = ()
+    jobs: Sequence[Mapping[str, Any]] = ()
 
     def value(self, key: str) -> Any:
         """The value of a scenario's key."""
@@ -232,7 +234,7 @@ def configurations_of(run: Run) -> list[Configuration]:
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
-        about |= {"classes": classes, "admission": stored.get("admission", ())}
+        about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         found.append(Configuration(index=index, label=label, **about))
     return found
 
@@ -284,7 +286,8 @@ class Point:
         for policy in self.configuration.values.get("policy") or ():
             if policy["name"] == self.mode:
                 moments = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
-                return math.lcm(*(int(one[1]) if one[1:] else every for one in moments if one[:1] == ["every"]))
+                numbers = [one[1:2] if len(one) < 3 else ["1"] for one in moments if one[:1] == ["every"]]  # or a time
+                return math.lcm(*(int(one[0]) if one else every for one in numbers))
         return every if self.rows["reembedded"].any() else 1
 
     def _series(self, number: Numbers, times_s: Floats) -> Series:

@@ -1,4 +1,5 @@
-"""A training step's times by the sizing formulas beside the document's, and how far all numbers are from its own."""
+"""The largest model by days of training and a step's times by the sizing formulas, and how far all are from the
+document's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -23,8 +24,9 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
         for model, (colour, shape) in zip(models, _LOOKS, strict=False)
     }
     known = [row for row in rows if row.difference is not None]
-    with canvas(11.0, 6.4) as figure:
-        left, right = figure.subplots(1, 2)
+    with canvas(15.0, 6.4) as figure:
+        first, left, right = figure.subplots(1, 3, width_ratios=(0.8, 1, 1))
+        _trained(first, [row for row in rows if row.what.startswith("parameters trained")])
         _times(left, [row for row in rows if row.unit == "ms" and row.model and row.value is not None], look)
         _differences(right, known, look)
         heading(figure, title)
@@ -39,6 +41,20 @@ _PLAIN: Mapping[str, Any] = MappingProxyType({"color": FAINT, "marker": "D", "li
 _DOCUMENT: Mapping[str, Any] = MappingProxyType(
     {"color": INK, "marker": "|", "markersize": 11, "markeredgewidth": 1.4, "linestyle": "none"}
 )
+
+
+def _trained(axes: Axes, rows: Sequence[Row]) -> None:
+    """The largest model by the days of training."""
+    for of, look in (("value", {**_PLAIN, "linestyle": "-"}), ("document", {**_DOCUMENT, "marker": "_"})):
+        there = [(float(row.what.split()[-2]), getattr(row, of)) for row in rows if getattr(row, of) is not None]
+        axes.plot(*zip(*there, strict=True), **look)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    log_ticks(axes.xaxis)
+    log_ticks(axes.yaxis)
+    axes.set_xlabel("days of training")
+    axes.set_ylabel("parameters (10^12)")
+    axes.set_title("the largest model")
 
 
 def _times(axes: Axes, rows: Sequence[Row], look: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,7 +1,8 @@
 """Training: the pipeline diagram of an iteration, and what an iteration takes by the distance of the sites.
 
 The diagram has a row for each GPU, its forwards and backwards by colour with the number of the micro-batch, and an
-arrow for each message over the WAN; measured and predicted where there are both. What is idle is white.
+arrow for each message over the WAN; measured and predicted where there are both. What is idle is white. That of a job
+has the job's GPUs and messages alone, over the time of the round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,19 +39,46 @@ _MOST_PANELS = 12
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
-def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Collective]) -> Picture | None:
-    """The pipeline diagram of a collective, in each mode that has it; None where it is not training, or too large."""
+class Trained(NamedTuple):
+    """What is training in a collective: all of it, or the job of this name, from when on and with which transfers; and
+    what each of its places computes, in order."""
+
+    job: str
+    start_s: float
+    transfers: range
+    places: Sequence[int]
+    works: Sequence[Sequence[str]]
+
+
+def trained(configuration: Configuration) -> list[Trained]:
+    """What is training in the collectives of a configuration."""
+    schedule = configuration.schedule or {}
+    works = schedule.get("works") or ()
+    found = [Trained("", 0.0, range(len(schedule.get("transfers", ()))), range(len(works)), works)]
+    found += [
+        Trained(str(one["name"]), float(one["start_s"]), range(*one["transfers"]), one["places"], one["works"])
+        for one in configuration.jobs
+        if one.get("works")
+    ]
+    return [one for one in found if one.works]
+
+
+def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Collective], of: Trained) -> Picture | None:
+    """The pipeline diagram of what is training in a collective, in each mode that has it; None where it is too
+    large."""
     both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
-    bars = [list(_bars(one)) for one in both]
+    bars = [list(_bars(one, of)) for one in both]
     if not bars or not all(0 < len(found) <= _MOST_WORKS for found in bars):
         return None
-    longest_s = max(one.completion_s for one in both)
-    gpus = len(both[0].configuration.fabric.gpus)
+    longest_s = max(move.end_s for one in both for move in one.moves if move.transfer in of.transfers)
+    gpus = len(of.works)
     with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
         for axes, one, found in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars, strict=True):
-            _draw(axes, one, found, longest_s)
-        label = both[0].configuration.label
-        heading(figure, f"{label}: collective {both[0].number}")
+            _draw(axes, one, of, found, longest_s)
+        label, which = both[0].configuration.label, f"collective {both[0].number}"
+        if of.job:
+            which = f"{of.job} in round {both[0].number}"
+        heading(figure, f"{label}: {which}")
         handles: list[Any] = [
             Patch(color=colour, label=what)
             for letter, (what, colour) in _WORK.items()
@@ -60,8 +88,8 @@ def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Colle
         handles += [Line2D([], [], color=colour, label=what) for what, colour in arrows.items()]
         legend(figure, handles)
     return Picture(
-        name=f"{name}-pipeline",
-        caption=f"Pipeline of collective {both[0].number} of {label}: what GPUs compute, and what crosses the WAN.",
+        name=f"{name}-{of.job}-pipeline" if of.job else f"{name}-pipeline",
+        caption=f"Pipeline of {which} of {label}: what GPUs compute, and what crosses the WAN.",
         figure=figure,
         data=table(
             one.which
@@ -83,19 +111,23 @@ class _Bar(NamedTuple):
     end_s: float
 
 
-def _bars(one: Collective) -> Iterator[_Bar]:
-    """The computations of a collective, place by place; none where it is not training."""
+def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
+    """The computations of what is training, place by place."""
     schedule = one.configuration.schedule or {}
-    works = schedule.get("works") or ()
-    ends = [flow[0] if len(flow) == 2 else -1 for flow in schedule.get("flows", ())]
-    for place, names in enumerate(works):
-        flow = ends.index(place)
-        moves = sorted(one.moves_over(flow), key=lambda move: move.transfer)
+    own = {move.flow for move in one.moves if move.transfer in of.transfers}
+    streams = sorted(  # a job has one for its beginnings before that of its computations
+        (number, place, flow)
+        for flow, (place, number, *more) in enumerate(schedule["flows"])
+        if flow in own and not more
+    )
+    flow_of = {place: flow for _, place, flow in streams}
+    for row, (place, names) in enumerate(zip(of.places, of.works, strict=True)):
+        moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
         for move, work in zip(moves, names, strict=True):
-            yield _Bar(place, one.flows[flow].src, str(work), move.leaves_s, move.end_s)
+            yield _Bar(row, one.flows[flow_of[place]].src, str(work), move.leaves_s, move.end_s)
 
 
-def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -> None:
+def _draw(axes: Axes, one: Collective, of: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
     scale, unit = time_unit(longest_s)
     row = {bar.rank: bar.place for bar in bars}
     corners = [
@@ -111,11 +143,12 @@ def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -
             on = "white" if bar.work[0] == "B" else INK
             if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
                 axes.text(x, bar.place, bar.work[1:], ha="center", va="center", fontsize=5.5, color=on)
-    crossing = [move for move in one.moves if one.flows[move.flow].crosses]
+    moves = [move for move in one.moves if move.transfer in of.transfers]
+    crossing = [move for move in moves if one.flows[move.flow].crosses]
     if crossing:
         first, last = (np.array([[row[getattr(one.flows[m.flow], e)] for m in crossing]]) for e in ("src", "dst"))
         start, end = (np.array([[getattr(m, e) / scale for m in crossing]]) for e in ("leaves_s", "end_s"))
-        stage = _stages(one.configuration)
+        stage = _stages(one.configuration, len(of.works))
         is_sum = [stage[src] == stage[dst] for src, dst in zip(first[0], last[0], strict=True)]
         look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
         look["color"] = [_SUMS if found else _ARROW for found in is_sum]
@@ -129,8 +162,9 @@ def _draw(axes: Axes, one: Collective, bars: Sequence[_Bar], longest_s: float) -
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     how = "measured" if one.measured else "predicted"
-    idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * one.completion_s)
-    title = f"{MODE_STYLES[one.mode].label}, {how}: {one.completion_s / scale:.5g} {unit}, bubble {idle:.1%}"
+    took_s = max(move.end_s for move in moves) - of.start_s if of.job else one.completion_s
+    idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * took_s)
+    title = f"{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
 
 
@@ -139,9 +173,9 @@ def _sums(configuration: Configuration) -> bool:
     return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
 
 
-def _stages(configuration: Configuration) -> list[int]:
-    """The stage of each place."""
-    replicas, places = int(configuration.value("training.replicas")), len(configuration.fabric.gpus)
+def _stages(configuration: Configuration, places: int) -> list[int]:
+    """The stage of each of so many places."""
+    replicas = int(configuration.value("training.replicas"))
     if configuration.value("training.across") == "pipeline":
         return [place // replicas for place in range(places)]
     return [place % (places // replicas) for place in range(places)]

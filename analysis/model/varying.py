@@ -19,6 +19,14 @@ class Instants(NamedTuple):
     arrives_s: Floats
 
 
+class Moves(NamedTuple):
+    """The instants at which flows get other links and delays, in order: [M] s, [M, F, H] and [M, F] s."""
+
+    at_s: Floats
+    links: Links
+    delay_s: Floats
+
+
 class Varying:
     """A schedule made ready to evaluate where rates change; it has this many flows, and slots of so many bytes.
 
@@ -29,7 +37,14 @@ class Varying:
         self._program, self._slot_bits = program_of(transfers, flows), 8 * float(slot_bytes)
 
     def times(
-        self, links: Links, rates_bps: Callable[[int], Floats], *, until_s: float, every_s: float, delay_s: Floats
+        self,
+        links: Links,
+        rates_bps: Callable[[int], Floats],
+        *,
+        until_s: float,
+        every_s: float,
+        delay_s: Floats,
+        moves: Callable[[int], Moves] | None = None,
     ) -> Instants:
         """One instance of the schedule.
 
@@ -37,8 +52,13 @@ class Varying:
         one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`, and so are the rules, whether or
         not links are shared: at every moment all transfers in service have their max-min fair rates under the rates of
         links there are then, and what is left of a transfer when those change is served at its new rate. A change and
-        the end of a transfer within 1e-12 of the time since the start happen together, the end first. Raises ValueError
-        for a rate that is not above 0, and for times that are not.
+        the end of a transfer within 1e-12 of the time since the start happen together, the end first.
+
+        `moves(n)` are the changes of ways that go with the first n rows, at the beginning of a row or within it, from
+        the second row on. What is left of a transfer is then served over the new links. A flow's messages arrive in
+        order and whole: none before what was sent of it, or before it, over the old way.
+
+        Raises ValueError for a rate that is not above 0, and for times that are not.
         """
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
@@ -51,7 +71,13 @@ class Varying:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
-            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits)
+            at_s, ways, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
+            moved = varying_kernel.Moves(
+                np.require(at_s, np.float64, ("C", "W")),
+                np.require(ways, np.int32, ("C", "W")),
+                np.require(delays_s, np.float64, ("C", "W")),
+            )
+            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, moved)
             is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
             rows *= 2
         return Instants(*found)

@@ -31,8 +31,9 @@ class State(NamedTuple):
     """What changes from event to event.
 
     Of each transfer when it `begins`, `leaves` and `arrives`, and how many it still `waits` for; of each flow the
-    transfer that it is `serving`, its `rate`, and when it will `finish` at that. `stack` are transfers that wait for
-    nothing more, `pending` those of them that have yet to begin, `active` the flows in service, each with its `size`.
+    transfer that it is `serving`, its `rate`, when it will `finish` at that, and when all that it has sent so far will
+    have `arrived`. `stack` are transfers that wait for nothing more, `pending` those of them that have yet to begin,
+    `active` the flows in service, each with its `size`.
     While rates are shared out, of each link the `room` that is left and the `open` flows that have no rate yet, and of
     each flow the rate `given`.
     """
@@ -44,6 +45,7 @@ class State(NamedTuple):
     serving: Ints
     rate: Floats
     finish: Floats
+    arrived: Floats
     stack: Ints
     pending: Ints
     active: Ints
@@ -56,13 +58,22 @@ class State(NamedTuple):
 _STACK, _PENDING, _ACTIVE = range(3)
 
 
+class Moves(NamedTuple):
+    """The instants `at` [M] at which flows get other links [M, F, H] and delays [M, F], in order."""
+
+    at: Floats
+    links: Ints
+    delay: Floats
+
+
 class Instance(NamedTuple):
-    """What does not change: the schedule, the links [F, H] and the delay of each flow, and the bits of a slot."""
+    """The schedule, the links [F, H] and the delay of each flow as they are now, the bits of a slot, and what moves."""
 
     program: Program
     links: Ints
     delay: Floats
     slot_bits: float
+    moves: Moves
 
 
 class Rates(NamedTuple):
@@ -74,8 +85,9 @@ class Rates(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def run(one: Instance, rates: Rates, found: Floats) -> bool:
+def run(given: Instance, rates: Rates, found: Floats) -> bool:
     """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
+    one = Instance(given.program, given.links.copy(), given.delay.copy(), given.slot_bits, given.moves)
     flows, links, transfers = len(one.links), rates.rows.shape[1], one.program.flow.size
     found[0], found[1], found[2] = 0.0, np.inf, np.inf
     state = State(
@@ -84,6 +96,7 @@ def run(one: Instance, rates: Rates, found: Floats) -> bool:
         found[2],
         one.program.waits.copy(),
         np.full(flows, -1, np.int32),
+        np.zeros(flows),
         np.zeros(flows),
         np.zeros(flows),
         np.empty(transfers, np.int32),
@@ -103,9 +116,11 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
         if state.waits[transfer] == 0:
             _put(transfer, _STACK, state.stack, state)
     _settle(one, state)
-    row, change = 0, rates.until
+    row, change, moved = 0, rates.until, 0
     while state.size[_ACTIVE] > 0 or state.size[_PENDING] > 0:
         now = change
+        if moved < one.moves.at.size:
+            now = min(now, one.moves.at[moved])
         for index in range(state.size[_PENDING]):
             now = min(now, state.begins[state.pending[index]])
         for index in range(state.size[_ACTIVE]):
@@ -119,6 +134,9 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
             change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
+        while moved < one.moves.at.size and one.moves.at[moved] <= together:
+            _move(now, moved, one, state)
+            moved += 1
         _open(rates.rows[row], one, state)
         _share_out(one, state)
         _set_rates(now, one, state)
@@ -133,7 +151,10 @@ def _put(item: int, which: int, items: Ints, state: State) -> None:
 
 @_event
 def _settle(one: Instance, state: State) -> None:
-    """Empty the stack: what is empty or a computation is done with, and all else may begin."""
+    """Empty the stack: what is empty or a computation is done with, and all else may begin.
+
+    What is empty begins, too, where its delay may be another by then.
+    """
     program = one.program
     while state.size[_STACK] > 0:
         state.size[_STACK] -= 1
@@ -141,7 +162,7 @@ def _settle(one: Instance, state: State) -> None:
         is_stream = True
         for link in one.links[program.flow[transfer]]:
             is_stream = is_stream and link < 0
-        if program.amount[transfer] > 0.0 and not is_stream:
+        if (program.amount[transfer] > 0.0 or one.moves.at.size > 0) and not is_stream:
             _put(transfer, _PENDING, state.pending, state)
         else:
             _has_left(transfer, state.begins[transfer] + program.amount[transfer], one, state)
@@ -150,8 +171,9 @@ def _settle(one: Instance, state: State) -> None:
 @_event
 def _has_left(transfer: int, at: float, one: Instance, state: State) -> None:
     program = one.program
-    state.leaves[transfer], arrives = at, at + one.delay[program.flow[transfer]]
-    state.arrives[transfer] = arrives
+    flow = program.flow[transfer]
+    state.leaves[transfer], arrives = at, max(at + one.delay[flow], state.arrived[flow])
+    state.arrives[transfer], state.arrived[flow] = arrives, arrives
     if program.following[transfer] >= 0:
         _release(program.following[transfer], at, state)
     for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
@@ -196,6 +218,19 @@ def _begin(together: float, one: Instance, state: State) -> None:
         _put(flow, _ACTIVE, state.active, state)
         state.size[_PENDING] -= 1
         state.pending[index] = state.pending[state.size[_PENDING]]
+
+
+@_event
+def _move(now: float, moved: int, one: Instance, state: State) -> None:
+    """All flows take other ways. What they have sent arrives over the old ones, and nothing before it."""
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        if state.begins[state.serving[flow]] < now:
+            state.arrived[flow] = max(state.arrived[flow], now + one.delay[flow])
+    for flow in range(len(one.links)):
+        one.delay[flow] = one.moves.delay[moved, flow]
+        for hop in range(one.links.shape[1]):
+            one.links[flow, hop] = one.moves.links[moved, flow, hop]
 
 
 @_event

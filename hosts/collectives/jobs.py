@@ -155,6 +155,8 @@ class _Union:
             transfers=range(first, len(self._transfers)),
             start_s=job.start_s,
             is_background=job.is_background,
+            places=job.places,
+            works=tuple(works * job.count for works in job.workload.works),
         )
 
     def _gate(self, place: int, seconds: float, after: Collection[int] = ()) -> int:

@@ -120,7 +120,8 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpan:
-    """One of several jobs in their common schedule: its transfers, and when it begins.
+    """One of several jobs in their common schedule: its transfers, when it begins, its places, and what each of these
+    computes if it is training, as `Workload.works` of one collective after the other.
 
     Nobody waits for a background job.
     """
@@ -129,6 +130,8 @@ class JobSpan:
     transfers: range
     start_s: float = 0.0
     is_background: bool = False
+    places: tuple[int, ...] = ()
+    works: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -360,6 +360,8 @@ class Reader:
                 if row[name] != planned:
                     where = f"{self._task.name}, collective {k}"
                     raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
+        if (moved := row.get("moved")) is not None and moved != self._expected.moved(k, [one[0] for one in moved]):
+            raise WrongError(f"{self._task.name}, collective {k}: other paths than planned were chosen while it ran")
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
             for move in moves(self._task.setting.carried, row["placement"])

@@ -6,7 +6,7 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -17,7 +17,7 @@ from analysis.model import fluid
 from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from analysis.model.varying import Instants, Varying
+from analysis.model.varying import Instants, Moves, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
@@ -35,6 +35,7 @@ from scenarios.policies.measured import (
     at_probes,
     counted_alone,
     links_by_flow,
+    links_passed,
     predicted_readings,
     probe_takes_s,
     probed_before,
@@ -114,6 +115,14 @@ class Expectations:
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
         )
+
+    def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
+        """The paths of flows that are expected at those of these changes of conditions, while a collective runs, at
+        which any are chosen: the place of each change, and behind it the path of every flow."""
+        decisions = self._decisions(collective)
+        of = self._setting, self._mode, decisions, self._conditions
+        found = moved_paths(*of, number=collective, among=places)
+        return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64]) -> None:
         """Take in the probes before a collective that `of` has not been called for: rows of source, destination, path,
@@ -273,7 +282,7 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
             decisions.alpha_s,
             slot_bytes=setting.workload.slot_bytes,
         )
-    for row, instants in _changed(setting.workload, decisions, conditions, found, start=start):
+    for row, instants in _changed(setting, mode, decisions, conditions, found, start=start):
         found[row] = instants.arrives_s.max()
     return found
 
@@ -287,7 +296,7 @@ def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
 def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
     found = _steady_times(setting, mode, decisions, conditions, start=start)
-    changed = dict(_changed(setting.workload, decisions, conditions, found.arrives_s.max(axis=0), start=start))
+    changed = dict(_changed(setting, mode, decisions, conditions, found.arrives_s.max(axis=0), start=start))
     if not changed:
         return found
     found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
@@ -297,10 +306,10 @@ def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditio
 
 
 def _changed(
-    workload: Workload, decisions: Decisions, conditions: Conditions, steady_s: Floats, *, start: int
+    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, steady_s: Floats, *, start: int
 ) -> Iterator[tuple[int, Instants]]:
     """The collectives, by row, in which conditions change, of those that would take `steady_s` [K] if none did."""
-    timed = conditions.timed
+    timed, workload = conditions.timed, setting.workload
     if timed is None:
         return
     until_s = timed.until_s(np.arange(start, start + len(steady_s)))
@@ -308,6 +317,7 @@ def _changed(
     if not rows.size:
         return
     links = links_by_flow(workload, decisions, conditions, start=start)
+    reroutes = setting.mode(mode).reroute.within_s is not None
     for row in rows.tolist():
         yield (
             row,
@@ -317,8 +327,65 @@ def _changed(
                 until_s=float(until_s[row]),
                 every_s=timed.every_ns / 1e9,
                 delay_s=decisions.alpha_s[row],
+                moves=partial(
+                    _moves,
+                    setting=setting,
+                    mode=mode,
+                    decisions=decisions.row(row),
+                    conditions=conditions,
+                    number=start + row,
+                )
+                if reroutes
+                else None,
             ),
         )
+
+
+def _moves(
+    rows: int, *, setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, number: int
+) -> Moves:
+    """The changes of ways while a collective runs that was decided so, among its first rows of conditions.
+
+    A flow takes its new way when the controller's message has come to the switches of its sender's site.
+    """
+    assert conditions.timed is not None
+    workload = setting.workload
+    places, paths = moved_paths(setting, mode, decisions, conditions, number=number, among=range(rows - 1))
+    placement = np.repeat(decisions.placement, 1 + len(places), axis=0)
+    path = np.concatenate([decisions.path, paths])
+    links = links_passed(workload, placement, path, conditions, start=number, spreads=decisions.spreads)
+    router = Router(conditions.fabric, conditions.delays_s)
+    rates_bps = np.repeat(conditions.rates_bps(number, 1), len(path), axis=0)
+    delay_s, _ = Chooser(router, setting.mode(mode), workload, setting.collective.ring).flows(
+        placement, path, rates_bps
+    )
+    begins, _ = workload.schedule.ends
+    control_s = np.array(setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
+    waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
+    at_s = np.array([conditions.timed.change_ns(number, place) / 1e9 for place in places])
+    steps_s = np.unique(waits_s)
+    moved = (waits_s <= steps_s[:, None])[None]  # of the flows, [1, steps, F]
+    return Moves(
+        (at_s[:, None] + steps_s).reshape(-1),
+        np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
+        np.where(moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
+    )
+
+
+def moved_paths(
+    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, number: int, among: Iterable[int]
+) -> tuple[list[int], npt.NDArray[np.int16]]:
+    """At which of these changes of conditions a mode chooses paths while a collective runs that was decided so, and
+    those of its flows, [places, F]."""
+    chosen_by = setting.mode(mode)
+    places = [place for place in among if conditions.reroutes_within(chosen_by, number, place)]
+    if not places:
+        return [], decisions.path[:0]
+    rates_bps = conditions.believed_within_bps(chosen_by.knowledge, number, places)
+    choices = Chooser(
+        Router(conditions.fabric, conditions.delays_s), chosen_by, setting.workload, setting.collective.ring
+    )
+    return places, choices.paths(np.repeat(decisions.placement, len(places), axis=0), rates_bps, chosen=True)
 
 
 @lru_cache(maxsize=64)

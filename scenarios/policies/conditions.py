@@ -1,6 +1,6 @@
 """The conditions of a configuration's collectives: drawn here for shaping, planning and prediction alike."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from controller.routing.multipath import multipath
 from scenarios.policies.knowledge import LATE, ORACLE, Knowledge, Seen
+from scenarios.policies.policy import Mode
 from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
@@ -90,6 +91,30 @@ class Conditions:
         dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
         before = dead if start else [NONE, *dead]
         return np.array([one != other for one, other in pairwise(before)], dtype=bool)
+
+    @cached_property
+    def _by_row(self) -> "Conditions":
+        """The same of collectives of which one begins with each row, where conditions change by time."""
+        assert self.timed is not None
+        rows = replace(self.timed, interval_ns=self.timed.every_ns)
+        return replace(self, drawn=rows, timed=rows)
+
+    def believed_within_bps(self, knowledge: Knowledge, number: int, places: Sequence[int]) -> Floats:
+        """The rates of logical links that are believed at these changes of conditions while a collective runs, [places,
+        links], the first being 0."""
+        believed, limit = self._by_row.believed(knowledge), self._by_row.limit
+        assert self.timed is not None
+        rows = self.timed.row(np.array(number)) + 1 + np.array(places)
+        rows = rows if limit is None else np.minimum(rows, limit - 1)
+        found: Floats = believed.rates_bps(int(rows[0]), int(rows[-1] - rows[0]) + 1)[rows - rows[0]]
+        return found
+
+    def reroutes_within(self, mode: Mode, number: int, place: int) -> bool:
+        """Whether a mode chooses paths at this change of conditions while a collective runs."""
+        if mode.reroute.within_s is None or self.timed is None:
+            return False
+        row = int(self.timed.row(np.array(number))) + 1 + place
+        return row % round(mode.reroute.within_s * 1e9 / self.timed.every_ns) == 0
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """The faults that are in force for these collectives, by row where there are any."""

@@ -26,6 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _WHEN = (
     f"never, every, every K (1 to {MAX_NUMBER:,} collectives), drift SHARE or gain SHARE (a number from 0 up, or inf)"
 )
+_OR_TIME = _WHEN.replace("drift", "every TIME (with conditions.every), drift")
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,19 @@ class When:
     """When something is chosen anew, before a collective is run.
 
     `every K`: before those whose number is a multiple of K; without K (None), of the scenario's
-    `collective.reembed_every`. `drift SHARE`: where the believed rates are on average at least that share away from
-    those of its last choice, and before the first. `gain SHARE`: where the predicted gain is worth it (`timing`).
+    `collective.reembed_every`. `every TIME`, K = 1 with `within_s`: before each, and while it runs at those instants at
+    which conditions change that are multiples of so many seconds. `drift SHARE`: where the believed rates are on
+    average at least that share away from those of its last choice, and before the first. `gain SHARE`: where the
+    predicted gain is worth it (`timing`).
     """
 
     kind: str = "never"
     number: float | None = None
+    within_s: float | None = None
 
     def __str__(self) -> str:
+        if self.within_s is not None:
+            return f"{self.kind} {units.format_delay(self.within_s)}"
         return self.kind if self.number is None else f"{self.kind} {self.number!r}".removesuffix(".0")
 
     @property
@@ -65,19 +71,24 @@ class When:
 NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
 
 
-def when(text: str) -> When:
-    """The moments of these words; raises ValueError with a sentence."""
+def when(text: str, words: str = _WHEN) -> When:
+    """The moments of these words, of which `words` says what is allowed; raises ValueError with a sentence."""
     kind, _, rest = text.strip().partition(" ")
     if kind not in ("never", "every", "drift", "gain") or (kind != "every" and bool(rest) != (kind != "never")):
-        raise ValueError(f"is not known; allowed: {_WHEN}")
+        raise ValueError(f"is not known; allowed: {words}")
     if not rest:
         return When(kind)
+    if kind == "every" and words == _OR_TIME and not re.fullmatch(r"[-+\d_.]*", rest):
+        try:
+            return When(kind, 1, units.parse_delay_s(rest))
+        except units.UnitError as error:
+            raise ValueError(f"has no such time: {error}") from None
     try:
         number = int(rest) if kind == "every" else float(rest)
     except ValueError:
-        raise ValueError(f"has no such number; allowed: {_WHEN}") from None
+        raise ValueError(f"has no such number; allowed: {words}") from None
     if not (1 <= number <= MAX_NUMBER if kind == "every" else number >= 0):
-        raise ValueError(f"is out of range; allowed: {_WHEN}")
+        raise ValueError(f"is out of range; allowed: {words}")
     return NEVER if number == math.inf else When(kind, number)
 
 
@@ -167,7 +178,7 @@ MODES = {
 
 WORDS = {
     "name": "1 to 32 letters, digits, '-', '_' and '.', another for each policy and none of " + ", ".join(MODES),
-    "reroute": _WHEN,
+    "reroute": _OR_TIME,
     "reembed": _WHEN,
     "knowledge": knowing.WORDS,
     "measure_every": 'with measured ports: text with a unit, 100 us to 1000 s, such as "1 ms" (the default)',
@@ -235,7 +246,7 @@ def _words(value: object, key: str) -> str:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "name": _name,
-    "reroute": lambda value: when(_words(value, "reroute")),
+    "reroute": lambda value: when(_words(value, "reroute"), _OR_TIME),
     "reembed": lambda value: when(_words(value, "reembed")),
     "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
     "measure_every": lambda value: _measure_every_s(_words(value, "measure_every")),

@@ -29,9 +29,8 @@ from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.course import moments_of
-from scenarios.policies.policy import NEVER, Mode
+from scenarios.policies.policy import NEVER, Mode, When
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
-from scenarios.program.warming import warm
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -39,6 +38,7 @@ from scenarios.testbed.__main__ import tell
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
+from scenarios.testbed.warming import warm
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
@@ -84,13 +84,18 @@ def main(arguments: list[str]) -> int:
 def spans(setting: Scenario) -> Scenario:
     """A configuration whose collective k would begin with row k of its conditions, where those change by time.
 
-    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows. Its
-    ranks stay where they are.
+    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows, and
+    `every TIME` is by a number of rows. Its ranks stay where they are.
     """
-    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
-    every_s = setting.conditions.every_s
+    policies, every_s = tuple(replace(one, reembed=NEVER) for one in setting.policies), setting.conditions.every_s
     if every_s is None:
         return replace(setting, policies=policies)
+    policies = tuple(
+        one
+        if (within_s := one.reroute.within_s) is None
+        else replace(one, reroute=When("every", round(within_s / every_s)))
+        for one in policies
+    )
     conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
     return replace(setting, policies=policies, conditions=conditions)
 

@@ -43,6 +43,8 @@ _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("colle
 """The keys that each of these is given in place of."""
 _PIPELINE, _ZERO_BUBBLE = "training.pipeline", "zero-bubble"
 _WAN_DELAY, _CHUNK, _KINDS = "conditions.wan_delay", "collective.chunk", ("collective.kind", "job")
+_OF_COLLECTIVES = (_CHUNK, "collective.ring")
+"""What does nothing where all have sizes of their own."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,11 @@ def scenario_of(
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     if any(given[key].by_option for one in _KINDS for key in (one, f"sweep.{one}") if key in given):
-        idle = [key for key in (_CHUNK, f"sweep.{_CHUNK}") if key in given and not given[key].by_option]
-        if idle and _kinds(scenario) <= {*OWN_SIZES}:  # the size that the file has for its own kind goes with that
-            values.pop(_CHUNK, None)
-            axes = tuple(axis for axis in axes if axis.key != _CHUNK)
+        idle = [key for one in _OF_COLLECTIVES for key in (one, f"sweep.{one}") if key in given]
+        idle = [key for key in idle if not given[key].by_option]
+        if idle and _kinds(scenario) <= {*OWN_SIZES}:  # what the file has for its own kind goes with that
+            values = {key: value for key, value in values.items() if key not in idle}
+            axes = tuple(axis for axis in axes if f"sweep.{axis.key}" not in idle)
             given = {key: one for key, one in given.items() if key not in idle}
             scenario = replace(DEFAULTS.with_values(values), sweep=axes)
     mistakes += [] if "conditions" in unread else _idle(scenario, given, unread)
@@ -173,7 +176,8 @@ def of_its_time(text: str) -> str:
             document.setdefault(table, {}).setdefault(name, value)
     kind, jobs = document.get("collective", {}).get("kind"), document.get("job", [])
     if all(one in OWN_SIZES for one in [one.get("kind", kind) for one in jobs if isinstance(one, dict)] or [kind]):
-        document["collective"].pop("chunk", None)  # which did nothing
+        for key in _OF_COLLECTIVES:  # which did nothing
+            document["collective"].pop(key.partition(".")[2], None)
     return tomli_w.dumps(document)
 
 
@@ -194,7 +198,9 @@ def resolved(scenario: Scenario) -> str:
                 continue
             if key.table == "training" and not trains:
                 continue
-            if key.name == _CHUNK and (scenario.collective.size_bytes is not None or _kinds(scenario) <= {*OWN_SIZES}):
+            if key.name == _CHUNK and scenario.collective.size_bytes is not None:
+                continue
+            if key.name in _OF_COLLECTIVES and _kinds(scenario) <= {*OWN_SIZES}:
                 continue
             if value in (None, ()):
                 continue
@@ -374,6 +380,8 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
         if swept == _CHUNK and kinds_known and kinds <= {*OWN_SIZES}:
             sizes = f"[{TRAINING}] has" if kinds == {TRAINING} else "its file has"
             yield Mistake(key, f"does nothing here; allowed: the sizes that {sizes}")
+        if swept == "collective.ring" and kinds_known and kinds <= {*OWN_SIZES}:
+            yield Mistake(key, "does nothing here, where nothing is a ring; allowed: with a collective's kind")
         yield from _idle_te(swept, scenario)
         samplers = KEYS[swept].samplers if swept in KEYS else SAMPLERS
         if not {*chosen} & {*samplers}:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from analysis.model.optimum import COPIED, MOST_GPUS
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, JobSpan, Workload
 from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
@@ -59,6 +59,7 @@ from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale, Sc
 
 MAX_COLLECTIVES = 10_000_000
 MAX_PROBES = 400  # whose connections are there at once
+LEAST_CHANGE_S = 0.005  # after which Open vSwitch's kernel flows are looked over again (`scenarios.vm.openvswitch`)
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
@@ -908,11 +909,10 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
 
 def _of_time(setting: Scenario) -> Iterator[Mistake]:
     """Conditions that change by time are those of fair queues in virtual time, without faults and classes."""
+    for number, one in enumerate(setting.policies, 1):
+        for key, text in _of_time_within(setting, one):
+            yield Mistake(f"policy[{number}].{key}", text)
     if setting.conditions.every_s is None:
-        for number, one in enumerate(setting.policies, 1):
-            if one.knowledge.kind == LATE:
-                text = f"{shown(str(one.knowledge))} is by time; allowed: that with conditions.every"
-                yield Mistake(f"policy[{number}].knowledge", text)
         return
     beside = {
         "the wall clock": setting.run.is_real,
@@ -922,6 +922,40 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
     }
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("conditions.every", f"is given beside {what}; allowed: one of the two")
+
+
+def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
+    """What is wrong with what a policy has by time, with its key: paths change with conditions, and with what is known
+    then, and so that the switches have followed before the next change."""
+    every_s, within_s, trip_s = (
+        setting.conditions.every_s,
+        one.reroute.within_s,
+        2 * max(setting.control_delays_s or (0,)),
+    )
+    if every_s is None:
+        for key, value in (("knowledge", one.knowledge), ("reroute", one.reroute)):
+            if one.knowledge.kind == LATE if key == "knowledge" else within_s is not None:
+                yield key, f"{shown(str(value))} is by time; allowed: that with conditions.every"
+        return
+    if within_s is None:
+        return
+    text, every = shown(str(one.reroute)), units.format_delay(every_s)
+    if round(within_s * 1e9) % round(every_s * 1e9):
+        yield "reroute", f"{text} is no multiple of conditions.every; allowed: every {every}, twice that, and so on"
+    if one.knowledge.kind not in ("oracle", LATE):
+        yield "knowledge", f"{shown(str(one.knowledge))} beside reroute {text}; allowed: oracle, stale TIME"
+    if setting.transport.queue != "fair":
+        yield "reroute", f'{text} is beside transport.queue "{setting.transport.queue}"; allowed: "fair"'
+    if trip_s >= every_s:
+        trip = units.format_delay(trip_s)
+        yield "reroute", f"{text} is beside a round trip of {trip} to the switches; allowed: less than conditions.every"
+    delays_s = sorted({*setting.control_delays_s} or {0.0})
+    gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
+    if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
+        least = units.format_delay(LEAST_CHANGE_S)
+        yield "reroute", f"{text} has switches change within less than {least}; allowed: {least} apart, or at once"
+    if "policy" in setting.run.referees:
+        yield "reroute", f"{text} is beside the best policy, which keeps paths; allowed: one of the two"
 
 
 def _of_control(setting: Scenario) -> Iterator[Mistake]:
@@ -1135,7 +1169,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
             "schedule": _written(setting.workload),
             "classes": classes.of_flows(setting.classes, setting.workload.dscp) if setting.classes else None,
             "jobs": [
-                {"name": one.name, "start_s": one.start_s, "background": one.is_background}
+                {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _worked(one)
                 for one in setting.workload.jobs
             ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
@@ -1151,6 +1185,13 @@ def _admitted(setting: Scenario) -> dict[str, Any]:
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
     found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
     return {"admission": found} if found else {}
+
+
+def _worked(job: JobSpan) -> dict[str, Any]:
+    """What a job's places compute, if it is training, and where that is in the schedule."""
+    if not job.works:
+        return {}
+    return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.works}
 
 
 def _written(workload: Workload) -> dict[str, Any]:

@@ -14,10 +14,11 @@ _PR_SET_TIMERSLACK = 29
 
 
 class RateChanges:
-    """The changes of one collective's conditions, made by `change`, [links or ports] bit/s, from its beginning to its
-    end in a thread of their own, while the main thread waits for agents."""
+    """The changes of one collective's conditions, made by `change` with the number of each from 0 on and the rates,
+    [links or ports] bit/s, from its beginning to its end in a thread of their own, while the main thread waits for
+    agents."""
 
-    def __init__(self, timed: Timed, number: int, change: Callable[[npt.NDArray[np.float64]], object]) -> None:
+    def __init__(self, timed: Timed, number: int, change: Callable[[int, npt.NDArray[np.float64]], object]) -> None:
         self._timed, self._number, self._change = timed, number, change
         self._lock, self._is_over = threading.Lock(), False
         self._error: Exception | None = None
@@ -46,7 +47,7 @@ class RateChanges:
                 if self._is_over:
                     return
                 try:
-                    self._change(rates_bps)
+                    self._change(place, rates_bps)
                 except Exception as error:
                     self._error = error
                     return

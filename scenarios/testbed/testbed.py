@@ -62,6 +62,7 @@ from scenarios.testbed import control_delay, snapshot
 from scenarios.testbed.platform import VIRTUAL, Platform, put_back
 from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
+from scenarios.testbed.warming import warm
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import awake
 from topologies.errors import SpecError
@@ -114,6 +115,8 @@ class CollectiveRecord:
     `counters`, where they were read, are rows of a link or port, the two instants between which its counter was read,
     since the collective was to begin, and the bytes that it had sent since the first reading. `probes`, where there
     were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
+    `moved`, where paths may change meanwhile, are the changes of conditions from 0 on at which they were chosen, each
+    with the path of every flow; the messages for that are among `reconfigure_messages`.
     `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
@@ -136,6 +139,7 @@ class CollectiveRecord:
     retransmitted_bytes: int | None = None
     counters: tuple[tuple[int, ...], ...] | None = None
     probes: tuple[tuple[int, ...], ...] | None = None
+    moved: tuple[tuple[int, ...], ...] | None = None
     late: bool
     attempts: int
     faults: tuple[int, ...]
@@ -410,7 +414,20 @@ class Testbed:
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         watched = nullcontext() if (watch := self._watched(mode)) is None else watch
-        with self._changing(number) as begin, watched:
+        moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
+        if moved is not None and number == 0:
+            self._meet_paths(mode, rates_bps)
+        messages = 0
+
+        def changed(place: int, rates_bps: Floats) -> None:
+            nonlocal messages
+            self.change(rates_bps)
+            if moved is not None and self._conditions.reroutes_within(mode, number, place):
+                (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [place])
+                messages += self.route(mode, believed_bps, best=True)
+                moved.append((place, *self._path()))
+
+        with self._changing(number, changed) as begin, watched:
 
             def begun(start_ns: int) -> None:
                 begin(start_ns)
@@ -425,11 +442,30 @@ class Testbed:
                 watch.end()
         self._kept, routed = self.placement, int(moments.routed[0])
         self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
+        if moved is not None:
+            before = record.reconfigure_messages or 0
+            record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
         if watch is not None and self.setting.measures_demands(mode):
             return self._taken_in_demands(record, watch)
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
         return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
+
+    def _meet_paths(self, mode: Mode, rates_bps: Floats) -> None:
+        """Have the switches' kernels know all paths, and the connections in force as they are where routes are.
+
+        A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
+        connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
+        """
+        openvswitch.take_turns()
+        elsewhere_bps = rates_bps.copy()
+        elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
+        self.route(mode, elsewhere_bps, best=True)
+        self.settle()
+        self.part()
+        self.join()
+        warm(self.fabric, range(len(self.fabric.gpus)))
+        self.route(mode, rates_bps, best=True)
 
     def _watched(self, mode: Mode) -> PortWatch | None:
         """What reads counters while a collective of a mode runs, if anything does."""
@@ -532,14 +568,14 @@ class Testbed:
         return record
 
     @contextmanager
-    def _changing(self, number: int) -> Iterator[Callable[[int], object]]:
-        """Have rates change while a collective runs, if they do: from when the function is called with its beginning
-        to the end of the context."""
+    def _changing(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
+        """Have conditions change while a collective runs, if they do, by `change` as of `RateChanges`: from when the
+        function is called with its beginning to the end of the context."""
         timed = self._conditions.timed
         if timed is None:
             yield lambda _: None
             return
-        changes = RateChanges(timed, number, self.change)
+        changes = RateChanges(timed, number, change)
         try:
             yield changes.begin
         finally:

@@ -292,16 +292,23 @@ def filled(flows: frozenset[int], case: Case) -> dict[int, Fraction]:
 
 
 def lock_step(
-    case: Case, *, rows: Sequence[tuple[int, ...]] = (), until: float = 0, every: float = 0
-) -> list[Fraction]:
-    """When every transfer leaves, exactly: all rates anew at every event. Of rows of capacities the first holds until
-    `until`, each of the others for `every` and the last for ever."""
+    case: Case,
+    *,
+    rows: Sequence[tuple[int, ...]] = (),
+    until: float = 0,
+    every: float = 0,
+    moves: Sequence[tuple[float, Case]] = (),
+) -> tuple[list[Fraction], list[Fraction]]:
+    """When every transfer leaves and arrives, exactly: all rates anew at every event. Of rows of capacities the first
+    holds until `until`, each of the others for `every` and the last for ever. From each of `moves` on flows have the
+    links and delays of that case, and what they have sent before still comes first."""
     queues = [deque(i for i, one in enumerate(case.transfers) if one.flow == f) for f in range(len(case.links))]
     left = [Fraction(one.amount) for one in case.transfers]
     leaves: dict[int, Fraction] = {}
     arrives: dict[int, Fraction] = {}
     changes = [Fraction(until) + row * Fraction(every) for row in range(len(rows) - 1)]
-    now = Fraction(0)
+    now, left_to_move = Fraction(0), [(Fraction(at), other) for at, other in moves]
+    last = [Fraction(0)] * len(case.links)  # when all that each flow has sent has arrived
     while len(leaves) < len(case.transfers):
         begun = True
         while begun:  # empty transfers leave at once, and others may begin then
@@ -310,21 +317,27 @@ def lock_step(
                 if queue and all(arrives.get(one, now + 1) <= now for one in case.transfers[queue[0]].after):
                     if left[queue[0]] == 0:
                         leaves[queue[0]], begun = now, True
-                        arrives[queue[0]] = now + Fraction(case.delays[flow])
-                        queue.popleft()
+                        last[flow] = max(last[flow], now + Fraction(case.delays[flow]))
+                        arrives[queue.popleft()] = last[flow]
                     else:
                         serving[flow] = queue[0]
+        if left_to_move and left_to_move[0][0] <= now:
+            for flow, transfer in serving.items():
+                if left[transfer] < case.transfers[transfer].amount:
+                    last[flow] = max(last[flow], now + Fraction(case.delays[flow]))
+            case = replace(left_to_move.pop(0)[1], transfers=case.transfers)
+            continue
         row = sum(change <= now for change in changes)
         rates = filled(frozenset(serving), replace(case, capacities=rows[row]) if rows else case)
         ends = [now + left[transfer] / rates[flow] for flow, transfer in serving.items()]
-        later = [at for at in (*arrives.values(), *changes) if at > now]
+        later = [at for at in (*arrives.values(), *changes, *(at for at, _ in left_to_move)) if at > now]
         if not ends and not later:
             break
         then = min([*ends, *later])
         for flow, transfer in serving.items():
             left[transfer] -= (then - now) * rates[flow]
         now = then
-    return [leaves[index] for index in range(len(case.transfers))]
+    return tuple([of[index] for index in range(len(case.transfers))] for of in (leaves, arrives))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -334,7 +347,7 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
         flows, links = rng.randint(1, 6), rng.randint(1, 5)
         case = random_case(rng, flows=flows, links=links, delays=(0, 0, 1e-7, 0.25, 1.5))
         found = case.times()
-        np.testing.assert_allclose(found.leaves_s[:, 0], np.array(lock_step(case), float), rtol=1e-9)
+        np.testing.assert_allclose(found.leaves_s[:, 0], np.array(lock_step(case)[0], float), rtol=1e-9)
         for index, transfer in enumerate(case.transfers):
             link, own = found.bottleneck[index, 0], case.links[transfer.flow]
             assert link in own if own and transfer.amount else link == -1
@@ -366,7 +379,7 @@ def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algor
         capacities=tuple(rng.integers(1, 10, len(ports.all)).tolist()),
         delays=tuple(rng.choice([0.25, 0.5], len(found.flows)).tolist()),
     )
-    leaves = np.array(lock_step(case), float)
+    leaves = np.array(lock_step(case)[0], float)
     np.testing.assert_allclose(case.times().leaves_s[:, 0], leaves, rtol=1e-9)
     alone_s = np.array([one.amount / min(case.capacities[p] for p in case.links[one.flow]) for one in case.transfers])
     assert (leaves - case.times().begins_s[:, 0] > 1.01 * alone_s).sum() >= 5, "hardly anything is shared"

@@ -15,6 +15,7 @@ from analysis.sizing import (
     placement,
     rows,
     step,
+    trained_parameters,
 )
 
 FP4 = PRECISIONS["fp4"]
@@ -93,6 +94,13 @@ def test_a_ring_of_one_takes_no_time_and_a_long_one_twice_its_bytes() -> None:
     assert all_reduce_s(1e9, 1, 1e9) == 0
     assert all_reduce_s(1e9, 2, 1e9) == 1
     assert all_reduce_s(1e9, 10**6, 1e9) == pytest.approx(2, rel=1e-5)
+
+
+def test_the_largest_model_takes_its_days() -> None:
+    """6 N D operations, N of them parameters and D = 20 N tokens, at 100 racks of 50 operations a second in fp8."""
+    at = Datacenter(racks=100, rack_flops=100.0)
+    n = trained_parameters(at, PRECISIONS["fp8"], days=90, tokens_per_parameter=20)
+    assert 6 * n * (20 * n) / (100 * 50) == pytest.approx(90 * 86_400)
 
 
 def test_racks_are_what_the_budget_buys_where_none_are_given() -> None:

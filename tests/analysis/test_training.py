@@ -3,6 +3,7 @@
 import csv
 from itertools import pairwise
 
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.figures.training import crossings
@@ -43,6 +44,29 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
     forwards = [(bar["gpu"], bar["micro_batch"]) for bar in bars if bar["work"] == "F"]
     assert len(set(forwards)) == 4 * 16
     assert "geopipe-pipeline" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_each_job_of_training_has_a_diagram_of_its_own(tmp_path, monkeypatch):
+    """Two jobs on GPUs in an order of their own, of which one begins later and one does two iterations of two replicas:
+    the GPUs and computations of each, and as long a time as jobs.parquet has."""
+    monkeypatch.chdir(tmp_path)
+    jobs = (
+        "{kind='training', name='late', ranks=[5, 1], start='40 ms'}, {kind='allgather', name='other'}, "
+        "{kind='training', name='two', ranks=[0, 2, 4, 6], count=2}"
+    )
+    small = "training.replicas=2", "training.micro_batches=4", "training.across=pipeline", "run.modes=['base']"
+    sets = [part for one in (f"job=[{jobs}]", *small) for part in ("--set", one)]
+    assert command.run(["--engine", "model", "--collectives", "1", "--out", "run", *sets]) == 0
+    took_s = pq.read_table("run/jobs.parquet").to_pandas().set_index("job").completion_s
+    for name, gpus, count, start_s in (("late", ["g5", "g1"], 1, 0.04), ("two", ["g0", "g2", "g4", "g6"], 2, 0.0)):
+        bars = table(tmp_path / "run" / "figures" / f"paper-{name}-pipeline.csv")
+        assert list(dict.fromkeys(bar["gpu"] for bar in bars)) == gpus
+        assert len(bars) == len(gpus) * 4 * 2 * count
+        assert all(bar["work"] in "FB" for bar in bars)
+        assert min(float(bar["start_s"]) for bar in bars) == pytest.approx(start_s)
+        assert max(float(bar["end_s"]) for bar in bars) - start_s <= took_s[name] * (1 + 1e-12)
+    assert not (tmp_path / "run" / "figures" / "paper-other-pipeline.csv").exists()
+    assert not (tmp_path / "run" / "figures" / "paper-pipeline.csv").exists()
 
 
 def test_a_level_is_crossed_between_the_points_around_it():

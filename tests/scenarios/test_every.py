@@ -1,5 +1,6 @@
 """Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from scenarios.engines.model import Batch, Model, rows_of
 from scenarios.engines.prediction import decided, predicted, predicted_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.spec.load import ScenarioError
+from scenarios.spec.load import ScenarioError, resolved, scenario_of
 from tests.fakes import commands
 from tests.fakes.commands import times
 from tests.fakes.runs import measured, measured_twice
+from tests.fakes.runs import rows as stored
 
 scenario = partial(commands.scenario, 'run.modes=["base", "joint"]')
 KINDS = [
@@ -150,3 +152,84 @@ def test_where_paths_differ_in_delay_a_message_waits_for_its_slowest_link_before
     measured(
         tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "3", sets=changes, collectives=3
     )
+
+
+LIVE = 'policy=[{name = "live", reroute = "every 8 ms"}]', 'run.modes=["live"]', "fabric.gpus=4"
+ONE = 'job=[{name = "one", ranks = [0, 2], kind = "broadcast", algorithm = "chain", size = "64 MB"}]'
+SLOW = "conditions.wan_rate=1-10 Gbit/s", "conditions.intra_rate=200 Gbit/s"
+
+
+@pytest.mark.parametrize("late_ms", [0, 0.5])
+def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_chosen(late_ms: float) -> None:
+    """Every 8 ms, under conditions that last 4; the messages to the switches may take some time. By small steps."""
+    away = (f"control.delay={late_ms} ms",) if late_ms else ()
+    asked = scenario(
+        *LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=9", *away
+    )
+    found_s = times(asked.settings(), Model())[0, "live"]
+    conditions, step_ms = conditions_of(asked), 0.1
+    wan = [link.index for link in conditions.fabric.links if link.kind == "wan" and link.src.startswith("s0")]
+    for number, one_s in enumerate(found_s):
+        assert conditions.timed is not None
+        rates_bps = conditions.timed.from_beginning(number, 200)[:, wan]
+        bits, steps = 64e6 * 8, 0
+        while bits > 0:
+            middle_ms = (steps + 0.5) * step_ms
+            chosen = rates_bps[2 * int(max(middle_ms - late_ms, 0) // 8)].argmax()
+            rate_bps = rates_bps[int(middle_ms // 4), chosen]
+            bits, steps = bits - rate_bps * step_ms / 1e3, steps + 1
+        assert one_s == pytest.approx(steps * step_ms / 1e3 + bits / rate_bps + 10e-6 + 2 * 700e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("every", "values", "says"),
+    [
+        ("4 ms", (), '"every 4 ms" is by time; allowed: that with conditions.every'),
+        ("5 ms", ("conditions.every=2 ms",), "no multiple of conditions.every; allowed: every 2 ms, twice that"),
+        ("1 ms", ("conditions.every=2 ms",), "no multiple of conditions.every"),
+        ("4 ms", ("conditions.every=2 ms", "transport.queue=fifo"), 'beside transport.queue "fifo"; allowed: "fair"'),
+        (
+            "4 ms",
+            ("conditions.every=2 ms", "control.delay=1 ms"),
+            "a round trip of 2 ms to the switches; allowed: less",
+        ),
+        ("soon", (), 'every soon" has no such time: "soon" is not a delay'),
+        ("0 s", (), 'every 0 s" has no such time'),
+        ("-4 ms", (), 'every -4 ms" has no such'),
+    ],
+)
+def test_times_at_which_paths_cannot_be_chosen_are_refused(every: str, values: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(says)):
+        scenario(f'policy=[{{name = "live", reroute = "every {every}"}}]', *values)
+
+
+def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives() -> None:
+    with pytest.raises(ScenarioError, match='reembed: "every 4 ms" has no such number'):
+        scenario('policy=[{name = "live", reembed = "every 4 ms"}]', "conditions.every=2 ms")
+    for knowledge in ("mean", "stale 1", "ewma 0.5", "measured ends", "probed"):
+        policy = f'policy=[{{name = "live", reroute = "every 4 ms", knowledge = "{knowledge}"}}]'
+        with pytest.raises(ScenarioError, match='beside reroute "every 4 ms"; allowed: oracle, stale TIME'):
+            scenario(policy, "conditions.every=2 ms")
+    late = scenario(
+        'policy=[{name = "live", reroute = "every 6 ms", knowledge = "stale 2 ms"}]', "conditions.every=2 ms"
+    )
+    assert scenario_of(resolved(late)) == late
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(), ("control.delay=1 ms", "conditions.wan_delay=1 ms")],
+)
+def test_a_training_step_whose_paths_are_chosen_meanwhile_is_measured_as_predicted(
+    tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    """Every 5 ms, as all rates change by up to ten times. In collectives that begin with other paths, too."""
+    step = "training.micro_batches=4", "training.forward=2 ms", "training.backward=4 ms", "training.activations=16 MB"
+    live = LIVE[0].replace("8 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
+    command = ("--engine", "emulation", "--collectives", "2")
+    measured(tmp_path / "run", *command, sets=(*live, *step, *values), p99=0.01, median=0.005, collectives=2)
+    emulation = stored(tmp_path / "run")
+    assert (emulation.reconfigure_messages > 5).all()
+    # Paths that are only chosen before it take longer, by far more than that.
+    kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").settings(), Model())
+    assert (kept[0, "wan"] / emulation.completion_s.to_numpy()).max() > 1.05

@@ -40,6 +40,7 @@ def test_every_input_changes_what_rests_on_it(capsys: pytest.CaptureFixture[str]
         (("--heads", "100"), ("50T", "memory, activations")),
         (("--vocabulary", "10000000"), ("50T", "parameters")),
         (("--sequence", "8192"), ("50T", "pipeline, point to point")),
+        (("--tokens-per-parameter", "20"), ("", "parameters trained in 30 days")),
     ):
         after = rows(capsys, *arguments)
         assert after[key]["value"] != before[key]["value"], arguments
@@ -61,6 +62,7 @@ def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) ->
         (("--budget", "nan"), "--budget: nan; allowed: above 0"),
         (("--budget", "10"), "--budget: 0 racks for 10 dollars; allowed: 1 to 100,000,000"),
         (("--compute-share", "2"), "--compute-share: 2.0; allowed: above 0, to 1"),
+        (("--tokens-per-parameter", "-1"), "--tokens-per-parameter: -1.0; allowed: above 0"),
         (("--racks", "-3"), "--racks: -3; allowed: above 0"),
         (("--racks", "100"), "224 layers; allowed: as many as there are racks, 100"),
         (("--nic", "fast"), '"fast" is not a rate'),

@@ -190,6 +190,8 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
             "[collective]\nkind = 'trace'\nchunk = '1 MB'\n",
             "collective.chunk: does nothing here",
         ),
+        ("[collective]\nring = 'sum'\n[training]\nchunks = 1\n", "collective.ring: does nothing here"),
+        ("[sweep]\n'collective.ring' = ['sum']\n[training]\nchunks = 1\n", "collective.ring: does nothing here"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
@@ -213,6 +215,21 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
         old = f"[collective]\nkind = '{kind}'\nchunk = '64 MB'\n{job}"
         assert scenario_of(of_its_time(old)).collective.chunk_bytes == 8_000_000
     assert scenario_of(of_its_time(text)).collective.chunk_bytes == 64_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        (("collective.reembed_every=3", "training.buckets=2", "training.across=data"), 3),
+        (("training.held=1 MB",), 1),
+        (("collective.reembed_every=3", "training.replicas=4", "training.held=1 MB", "training.memory=80 MB"), 0),
+        (("collective.reembed_every=3", "run.modes=['p']", "policy=[{name='p', reroute='every'}]"), 0),
+    ],
+)
+def test_keys_without_effect_are_told(values: tuple[str, ...], keys: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiment.run(["--engine", "model", "--dry-run", *command(*values, "collective.kind=training")]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "does nothing here" in line]
+    assert len(told) == keys and all(values[index].partition("=")[0] in one for index, one in enumerate(told))
 
 
 def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:

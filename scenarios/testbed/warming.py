@@ -1,4 +1,4 @@
-"""Packets that take every path over the WAN before a program begins, so that switches have its flows in the kernel.
+"""Packets that take every path over the WAN before paths change in full flight, so that switches' kernels know them.
 
 A packet whose flow a switch's kernel does not have goes through user space. When a connection in full flight moves to
 another path, hundreds do at once: more than their socket holds are lost, and the others arrive behind later ones. The
