@@ -759,12 +759,12 @@ class Testbed:
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
         return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode)
 
-    def route_all(self, mode: Mode, rates_bps: Floats) -> int:
+    def route_all(self, rates_bps: Floats, *, best: bool) -> int:
         """As `route`, of every two GPUs in two sites."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
-        return self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+        return self._route(crossings, rates_bps, best=best, flows={})
 
     def settle(self) -> None:
         """Return once switches follow new rules alone."""
