@@ -45,7 +45,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
     The prompt runs one collective at a time: without the scenario's jobs but transfers, under conditions that do not
-    change, and in a mode that decides by the number of the collective. Its times leave out the cost of changing ring
+    change, and in a mode that knows the links as they are. Its times leave out the cost of changing ring
     and paths. The session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if
     that folder cannot be made and vm.VMError if the VM cannot run.
     """
@@ -66,11 +66,11 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
     transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
     others, setting = len(setting.jobs) - len(transfers), replace(setting, jobs=transfers, classes=())
-    kept = tuple(one for one in setting.policies if one.is_periodic and one.knowledge == ORACLE)
+    kept = tuple(one for one in setting.policies if one.knowledge == ORACLE)
     for what, is_there, changes in (
         ("other jobs" if transfers else "jobs", others, {}),
         (
-            "policies that go by conditions",
+            "policies with another knowledge than an oracle's",
             kept != setting.policies,
             {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
         ),

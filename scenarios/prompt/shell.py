@@ -25,7 +25,8 @@ from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
-from scenarios.spec.load import resolved
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import resolved, scenario_of
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
@@ -237,16 +238,20 @@ class Prompt(CLI):  # type: ignore[misc]
             print(f"{time.monotonic():.9f} s")
 
     def do_save(self, line: str) -> None:
-        """save FILE: write the links, the mode and the collective as a scenario for run.py: save now.toml"""
+        """save FILE: write the links, the mode, the collective and transfers as a scenario for run.py: save now.toml"""
         path = self._folder / arguments.file(line)
+        written = resolved(self._testbed.scenario())
+        try:
+            scenario_of(written)
+        except ScenarioError as error:
+            raise PromptError(f"run.py would not run it: {'; '.join(error.mistakes)}") from None
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(resolved(self._testbed.scenario()) + "\n")
+                file.write(written + "\n")
         except FileExistsError:
             raise PromptError(f"{path} is there already; allowed: the name of a new file") from None
-        dead = self._testbed.state().dead
-        left = f"; not in it: {text.cables(dead)}" if dead else ""
-        print(f"written: {path}, for run.py{left}")
+        other = "; it places the GPUs anew, by the mode" if self._testbed.has_other_placement() else ""
+        print(f"written: {path}, for run.py{other}")
 
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, readable"""

@@ -1,7 +1,9 @@
 """Sessions at the prompt in virtual time: true rates, and a clock that stands still while a line is awaited."""
 
+import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
-from tests.conftest import VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.processes import descendants
 from tests.scenarios.test_prompt import ANSWER_S, RUN, Session, session
 
@@ -126,3 +128,33 @@ def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
     ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)
     assert ended.status == 0 and "allowed: up to 4,000" in ended.out
     assert "Traceback" not in ended.out + ended.err
+
+
+CALM = """
+fabric.gpus = [2, 2]
+collective.chunk = "4 MB"
+[[policy]]
+name = "calm"
+reroute = "gain 0.1"
+reembed = "drift 0.45"
+[[policy]]
+name = "mine"
+function = "mine.py:mine"
+[run]
+modes = ["calm", "mine"]
+"""
+
+
+def test_what_goes_by_conditions_and_what_is_saved_is_at_the_prompt_as_outside(vm: VM) -> None:
+    (vm.folder / "mine.py").write_text(
+        "def mine(now):\n    return now.rerouted_s < 0.7 * now.kept_s, now.number == 3\n"
+    )
+    (vm.folder / "calm.toml").write_text(CALM)
+    guest = [sys.executable, str(PROJECT / "tests/guest/at_prompt.py"), "calm.toml"]
+    ended = vm.run("--", *guest, timeout=400)
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out)
+    chosen = {name: [row[:2] for row in rows] for name, (rows, _) in found.items()}
+    assert all(any(row != rows[0] for row in rows) for name, rows in chosen.items() if name != "saved")
+    for at_prompt, outside in found.values():
+        assert at_prompt == outside  # to the nanosecond
