@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from scenarios import vm
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
-from scenarios.program.stillness import ADVICE, Stillness, virtual_ns
+from scenarios.program.stillness import ADVICE, PROMPT, Stillness, virtual_ns
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
@@ -38,6 +38,8 @@ _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _LOOK_S = 0.5
+_HEED_S = 3.0  # of a processor, in which what is interrupted should end
+_OWN_TIMES = 20  # so many times as long may the prompt itself compute where nobody can interrupt it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
 
@@ -104,6 +106,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 use_terminal=at_terminal,
                 answer=asked if virtual else None,
                 on_start=on_start if virtual else None,
+                on_interrupt=asked.interrupt,
             )
     finally:
         _keep_history(place.path)
@@ -114,26 +117,31 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
 @contextmanager
 def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
-    command stops the clock. Where nobody can press Ctrl-C, it ends a VM whose clock a program has stopped; that is
-    raised as VMError."""
+    command stops the clock. It ends a VM whose command does not heed Ctrl-C, or, where nobody can press that, stops the
+    clock; that is raised as VMError. The prompt itself has longer then: it may compute."""
     over, threads = threading.Event(), list[threading.Thread]()
     ended: list[str] = []
 
     def attend(stop: Callable[[], None]) -> None:
-        stillness = None
+        patience_s, stillness, of = setting.program.patience_s, None, None
+        advice = "Ctrl-C ends it" if at_terminal else ADVICE
         while not over.wait(_LOOK_S):
             if not asked.is_answered:
-                stillness = None
+                of = None
                 continue
-            stillness = stillness or Stillness(setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE)
+            if stillness is None or of != (of := (asked.answers, asked.is_interrupted)):
+                heeding = _HEED_S, "Ctrl-C has not ended it, so the session is ended"
+                stillness = Stillness(*heeding) if asked.is_interrupted else Stillness(patience_s, advice)
+                may_end = asked.is_interrupted
             if not stillness.look(virtual_ns(), 0, began=True):
                 continue
-            if stillness.rank is not None and not at_terminal:
+            if may_end or (not at_terminal and stillness.cause not in (None, PROMPT)):
                 ended.append(str(stillness.sentence))
                 stop()
                 return
             print(f"\r\nlonghaul: {stillness.sentence}\r", file=sys.stderr, flush=True)
-            stillness = None
+            may_end = not at_terminal
+            stillness = Stillness(_OWN_TIMES * patience_s if may_end else patience_s, advice)
 
     def started(stop: Callable[[], None]) -> None:
         threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))

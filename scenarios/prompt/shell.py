@@ -7,7 +7,7 @@ The docstring of a `do_` method is its line in `help`: verb and arguments, a col
 import base64
 import os
 import select
-import shlex
+import signal
 import subprocess
 import sys
 import termios
@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from mininet.cli import CLI
 from mininet.log import lg
 
@@ -38,6 +39,7 @@ from topologies.units import format_delay
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # in which as much is carried at a scale of 1/1000, or more
 _SHOWN_NS = 1000
+_FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # what is started by those who run before others is one of the others
 
 MININET = (
     "nodes: all nodes",
@@ -75,6 +77,7 @@ class Prompt(CLI):  # type: ignore[misc]
         lg.ch.stream = sys.stdout  # Mininet's output is the answer
         self._lines = Inside(self._told) if asks else None
         self._begun_ns = 0
+        self._interrupts = -1
         if asks or not os.isatty(0):
             self.prompt = ""
         self.use_rawinput = not asks
@@ -348,7 +351,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """sh CMD: run a command beside the network, where the switches are"""
         self._want_keys()
         with self._first():
-            super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
+            super().do_sh(line)
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
@@ -407,32 +410,28 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        try:
+        with self._first(), _interrupts() as self._interrupts:  # from before the command begins
             super().default(line)
-        except KeyboardInterrupt:  # between the command's beginning and the wait for its end
-            self.mn[first].sendInt()
-            self.waitForNode(self.mn[first])
 
     def waitForNode(self, node: Any) -> None:
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
         self._want_keys()
-        with self._first(), _unbuffered() if at_terminal else nullcontext():
+        with _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
-            poll.register(node.stdout, select.POLLIN)
-            if at_terminal:
-                poll.register(0, select.POLLIN)
+            for source in (node.stdout, self._interrupts, *([0] if at_terminal else [])):
+                poll.register(source, select.POLLIN)
             while node.waiting:
-                try:
-                    for fd, _ in poll.poll():
-                        if fd != 0:
-                            print(node.monitor() if node.waiting else "", end="", flush=True)
-                        elif typed := os.read(0, 4096):
-                            node.write(typed.decode(errors="replace"))
-                        else:
-                            poll.unregister(0)
-                except KeyboardInterrupt:
-                    node.sendInt()
+                for fd, _ in poll.poll():
+                    if fd == self._interrupts:
+                        os.read(fd, 1)
+                        _interrupt(node)
+                    elif fd != 0:
+                        print(node.monitor() if node.waiting else "", end="", flush=True)
+                    elif typed := os.read(0, 4096):
+                        node.write(typed.decode(errors="replace"))
+                    else:
+                        poll.unregister(0)
         # Input that the command has not read must not become part of the node's next command.
         termios.tcflush(node.slave, termios.TCIFLUSH)
 
@@ -464,7 +463,7 @@ class Prompt(CLI):  # type: ignore[misc]
         before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
         try:
             for pid in before:
-                os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(2 if pid else 1))
+                os.sched_setscheduler(pid, _FIRST, os.sched_param(2 if pid else 1))
             yield
         finally:
             for pid in before:
@@ -532,6 +531,30 @@ def _is_worker(comm: Path) -> bool:
         return comm.read_text().startswith("kworker/u")
     except OSError:  # it has ended
         return False
+
+
+def _interrupt(node: Any) -> None:
+    """Interrupt a node's command, and end what its shell has forked and not yet made another program: for a moment that
+    would take an interrupt for the shell's, and forget it."""
+    node.sendInt()
+    with suppress(psutil.Error):
+        shell = psutil.Process(node.shell.pid)
+        for child in shell.children(recursive=True):
+            if child.cmdline() == shell.cmdline():
+                child.kill()
+
+
+@contextmanager
+def _interrupts() -> Iterator[int]:
+    """Within the context Ctrl-C interrupts nothing: of each a byte can be read from this file."""
+    come, note = os.pipe()
+    before = signal.signal(signal.SIGINT, lambda *_: os.write(note, b"c") and None)
+    try:
+        yield come
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(note)
+        os.close(come)
 
 
 @contextmanager
