@@ -14,7 +14,7 @@ from scenarios.spec.load import load_scenario, resolved
 from scenarios.testbed.platform import VIRTUAL
 from scenarios.testbed.testbed import CollectiveRecord, Testbed
 
-COUNT = 5
+COUNT = 4
 
 
 def row(record: CollectiveRecord) -> list[Any]:

@@ -160,18 +160,12 @@ collective.chunk = "4 MB"
 name = "calm"
 reroute = "gain 0.1"
 reembed = "drift 0.45"
-[[policy]]
-name = "mine"
-function = "mine.py:mine"
 [run]
-modes = ["calm", "mine"]
+modes = ["calm"]
 """
 
 
 def test_what_goes_by_conditions_and_what_is_saved_is_at_the_prompt_as_outside(vm: VM) -> None:
-    (vm.folder / "mine.py").write_text(
-        "def mine(now):\n    return now.rerouted_s < 0.7 * now.kept_s, now.number == 3\n"
-    )
     (vm.folder / "calm.toml").write_text(CALM)
     guest = [sys.executable, str(PROJECT / "tests/guest/at_prompt.py"), "calm.toml"]
     ended = vm.run("--", *guest, timeout=400)
