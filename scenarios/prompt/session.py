@@ -63,6 +63,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         vm.check(memory_bytes=memory_bytes)
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
+    signal.signal(
+        signal.SIGQUIT, signal.SIG_IGN
+    )  # as a shell does, for Ctrl-\ would leave the terminal as readline has it
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)

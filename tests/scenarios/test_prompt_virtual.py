@@ -61,6 +61,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
         assert "goes to" in prompt.type("\x1b[A\r")
+        prompt.child.send("\x1c")  # which ends nothing, as in a shell
         assert "Interrupt" in prompt.type("not this\x03")
         assert "allowed: up to 4,000" in prompt.ask("x" * 4050)
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
