@@ -38,7 +38,7 @@ _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _LOOK_S = 0.5
-_HEED_S = 3.0  # of a processor, in which what is interrupted should end
+_HEED_S = 5.0  # of a processor, in which what is interrupted should end
 _OWN_TIMES = 20  # so many times as long may the prompt itself compute where nobody can interrupt it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 

@@ -424,8 +424,8 @@ class Prompt(CLI):  # type: ignore[misc]
             while node.waiting:
                 for fd, _ in poll.poll():
                     if fd == self._interrupts:
-                        os.read(fd, 1)
-                        _interrupt(node)
+                        if signal.SIGINT in os.read(fd, 4096):
+                            _interrupt(node)
                     elif fd != 0:
                         print(node.monitor() if node.waiting else "", end="", flush=True)
                     elif typed := os.read(0, 4096):
@@ -546,12 +546,15 @@ def _interrupt(node: Any) -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[int]:
-    """Within the context Ctrl-C interrupts nothing: of each a byte can be read from this file."""
+    """Within the context Ctrl-C interrupts nothing: of each signal its number can be read from this file, as a byte."""
     come, note = os.pipe()
-    before = signal.signal(signal.SIGINT, lambda *_: os.write(note, b"c") and None)
+    os.set_blocking(note, False)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    signal.set_wakeup_fd(note, warn_on_full_buffer=False)  # written at once, so that none waits for the end of a wait
     try:
         yield come
     finally:
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, before)
         os.close(note)
         os.close(come)
