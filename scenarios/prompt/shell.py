@@ -7,6 +7,7 @@ The docstring of a `do_` method is its line in `help`: verb and arguments, a col
 import base64
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ from topologies.units import format_delay
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # in which as much is carried at a scale of 1/1000, or more
 _SHOWN_NS = 1000
-_FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # what is started by those who run before others is one of the others
+_ALONE = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # without what is started meanwhile, such as a node's shell
 
 MININET = (
     "nodes: all nodes",
@@ -351,7 +352,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """sh CMD: run a command beside the network, where the switches are"""
         self._want_keys()
         with self._first():
-            super().do_sh(line)
+            super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
@@ -410,7 +411,7 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        with self._first(), _interrupts() as self._interrupts:  # from before the command begins
+        with self._first(_ALONE), _interrupts() as self._interrupts:  # from before the command begins
             super().default(line)
 
     def waitForNode(self, node: Any) -> None:
@@ -452,7 +453,7 @@ class Prompt(CLI):  # type: ignore[misc]
             self._lines.want_keys()
 
     @contextmanager
-    def _first(self) -> Iterator[None]:
+    def _first(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
         """Within the context, have the prompt and the kernel's workers, who bring it Ctrl-C, run before all others.
 
         In virtual time a process that computes is never interrupted because others wait for their turn.
@@ -463,7 +464,7 @@ class Prompt(CLI):  # type: ignore[misc]
         before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
         try:
             for pid in before:
-                os.sched_setscheduler(pid, _FIRST, os.sched_param(2 if pid else 1))
+                os.sched_setscheduler(pid, policy, os.sched_param(2 if pid else 1))
             yield
         finally:
             for pid in before:
