@@ -65,8 +65,10 @@ class LateShell(Node):
 
     def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
         if cmd[:2] == ["mnexec", "-d"]:
-            # Not with -c, which closes every descriptor there could be: 65536 system calls at a VM's limits.
-            cmd, params["close_fds"] = ["mnexec", "-da", str(self.pid), *cmd[2:]], True
+            # Not with -c, which closes every descriptor there could be: 65536 system calls at a VM's limits. Nor with
+            # -d, before whose new session a Ctrl-C at a prompt would end it.
+            cmd = ["mnexec", "-a", str(self.pid), *cmd[2:]]
+            params["close_fds"] = params["start_new_session"] = True
         popen: subprocess.Popen[bytes] = super()._popen(cmd, **params)
         return popen
 

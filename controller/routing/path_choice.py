@@ -130,6 +130,17 @@ class Router:
         rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # of no link
         return self.delay_s(path, src, dst), rates[row[:, None], links].min(axis=1)
 
+    def shared_s(
+        self, rates_bps: Floats, src: Ranks, dst: Ranks, path: npt.NDArray[np.integer[Any]], *, chunk_bytes: int
+    ) -> Floats:
+        """The times of C crossings, [C] ranks each, over given paths [K, C], as `together` takes them: [K, C] s."""
+        links, row = self._links.of(path.astype(np.intp), src, dst), np.arange(len(path))[:, None, None]
+        loads = np.zeros((len(path), self._links.none + 1))
+        np.add.at(loads, (row, links), 1)
+        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # of no link
+        found: Floats = self.delay_s(path, src, dst) + 8 * chunk_bytes / (rates[row, links] / loads[row, links]).min(-1)
+        return found
+
     def _routes(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
         path, delay_s, rate_bps = np.full(src.shape, -1), np.zeros(src.shape), np.zeros(src.shape)
         sites = self.fabric.gpu_sites

@@ -136,9 +136,12 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
         Path("/proc/sys/net/ipv4", name).write_text(value)
 
 
-def set_queued_bytes(queued_bytes: int) -> None:
-    """Set what a flow may have queued on its way (TCP small queues); raises OSError."""
-    Path("/proc/sys/net/ipv4/tcp_limit_output_bytes").write_text(str(queued_bytes))
+def set_queued_bytes(queued_bytes: int) -> int:
+    """Set what a flow may have queued on its way (TCP small queues); returns what it was before. Raises OSError."""
+    file = Path("/proc/sys/net/ipv4/tcp_limit_output_bytes")
+    before = int(file.read_text())
+    file.write_text(str(queued_bytes))
+    return before
 
 
 def allow_overtaking() -> None:

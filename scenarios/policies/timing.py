@@ -66,7 +66,8 @@ def _last(when: When, number: Numbers, reembed_every: int) -> Numbers:
 class Course:
     """The moments of any mode under believed conditions, as far as they have been asked for.
 
-    `cost_s` is what re-embedding and re-routing are taken to cost, by whether each is done.
+    `cost_s` is what re-embedding and re-routing are taken to cost, by whether each is done; `placement`, [n], is in
+    force before the first collective, ranks in order if not given.
 
     A choice *gains* what the model takes a collective to be shorter with it, under the conditions believed, over the
     next `horizon` collectives, and never less than nothing. It is made where that gain is at least its cost and SHARE
@@ -86,6 +87,7 @@ class Course:
         reembed_every: int,
         cost_s: Callable[[bool, bool], float] = lambda embeds, routes: 0.0,
         struck: Callable[[int, int], Flags] = lambda _, count: np.full(count, False),
+        placement: Ranks | None = None,
     ) -> None:
         self._mode, self._choices, self._believed = mode, choices, believed
         self._every, self._cost_s, self._struck = reembed_every, cost_s, struck
@@ -94,7 +96,7 @@ class Course:
         self._known = np.empty((2, 0), dtype=np.int64)  # the moments so far, of embedding and of routing
         self._last = np.array([-1, -1])
         self._basis: list[Floats | None] = [None, None]  # the rates [links] of those
-        self._force = _InForce(choices.in_order, None)
+        self._force = _InForce(choices.in_order if placement is None else placement, None)
         self._span = 1
 
     def moments(self, start: int, count: int) -> Moments:

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ import numpy.typing as npt
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.course import moments_of
-from scenarios.policies.policy import NEVER, Mode, When
+from scenarios.program.course import Course, spans
 from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
@@ -79,68 +77,6 @@ def main(arguments: list[str]) -> int:
         print(f"the program cannot be started: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
-
-
-def spans(setting: Scenario) -> Scenario:
-    """A configuration whose collective k would begin with row k of its conditions, where those change by time.
-
-    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows, and
-    `every TIME` is by a number of rows. Its ranks stay where they are.
-    """
-    policies, every_s = tuple(replace(one, reembed=NEVER) for one in setting.policies), setting.conditions.every_s
-    if every_s is None:
-        return replace(setting, policies=policies)
-    policies = tuple(
-        one
-        if (within_s := one.reroute.within_s) is None
-        else replace(one, reroute=When("every", round(within_s / every_s)))
-        for one in policies
-    )
-    conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
-    return replace(setting, policies=policies, conditions=conditions)
-
-
-class Course:
-    """The conditions and the WAN paths of a program's run from its beginning on, of a configuration as of `spans`.
-
-    Brings the first paths into force. `count` is how often rates have changed since, `rerouted` how often paths were
-    chosen then, and `messages` what all of that took of OpenFlow. Raises the errors of `Failure`.
-    """
-
-    def __init__(self, testbed: Testbed, setting: Scenario) -> None:
-        self._testbed, self._setting = testbed, setting
-        self._mode: Mode = setting.mode(setting.run.modes[0])
-        self._conditions = conditions_of(setting)
-        self._believed = self._conditions.believed(self._mode.knowledge)
-        self._every_ns = None if setting.conditions.every_s is None else round(setting.conditions.every_s * 1e9)
-        self._row = self.count = self.rerouted = 0
-        self.rates_bps = self._conditions.shaped_bps(0, ())
-        self.messages = testbed.route_all(self._mode, self._believed.known_bps(0, ()))
-        testbed.settle()
-
-    @property
-    def changes_paths(self) -> bool:
-        """Whether paths may be others later."""
-        return self._every_ns is not None and self._mode.reroutes
-
-    @property
-    def next_ns(self) -> int | None:
-        """When conditions change next, from the ranks' start; None for never."""
-        last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
-        return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
-
-    def go_on(self, now_ns: int) -> None:
-        """Bring what is due at an instant into force: rates, and paths where the mode chooses any under them."""
-        assert self._every_ns is not None
-        before, self._row = self._row, now_ns // self._every_ns
-        if self._conditions.limit is not None:
-            self._row = min(self._row, self._conditions.limit - 1)
-        self.rates_bps = self._conditions.shaped_bps(self._row, ())
-        self._testbed.change(self.rates_bps)
-        self.count += 1
-        if moments_of(self._setting, self._mode.name, self._row, 1).routed[0] > before:
-            self.messages += self._testbed.route_all(self._mode, self._believed.known_bps(self._row, ()))
-            self.rerouted += 1
 
 
 class Run:

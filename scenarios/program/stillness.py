@@ -21,6 +21,9 @@ ADVICE = (
 )
 """What helps where a program stops the clock."""
 
+PROMPT = "the prompt itself"
+"""The cause where that is the prompt in the VM."""
+
 _BUSY_TIMES = 20  # so many times as long may a program with signs of life take
 _HUNG_TIMES = 6  # so many times as long may one take that does not even use a processor
 _START_S = 180.0  # as long as a busy machine takes to bring the network up
@@ -40,8 +43,9 @@ class _Instant(NamedTuple):
 
 
 class Stillness:
-    """Watches one VM; `sentence` says why it must be ended once `look` has returned True, and `rank` has the rank that
-    is the cause, and its command, where it is one. The sentence of a program that spins ends with the advice.
+    """Watches one VM; `sentence` says why it must be ended once `look` has returned True, and `cause` has the command
+    that is the cause, and its rank if it is one, where that can be said. The sentence of a program that spins ends with
+    the advice.
 
     `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
     virtual time or a sign of life.
@@ -49,7 +53,7 @@ class Stillness:
 
     def __init__(self, patience_s: float, advice: str = ADVICE) -> None:
         self._patience_s, self._advice = patience_s, advice
-        self.rank: str | None = None
+        self.cause: str | None = None
         self._began = False
         self._virtual_ns, self._life = -1, 0
         self._moved = self._lived = _Instant(0.0, 0.0)
@@ -73,8 +77,8 @@ class Stillness:
         if not began:
             self.sentence = f"the VM printed nothing for {still_s:.0f} s while the network came up"
         else:
-            self.rank = self._at_work()
-            cause = self.rank or "a process in the VM"
+            self.cause = self._at_work()
+            cause = self.cause or "a process in the VM"
             still = f"virtual time has stood still for {still_s:.0f} s of wall time"
             self.sentence = f"{still}, as {cause} computes or spins: {self._advice}"
         return True
@@ -93,7 +97,7 @@ class Stillness:
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
     def _at_work(self) -> str | None:
-        """The rank that takes most of the processor now, and its command, as far as it can be said."""
+        """The command that takes most of the processor now, and its rank, as far as it can be said."""
         try:
             _, inside = _vm()
             before = [sum(one.cpu_times()[:2]) for one in inside]
@@ -116,13 +120,14 @@ def virtual_ns() -> int:
 
 
 def named(strings: bytes) -> str | None:
-    """A rank and its command from what the kernel has put on a process's stack: arguments, then variables, each ended
-    by a null byte. None where they are of no rank."""
+    """A command, and its rank if it is one, from what the kernel has put on a process's stack: arguments, then
+    variables, each ended by a null byte. None without variables."""
     parts = strings.split(b"\0")
     of_rank = [place for place, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
-    if not of_rank:
+    variables = [place for place, part in enumerate(parts) if _VARIABLE.match(part)]
+    if not variables:
         return None
-    first = of_rank[-1]
+    first = of_rank[-1] if of_rank else variables[-1]
     while first and _VARIABLE.match(parts[first - 1]):
         first -= 1
     begin = first
@@ -132,8 +137,10 @@ def named(strings: bytes) -> str | None:
             break
         begin -= 1
     command = b" ".join(parts[begin:first]).decode(errors="replace")
+    if " -m scenarios.prompt.session " in command:
+        return PROMPT
     shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command
-    return f"rank {parts[of_rank[-1]].decode()[5:]} (`{shown}`)"
+    return f"rank {parts[of_rank[-1]].decode()[5:]} (`{shown}`)" if of_rank else f"`{shown}`"
 
 
 def _vm() -> tuple[psutil.Process, list[psutil.Process]]:

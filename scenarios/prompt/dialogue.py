@@ -75,19 +75,25 @@ class Outside:
     """On the host: answers the questions, with lines that are typed at the terminal, or read from standard input.
 
     `fabric` names what Tab completes. Ctrl-C drops the line that is being typed, as in a shell. While a line is carried
-    out, `is_answered` holds.
+    out, the one of number `answers`, `is_answered` holds, and `is_interrupted` once Ctrl-C was pressed.
     """
 
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
         self._question: dict[str, Any] = {}
-        self.is_answered = False
+        self.is_answered = self.is_interrupted = False
+        self.answers = 0
+
+    def interrupt(self) -> None:
+        """Note that Ctrl-C was pressed while a line is carried out."""
+        self.is_interrupted = True
 
     def __call__(self, question: bytes, typed: bytearray) -> bytes:
         """The answer to a question; takes the first line that was typed ahead, or begins with what was."""
         self._question, self.is_answered = json.loads(question), False
         line = self._typed(typed) if self._at_terminal else self._piped()
-        self.is_answered = True
+        self.answers += 1
+        self.is_answered, self.is_interrupted = True, False
         return json.dumps(line).encode() + b"\n"
 
     def _piped(self) -> str | None:

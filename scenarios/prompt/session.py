@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from scenarios import vm
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
-from scenarios.program.stillness import ADVICE, Stillness, virtual_ns
+from scenarios.program.stillness import ADVICE, PROMPT, Stillness, virtual_ns
 from scenarios.prompt.dialogue import Outside, checking_signals
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
@@ -38,6 +38,8 @@ _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
 _LOOK_S = 0.5
+_HEED_S = 5.0  # of a processor, in which what is interrupted should end
+_OWN_TIMES = 20  # so many times as long may the prompt itself compute where nobody can interrupt it
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
 
@@ -45,7 +47,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
     The prompt runs one collective at a time: without the scenario's jobs but transfers, under conditions that do not
-    change, and in a mode that decides by the number of the collective. Its times leave out the cost of changing ring
+    change, and in a mode that knows the links as they are. Its times leave out the cost of changing ring
     and paths. The session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if
     that folder cannot be made and vm.VMError if the VM cannot run.
     """
@@ -61,16 +63,19 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         vm.check(memory_bytes=memory_bytes)
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
+    signal.signal(
+        signal.SIGQUIT, signal.SIG_IGN
+    )  # as a shell does, for Ctrl-\ would leave the terminal as readline has it
     which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
     transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
     others, setting = len(setting.jobs) - len(transfers), replace(setting, jobs=transfers, classes=())
-    kept = tuple(one for one in setting.policies if one.is_periodic and one.knowledge == ORACLE)
+    kept = tuple(one for one in setting.policies if one.knowledge == ORACLE)
     for what, is_there, changes in (
         ("other jobs" if transfers else "jobs", others, {}),
         (
-            "policies that go by conditions",
+            "policies with another knowledge than an oracle's",
             kept != setting.policies,
             {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
         ),
@@ -104,6 +109,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 use_terminal=at_terminal,
                 answer=asked if virtual else None,
                 on_start=on_start if virtual else None,
+                on_interrupt=asked.interrupt,
             )
     finally:
         _keep_history(place.path)
@@ -114,26 +120,31 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
 @contextmanager
 def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
-    command stops the clock. Where nobody can press Ctrl-C, it ends a VM whose clock a program has stopped; that is
-    raised as VMError."""
+    command stops the clock. It ends a VM whose command does not heed Ctrl-C, or, where nobody can press that, stops the
+    clock; that is raised as VMError. The prompt itself has longer then: it may compute."""
     over, threads = threading.Event(), list[threading.Thread]()
     ended: list[str] = []
 
     def attend(stop: Callable[[], None]) -> None:
-        stillness = None
+        patience_s, stillness, of = setting.program.patience_s, None, None
+        advice = "Ctrl-C ends it" if at_terminal else ADVICE
         while not over.wait(_LOOK_S):
             if not asked.is_answered:
-                stillness = None
+                of = None
                 continue
-            stillness = stillness or Stillness(setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE)
+            if stillness is None or of != (of := (asked.answers, asked.is_interrupted)):
+                heeding = _HEED_S, "Ctrl-C has not ended it, so the session is ended"
+                stillness = Stillness(*heeding) if asked.is_interrupted else Stillness(patience_s, advice)
+                may_end = asked.is_interrupted
             if not stillness.look(virtual_ns(), 0, began=True):
                 continue
-            if stillness.rank is not None and not at_terminal:
+            if may_end or (not at_terminal and stillness.cause not in (None, PROMPT)):
                 ended.append(str(stillness.sentence))
                 stop()
                 return
             print(f"\r\nlonghaul: {stillness.sentence}\r", file=sys.stderr, flush=True)
-            stillness = None
+            may_end = not at_terminal
+            stillness = Stillness(_OWN_TIMES * patience_s if may_end else patience_s, advice)
 
     def started(stop: Callable[[], None]) -> None:
         threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))

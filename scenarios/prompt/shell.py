@@ -8,6 +8,7 @@ import base64
 import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import termios
@@ -17,6 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from mininet.cli import CLI
 from mininet.log import lg
 
@@ -25,7 +27,8 @@ from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
 from scenarios.prompt.dialogue import Inside
 from scenarios.prompt.testbed import InteractiveTestbed
-from scenarios.spec.load import resolved
+from scenarios.spec import ScenarioError
+from scenarios.spec.load import resolved, scenario_of
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
 from topologies.errors import did_you_mean, shown
@@ -37,6 +40,7 @@ from topologies.units import format_delay
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # in which as much is carried at a scale of 1/1000, or more
 _SHOWN_NS = 1000
+_ALONE = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # without what is started meanwhile, such as a node's shell
 
 MININET = (
     "nodes: all nodes",
@@ -74,6 +78,7 @@ class Prompt(CLI):  # type: ignore[misc]
         lg.ch.stream = sys.stdout  # Mininet's output is the answer
         self._lines = Inside(self._told) if asks else None
         self._begun_ns = 0
+        self._interrupts = -1
         if asks or not os.isatty(0):
             self.prompt = ""
         self.use_rawinput = not asks
@@ -237,16 +242,20 @@ class Prompt(CLI):  # type: ignore[misc]
             print(f"{time.monotonic():.9f} s")
 
     def do_save(self, line: str) -> None:
-        """save FILE: write the links, the mode and the collective as a scenario for run.py: save now.toml"""
+        """save FILE: write the links, the mode, the collective and transfers as a scenario for run.py: save now.toml"""
         path = self._folder / arguments.file(line)
+        written = resolved(self._testbed.scenario())
+        try:
+            scenario_of(written)
+        except ScenarioError as error:
+            raise PromptError(f"run.py would not run it: {'; '.join(error.mistakes)}") from None
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(resolved(self._testbed.scenario()) + "\n")
+                file.write(written + "\n")
         except FileExistsError:
             raise PromptError(f"{path} is there already; allowed: the name of a new file") from None
-        dead = self._testbed.state().dead
-        left = f"; not in it: {text.cables(dead)}" if dead else ""
-        print(f"written: {path}, for run.py{left}")
+        other = "; it places the GPUs anew, by the mode" if self._testbed.has_other_placement() else ""
+        print(f"written: {path}, for run.py{other}")
 
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, readable"""
@@ -402,32 +411,28 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        try:
+        with self._first(_ALONE), _interrupts() as self._interrupts:  # from before the command begins
             super().default(line)
-        except KeyboardInterrupt:  # between the command's beginning and the wait for its end
-            self.mn[first].sendInt()
-            self.waitForNode(self.mn[first])
 
     def waitForNode(self, node: Any) -> None:
         """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
         at_terminal = self.isatty()
         self._want_keys()
-        with self._first(), _unbuffered() if at_terminal else nullcontext():
+        with _unbuffered() if at_terminal else nullcontext():
             poll = select.poll()
-            poll.register(node.stdout, select.POLLIN)
-            if at_terminal:
-                poll.register(0, select.POLLIN)
+            for source in (node.stdout, self._interrupts, *([0] if at_terminal else [])):
+                poll.register(source, select.POLLIN)
             while node.waiting:
-                try:
-                    for fd, _ in poll.poll():
-                        if fd != 0:
-                            print(node.monitor() if node.waiting else "", end="", flush=True)
-                        elif typed := os.read(0, 4096):
-                            node.write(typed.decode(errors="replace"))
-                        else:
-                            poll.unregister(0)
-                except KeyboardInterrupt:
-                    node.sendInt()
+                for fd, _ in poll.poll():
+                    if fd == self._interrupts:
+                        if signal.SIGINT in os.read(fd, 4096):
+                            _interrupt(node)
+                    elif fd != 0:
+                        print(node.monitor() if node.waiting else "", end="", flush=True)
+                    elif typed := os.read(0, 4096):
+                        node.write(typed.decode(errors="replace"))
+                    else:
+                        poll.unregister(0)
         # Input that the command has not read must not become part of the node's next command.
         termios.tcflush(node.slave, termios.TCIFLUSH)
 
@@ -448,7 +453,7 @@ class Prompt(CLI):  # type: ignore[misc]
             self._lines.want_keys()
 
     @contextmanager
-    def _first(self) -> Iterator[None]:
+    def _first(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
         """Within the context, have the prompt and the kernel's workers, who bring it Ctrl-C, run before all others.
 
         In virtual time a process that computes is never interrupted because others wait for their turn.
@@ -459,7 +464,7 @@ class Prompt(CLI):  # type: ignore[misc]
         before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
         try:
             for pid in before:
-                os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(2 if pid else 1))
+                os.sched_setscheduler(pid, policy, os.sched_param(2 if pid else 1))
             yield
         finally:
             for pid in before:
@@ -527,6 +532,33 @@ def _is_worker(comm: Path) -> bool:
         return comm.read_text().startswith("kworker/u")
     except OSError:  # it has ended
         return False
+
+
+def _interrupt(node: Any) -> None:
+    """Interrupt a node's command, and end what its shell has forked and not yet made another program: for a moment that
+    would take an interrupt for the shell's, and forget it."""
+    node.sendInt()
+    with suppress(psutil.Error):
+        shell = psutil.Process(node.shell.pid)
+        for child in shell.children(recursive=True):
+            if child.cmdline() == shell.cmdline():
+                child.kill()
+
+
+@contextmanager
+def _interrupts() -> Iterator[int]:
+    """Within the context Ctrl-C interrupts nothing: of each signal its number can be read from this file, as a byte."""
+    come, note = os.pipe()
+    os.set_blocking(note, False)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    signal.set_wakeup_fd(note, warn_on_full_buffer=False)  # written at once, so that none waits for the end of a wait
+    try:
+        yield come
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, before)
+        os.close(note)
+        os.close(come)
 
 
 @contextmanager

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import traffic
+from scenarios.policies.decide import Chooser, traffic
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
+from scenarios.policies.timing import Course
 from scenarios.program.inside import Run, fair_links, set_transport
 from scenarios.prompt import text
-from scenarios.prompt.arguments import PromptError
+from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
 from scenarios.spec import admission
 from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
@@ -31,13 +33,31 @@ from topologies.fabric.failures import around, cable, cut_off
 from topologies.fabric.ports import shared_by
 from topologies.shaping.classes import TELLING, classes_of
 from topologies.shaping.rate_scale import ScaleError
-from topologies.units import format_delay, format_size
+from topologies.units import format_size
 
 Floats = npt.NDArray[np.float64]
 
 _STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
-_LONGEST_S = 50.0  # the agents wait a little longer for one another
+_PATIENT = 1.2  # so much longer than is predicted agents wait for one another
 _COPIES = 4  # of a buffer over all GPUs: what arrives, what is kept, and TCP's on either side
+
+
+class Noted:
+    """The rates of logical links that were noted, a row before each collective (a `Sampler`)."""
+
+    limit = None
+
+    def __init__(self) -> None:
+        self.rows: list[Floats] = []
+
+    @property
+    def mean_bps(self) -> Floats:
+        """Their means, [links] bit/s."""
+        return np.mean(self.rows, axis=0)  # type: ignore[no-any-return]
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        """The rates, [count, links] bit/s."""
+        return np.array(self.rows[start : start + count])
 
 
 class InteractiveTestbed:
@@ -58,6 +78,8 @@ class InteractiveTestbed:
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
+        self._course: Course | None = None  # of a mode that goes by conditions, from the first row of `_noted` on
+        self._noted = Noted()
         self._broken = False  # new agents are needed
         kinds = [link.kind for link in shared_by(self.fabric).all]
         self._sent_files = {
@@ -123,28 +145,44 @@ class InteractiveTestbed:
         except Failure:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
+        self._course = None
         return self.testbed.platform.late_s / TELLING
 
     def set_mode(self, name: str) -> None:
-        """Put a mode in force, and choose placement and paths by it under the conditions there are."""
+        """Put a mode in force, and choose placement and paths by it under the conditions there are.
+
+        One that goes by conditions begins with ranks in order and the fixed paths.
+        """
         mode = self.testbed.setting.mode(name)
-        self._arrange(mode, "best" if mode.reembeds else "rank", self.collective)
-        self.mode, self._since = mode, 0
+        chooses = mode.is_periodic  # else before the next collective
+        order = "best" if chooses and mode.reembeds else "rank"
+        self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
+        self.mode, self._since, self._course = mode, 0, None
 
     def set_ring(self, order: str | Sequence[int]) -> None:
         """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
-        self._arrange(self.mode, order, self.collective)
+        self._arrange(self.mode, order, self.collective, best=self.mode.is_periodic and self.mode.reroutes)
+        self._course = None
         self._since = 1  # a mode that re-embeds keeps it until its next time
 
     def scenario(self) -> Scenario:
-        """The mode, the rates and delays of links and the last collective as they are now, as a scenario."""
+        """The mode, the links as they are, the last collective and the transfers that are asked for, as a scenario."""
         setting = self.testbed.setting
         links = []
         for link in shared_by(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
             links.append(LinkConditions(links=link.name, rate_bps=(rate_bps, rate_bps), delay_s=delay_s))
         conditions = replace(setting.conditions, sampler="uniform", trace=None, every_s=None, links=tuple(links))
-        return replace(setting, conditions=conditions, run=replace(setting.run, modes=(self.mode.name,)))
+        dead = sorted("-".join(sorted(ends)) for ends in self.state().dead)
+        faults = tuple(Fault(collective=0, kind="link down", target=ends) for ends in dead)
+        run = replace(setting.run, modes=(self.mode.name,))
+        return replace(setting, conditions=conditions, run=run, jobs=self.requests, faults=faults)
+
+    def has_other_placement(self) -> bool:
+        """Whether GPUs stand elsewhere than the mode in force has them where it begins under the links as they are."""
+        order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
+        found = self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
+        return self.testbed.placement != found
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
         """Run one collective in the mode that is in force; return its record and the model's prediction, s.
@@ -155,10 +193,19 @@ class InteractiveTestbed:
         sized = replace(self._given, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        order = self._order(sized)
-        routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
-        routes = routes or self.fabric.spec.routing == "te"  # rates may be others by now
-        self._arrange(self.mode, order, sized, route=routes)
+        with self._afresh():
+            return self._run(sized)
+
+    def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
+        order: str | Sequence[int]
+        if self.mode.is_periodic:
+            order = self._order(sized)
+            routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
+            routes = routes or self.fabric.spec.routing == "te"  # rates may be others by now
+            best = self.mode.reroutes if routes else None
+        else:
+            order, best = self._by_conditions(sized)
+        self._arrange(self.mode, order, sized, best=best)
         with self._risking():
             # Of the slots that are carried, should they not divide by the scale.
             slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
@@ -166,11 +213,7 @@ class InteractiveTestbed:
             predicted_s = self.state().predicted_s(
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
-            if predicted_s > _LONGEST_S:
-                raise PromptError(
-                    f"the model predicts {predicted_s:.0f} s, and agents wait {_LONGEST_S:.0f} s for one another; "
-                    "allowed: a smaller size, or higher rates"
-                )
+            self._wait_for(predicted_s)
             before = self._sent()
             self.testbed.drops()
             row = self.testbed.measure(self.collectives + 1)
@@ -182,19 +225,14 @@ class InteractiveTestbed:
 
     def asking(self, more: Sequence[JobSpec] = ()) -> Scenario:
         """The round of the transfers that are asked for, and these, over the links as they are; raises PromptError."""
-        faults = [
-            Fault(collective=0, kind="link down", target="-".join(sorted(ends))) for ends in sorted(self.state().dead)
-        ]
-        setting = replace(self.scenario(), jobs=(*self.requests, *more), faults=tuple(faults))
-        setting = replace(setting, run=replace(setting.run, modes=("base",)))
+        setting = self.scenario()
+        setting = replace(setting, jobs=(*setting.jobs, *more), run=replace(setting.run, modes=("base",)))
         try:
             found = admission.check(setting) if setting.jobs else ()
             mistakes = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in found]
-            late_s = max((one.due_s for one in setting.transfers), default=0.0) if not mistakes else 0.0
+            _ = setting.transfers if setting.jobs and not mistakes else ()  # planned here, where that may fail
         except ScheduleError as error:
             raise PromptError(str(error)) from None
-        if late_s > _LONGEST_S:
-            mistakes = [f"{format_delay(late_s)} is when a transfer would end; allowed: up to {_LONGEST_S:.0f} s"]
         if mistakes:
             raise PromptError("; ".join(mistakes))
         return setting
@@ -209,11 +247,12 @@ class InteractiveTestbed:
             bed.setting, bed.placement = setting, tuple(range(setting.gpus))
             try:
                 bed.share(setting.fair_links("base"), self.set_bps)
+                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in setting.transfers))
                 bed.renew()
                 bed.route(setting.mode("base"), shared_by(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.setting, bed.placement, self._broken = before, placement, True
+                bed.setting, bed.placement, self._broken, self._course = before, placement, True, None
         spans = setting.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
@@ -245,6 +284,37 @@ class InteractiveTestbed:
             return "best"
         same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
         return self.testbed.placement if same else "best" if self.mode.reembeds else "rank"
+
+    def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
+        """What places and paths are to be given by, as for `_arrange`, in a mode that goes by conditions.
+
+        Its course begins with the placement that there is, if that suits the collective, and the fixed paths.
+        """
+        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
+        order: str | Sequence[int] = self.testbed.placement if same else "rank"
+        begins = self._course is None or wanted != self.collective
+        if begins:
+            delays_s = shared_by(self.fabric).delays_s(self.testbed.delays_s)
+            chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
+            placement = np.array(self.testbed.placement, np.int16) if same else None
+            every, self._noted = self.reembed_every, Noted()
+            self._course = Course(self.mode, chooser, self._noted, reembed_every=every, placement=placement)
+        assert self._course is not None
+        number = len(self._noted.rows)
+        # A link that is down has hardly a rate, so that there is always a time.
+        self._noted.rows.append(np.maximum(self.state().logical_bps, 1.0))
+        moments = self._course.moments(number, 1)
+        embeds, routes = moments.embedded[0] == number, moments.routed[0] == number
+        return "best" if embeds else order, True if routes else False if begins or embeds else None
+
+    @contextmanager
+    def _afresh(self) -> Iterator[None]:
+        """Have a mode that goes by conditions begin anew if the context fails: what it chose may not be in force."""
+        try:
+            yield
+        except BaseException:
+            self._course = None
+            raise
 
     def set_cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
@@ -300,16 +370,13 @@ class InteractiveTestbed:
         self.testbed.change(rates_bps)
         self.set_bps = rates_bps
 
-    def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, route: bool = True) -> None:
-        """Connect the GPUs for this collective, placed so, by "rank", or "best", and have the mode choose the paths.
+    def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, best: bool | None) -> None:
+        """Connect the GPUs for this collective, placed so, by "rank", or "best", over the best paths, the fixed
+        ones, or (None) those in force.
 
         Raises PromptError, and changes nothing, where the failed cables leave a flow without a path, or no placement.
         """
-        state = self.state()
-        try:
-            workload = routed(workload_of(wanted, self.fabric.gpus_per_site), self.fabric.spec)
-        except ScheduleError as error:
-            raise PromptError(str(error)) from None
+        state, workload = self.state(), self._workload(wanted)
         placement = self._placement(state, mode, order, workload)
         flows = pairs(workload.schedule, placement)
         reason = text.unreachable(self.fabric, flows, state.dead)
@@ -317,7 +384,7 @@ class InteractiveTestbed:
             raise PromptError(reason)
         # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
         back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
-        if route:
+        if best is not None:
             _check_ways(replace(state, status={**state.status, "routes": []}), back)
         else:
             _check_ways(state, flows + back)
@@ -336,9 +403,28 @@ class InteractiveTestbed:
                 self.testbed.renew(wanted)
                 self._broken = False
             self.testbed.join()
-            if route or self.testbed.has_lost_ways(mode):
-                rates_bps = shared_by(self.fabric).slowest_bps(self.set_bps)
-                self.testbed.route(mode, rates_bps, best=mode.reroutes)
+            if best is not None or self.testbed.has_lost_ways(mode):
+                self._route(mode, best=mode.reroutes if best is None else best)
+
+    def _route(self, mode: Mode, *, best: bool) -> None:
+        self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps), best=best)
+
+    def _wait_for(self, seconds: float) -> None:
+        """Have the agents wait for one another for as long as a round of so many seconds takes; raises PromptError."""
+        if seconds > MAX_SECONDS:
+            allowed = f"up to {MAX_SECONDS:,} s, so a smaller size or higher rates"
+            raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
+        if _PATIENT * seconds > self.testbed.deadline_s:
+            self.testbed.deadline_s = _PATIENT * seconds
+            self.testbed.renew()
+            if self.testbed.has_lost_ways(self.mode):
+                self._route(self.mode, best=self.mode.reroutes)
+
+    def _workload(self, wanted: CollectiveSpec) -> Workload:
+        try:
+            return routed(workload_of(wanted, self.fabric.gpus_per_site), self.fabric.spec)
+        except ScheduleError as error:
+            raise PromptError(str(error)) from None
 
     def _placement(self, state: State, mode: Mode, order: str | Sequence[int], workload: Workload) -> tuple[int, ...]:
         if not isinstance(order, str):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 
 from controller.forwarding.flows import (
     DEFAULT_COOKIE,
@@ -169,11 +170,14 @@ def places(fabric: Fabric, placement: Sequence[int]) -> str:
 
 def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
     """A mode, what it chooses when, and by which routing of the fabric flows take paths that it does not choose."""
-    embeds, routes = (one.period(reembed_every) for one in (mode.reembed, mode.reroute))
+    embeds, routes = (one.period(reembed_every) if one.is_periodic else 0 for one in (mode.reembed, mode.reroute))
     anew = "for every collective" if embeds == 1 else f"at the next collective and every {embeds}th"
+    by_file = None if mode.function is None else Path(mode.function).name
+    anew = anew if embeds else f"by {by_file or mode.reembed}"
     kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}
     kept["te"] = "given to pieces of each message by the rates of tunnels"
-    over = f"chosen anew for {'every collective' if routes == 1 else f'one collective in {routes}'}"
+    over = f"for {'every collective' if routes == 1 else f'one collective in {routes}'}"
+    over = f"chosen anew {over if routes else f'by {by_file or mode.reroute}'}"
     placed = f"re-embedded {anew}" if mode.reembeds else "in fixed places"
     return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept[routing]}"
 

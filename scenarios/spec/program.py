@@ -41,7 +41,8 @@ class ProgramSpec:
     """A program that is run on the GPUs' hosts; there is none where `command` is None.
 
     `ranks` are the GPUs that it runs on, all if None: the first of them is its rank 0. `deadline_s` and `sample_s` are
-    in the run's own time, `patience_s` in wall time. `memory_bytes` is what all its processes have together,
+    in the run's own time, `patience_s` in wall time. `message_bytes` is what paths are chosen for: a message from each
+    GPU to each GPU of another site. `memory_bytes` is what all its processes have together,
     `output_bytes` is kept of each rank's output and of its errors, and `files_bytes` is the room for files. `capture`
     are the links, by name, whose packets are written to files.
     """
@@ -52,6 +53,7 @@ class ProgramSpec:
     deadline_s: float = 1000.0
     sample_s: float = 10e-3
     patience_s: float = 30.0
+    message_bytes: int = 8_000_000
     memory_bytes: int = 2_000_000_000
     output_bytes: int = 16_000_000
     files_bytes: int = 256_000_000
@@ -133,10 +135,6 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
         if name not in names:
             allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
             yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
-    if mode.function is not None or mode.reroute.kind == "gain":
-        how = "a function" if mode.function is not None else f"reroute {mode.reroute}"
-        allowed = "reroute never, every, every K or drift SHARE"
-        yield Mistake("run.modes", f"{mode.name} chooses by {how}, beside a program; allowed: {allowed}")
     if mode.knowledge.is_measured:
         text = f"{mode.name} goes by {mode.knowledge}, beside a program; allowed: any knowledge that is not measured"
         yield Mistake("run.modes", text)

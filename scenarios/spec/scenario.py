@@ -728,6 +728,7 @@ KEYS: Mapping[str, Key] = {
         Key("program.deadline", "deadline_s", _DELAY, "When it is ended, by the run's own clock."),
         Key("program.sample", "sample_s", _DELAY, "How often the WAN's ports are looked at, by that clock."),
         Key("program.patience", "patience_s", _DELAY, "Time of a processor in which virtual time may stand still."),
+        Key("program.message", "message_bytes", _SIZE, "What WAN paths are chosen for: a message from each GPU."),
         Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
         Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
         Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),

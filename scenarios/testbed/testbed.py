@@ -20,7 +20,7 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import NoPathError, Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
+from hosts.agent.transport import Windows, allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
@@ -71,7 +71,7 @@ from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import shared_by
 from topologies.mininet_network import Network, inside, netlink_of
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import Buffer, Shaping, Tunnel
+from topologies.shaping.classes import SEGMENT_BYTES, Buffer, Shaping, Tunnel
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
@@ -173,9 +173,10 @@ class Testbed:
     Without agents (`has_agents` False) there are no collectives, and the GPUs' hosts are a program's of the user.
     Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
 
-    `delays_s`, [links or ports], are their delays; `placement` is the rank at each place in the next collective. After
-    setting it, call `join` before the next collective, and `route` if it needs other paths. `stays` is whether nothing
-    fails, so that what is in no tunnel stays on the fixed paths; `share` and `reshape` shape the links for it.
+    `delays_s`, [links or ports], are their delays; new agents wait for one another for `deadline_s`; `placement` is the
+    rank at each place in the next collective. After setting it, call `join` before the next collective, and `route` if
+    it needs other paths. `stays` is whether nothing fails, so that what is in no tunnel stays on the fixed paths;
+    `share` and `reshape` shape the links for it.
     """
 
     def __init__(
@@ -198,6 +199,8 @@ class Testbed:
         self._conditions = conditions_of(setting, in_force)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
+        self.deadline_s = _DEADLINE_S
+        self._queued_bytes: int | None = None  # of a flow, before it was set
         self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
         self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
         self._limits_bps: Floats | None = None  # of tunnels by class, [classes * paths], where they have any
@@ -312,7 +315,7 @@ class Testbed:
     def _communicate(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last of those before them."""
         self.set_queues()
-        deadline_s = _DEADLINE_S
+        deadline_s = self.deadline_s
         if self.setting.transport.buffer_bytes is not None:
             # Long enough for a message every frame of which is lost and sent again after a timeout.
             deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / frame_segment_bytes()
@@ -330,6 +333,8 @@ class Testbed:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
             self._set_windows(self.fair_links)
+        elif self._queued_bytes is not None:  # as before flows had fair shares
+            self._set_queued(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
@@ -344,10 +349,14 @@ class Testbed:
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._conditions.shaped_bps(0, ()).max(),
         )
+        self._set_queued(windows)
+
+    def _set_queued(self, windows: Windows) -> None:
         self._set_segments(windows.segment_bytes)
         for pid in self.network.host_pids:
             with inside(pid):
-                set_queued_bytes(windows.queued_bytes)
+                before = set_queued_bytes(windows.queued_bytes)
+            self._queued_bytes = self._queued_bytes or before
 
     def _set_segments(self, segment_bytes: int) -> None:
         """Have TCP make segments of up to this size."""
@@ -824,12 +833,12 @@ class Testbed:
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
         return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode)
 
-    def route_all(self, mode: Mode, rates_bps: Floats) -> int:
+    def route_all(self, rates_bps: Floats, *, best: bool) -> int:
         """As `route`, of every two GPUs in two sites."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
-        return self._route(crossings, rates_bps, best=mode.reroutes, flows={})
+        return self._route(crossings, rates_bps, best=best, flows={})
 
     def settle(self) -> None:
         """Return once switches follow new rules alone."""

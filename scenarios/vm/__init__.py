@@ -51,6 +51,7 @@ def run(
     use_terminal: bool = False,
     answer: Answer | None = None,
     on_start: Callable[[Callable[[], None]], None] | None = None,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> int:
     """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
 
@@ -60,7 +61,8 @@ def run(
     stderr; ``use_terminal`` gives the command this process's terminal instead. ``answer`` answers the questions that
     the command asks on /dev/tty4 (`machine.Machine`), while the terminal is this process's own. The VM dies with the
     calling thread and, on any exception (KeyboardInterrupt, say), before this function returns. ``on_start`` is handed
-    a function that ends the VM from any other thread.
+    a function that ends the VM from any other thread. ``on_interrupt`` is called when an interrupt that was typed goes
+    to a command with ``answer``.
 
     Raises VMUsageError for what the VM does not offer, CannotRunError when this machine cannot run it and VMError
     when the VM ends before the command does.
@@ -87,7 +89,10 @@ def run(
             return answer(question, typed)
 
     answering = None if answer is None else answered
-    with resources.own_core() as core, Machine(terminal=use_terminal, answer=answering) as machine:
+    with (
+        resources.own_core() as core,
+        Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt) as machine,
+    ):
         consoles = [line.theirs for line in machine.lines]
         arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
         machine.start(image, arguments, memory_folder=folder, core=core, request=request)

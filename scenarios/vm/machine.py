@@ -109,13 +109,16 @@ class Machine:
     ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.reader``. ``answer`` gives COMMAND
     a fifth line, /dev/tty4, for a dialogue: it may ask, in a line and HELD_BYTES behind it, and the VM stands still
     until it is answered. At a terminal it has then written ENQUIRY to it, and keys wait, but for those that interrupt,
-    until COMMAND asks for them by the line ``keys``; what is left at a question is for the answer.
+    until COMMAND asks for them by the line ``keys``; what is left at a question is for the answer. ``on_interrupt``
+    is called when an interrupt is passed on.
 
     Use as a context manager: leaving it kills what still runs. ``stop`` may be called from any thread or signal
     handler.
     """
 
-    def __init__(self, *, terminal: bool = False, answer: Answer | None = None) -> None:
+    def __init__(
+        self, *, terminal: bool = False, answer: Answer | None = None, on_interrupt: Callable[[], None] = lambda: None
+    ) -> None:
         self.kernel, self.stdout, self.stderr, self.control = Line(), Line(terminal=terminal), Line(), Line()
         self.terminal = terminal
         self.log = bytearray()
@@ -129,7 +132,7 @@ class Machine:
         self._asked, self._held = bytearray(), 0
         self._keys = answer is None
         self._typed = bytearray()
-        self._interrupted = False  # and not asked since
+        self._interrupted, self._on_interrupt = False, on_interrupt  # and not asked since
         self._last = b""  # of the terminal's output
         self._partial = b""
         self._request = b""
@@ -248,7 +251,9 @@ class Machine:
             data = found[0][-1:] if (found := _INTERRUPTS.match(self._typed)) else b""
             if found:
                 del self._typed[: found.end()]
-        self._interrupted |= self.dialogue is not None and _INTERRUPTS.match(data) is not None
+        if self.dialogue is not None and _INTERRUPTS.match(data):
+            self._interrupted = True
+            self._on_interrupt()
         self.stdout.send(data if self.terminal else b"%d\n%s" % (len(data), data))
         return more
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.results.reader import ResultsError, load
+from controller.routing.path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.policy import Mode
-from scenarios.program.inside import Course, spans
+from scenarios.program.course import Course, spans
 from scenarios.program.session import Account, shown
 from scenarios.program.stillness import named
 from scenarios.spec import ScenarioError
@@ -30,6 +31,8 @@ from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
 from tests.fakes.runs import ended
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import shared_by
 
 GUEST = PROJECT / "tests" / "guest"
 PYTHON = sys.executable
@@ -176,43 +179,87 @@ class Network:
 
     def __init__(self) -> None:
         self.changed: list[np.ndarray] = []
-        self.routed: list[np.ndarray] = []
+        self.routed: list[tuple[np.ndarray, bool]] = []
 
     def change(self, rates_bps: np.ndarray) -> None:
         self.changed.append(rates_bps)
 
-    def route_all(self, mode: Mode, rates_bps: np.ndarray) -> int:
-        self.routed.append(rates_bps)
+    def route_all(self, rates_bps: np.ndarray, *, best: bool) -> int:
+        self.routed.append((rates_bps, best))
         return 2
 
     def settle(self) -> None:
         pass
 
 
+OWN = """
+def mine(now):
+    assert now.embedded <= now.routed and len(now.rates_bps) > 8
+    return now.number == 2 or now.rerouted_s < 0.6 * now.kept_s, now.number == 5
+"""
+
+
+def slowest_s(fabric: Fabric, delays_s: np.ndarray, rates_bps: np.ndarray, paths: list[int], size: int) -> float:
+    """How long the last message from each GPU to each of another site takes, those that take a link sharing it."""
+    ends = [(a, b) for a in fabric.gpus for b in fabric.gpus if a.site != b.site]
+    links = [
+        shared_by(fabric).of(*map(np.array, (a.rank, b.rank, path))) for (a, b), path in zip(ends, paths, strict=True)
+    ]
+    ways = [[int(link) for link in way if link >= 0] for way in links]
+    users = Counter(link for way in ways for link in way)
+    return max(
+        sum(delays_s[link] for link in way) + 8 * size / min(rates_bps[link] / users[link] for link in way)
+        for way in ways
+    )
+
+
 @pytest.mark.parametrize(
-    ("reroute", "knowledge"), [("never", "oracle"), ("every 3", "stale 1"), ("drift 0.43", "oracle")]
+    ("policy", "knowledge"),
+    [("never", "oracle"), ("every 3", "stale 1"), ("drift 0.43", "oracle"), ("gain 0.5", "oracle"), (None, "oracle")],
 )
-def test_paths_are_chosen_by_time(reroute: str, knowledge: str) -> None:
-    mine = {"name": "mine", "reroute": reroute, "reembed": "every", "knowledge": knowledge}
+def test_paths_are_chosen_by_time(tmp_path: Path, policy: str | None, knowledge: str) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    of = {"reroute": policy, "reembed": "every"} if policy else {"function": f"{tmp_path}/own.py:mine"}
+    mine = {"name": "mine", "knowledge": knowledge, **of}
     keys = {"policy": [mine], "run.modes": ["mine"], "conditions.every": "1 ms", "program.command": "true"}
+    keys |= {"program.message": "3 MB", "fabric.gpus": [2, 2]}
     setting = spans(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
     network, count = Network(), 40
     course = Course(network, setting)  # type: ignore[arg-type]
     for number in range(1, count):
         assert course.next_ns == number * 1_000_000
         course.go_on(course.next_ns)
-    true = conditions_of(setting).rates_bps(0, count)
+    conditions = conditions_of(setting)
+    true, router = conditions.rates_bps(0, count), Router(conditions.fabric, conditions.delays_s)
     assert np.array_equal(network.changed, true[1:])
-    chosen = [0]
-    for row in range(1, count):
-        rates, basis = true[row], true[chosen[-1]]
+    src, dst = np.nonzero(conditions.fabric.gpu_sites[:, None] != conditions.fabric.gpu_sites)
+
+    def best(rates: np.ndarray) -> list[int]:
+        return list(router.together(rates[None], src[None], dst[None], chunk_bytes=3_000_000).path[0])
+
+    def time_s(rates: np.ndarray, paths: list[int]) -> float:
+        return slowest_s(conditions.fabric, conditions.delays_s, rates, paths, 3_000_000)
+
+    chosen, force = list[int](), list(router.fixed(true[:1], src[None], dst[None]).path[0])
+    for row in range(count):
+        rates, basis = true[row], true[chosen[-1]] if chosen else np.zeros_like(true[0])
         drifted = np.mean(np.abs(rates - basis) / np.maximum(rates, basis)) >= 0.43
-        if {"never": False, "every 3": row % 3 == 0, "drift 0.43": drifted}[reroute]:
+        kept_s, anew_s = time_s(rates, force), time_s(rates, best(rates))
+        mine_says = row in (2, 5) or anew_s < 0.6 * kept_s
+        if {
+            "never": False,
+            "every 3": row % 3 == 0,
+            "drift 0.43": drifted,
+            "gain 0.5": kept_s - anew_s >= 0.5 * kept_s,
+        }.get(str(policy), mine_says):
             chosen.append(row)
-    assert reroute != "drift 0.43" or 1 < len(chosen) < count - 1
+            force = best(rates)
+    assert policy in ("never", "every 3") or 3 < len(chosen) < count - 3
     believed = [true[max(0, row - 1) if knowledge == "stale 1" else row] for row in chosen]
-    assert np.array_equal(network.routed, believed)
-    assert (course.rerouted, course.messages) == (len(chosen) - 1, 2 * len(chosen))
+    first = [] if chosen[:1] == [0] else [(true[0], False)]  # the fixed ones
+    asked = [*first, *((rates, True) for rates in believed)]
+    assert [(rates.tolist(), is_best) for rates, is_best in network.routed] == [(r.tolist(), one) for r, one in asked]
+    assert (course.rerouted, course.messages) == (len(asked) - 1, 2 * len(asked))
 
 
 def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
@@ -282,7 +329,8 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--exec", "true", "--resume", "run"], "--exec: is beside --resume, and a program begins anew"),
         (["--capture", "s0b0>s1b0"], "--capture needs a program"),
         (["--exec", "true", "--capture", "s0b0>s1b9"], '"s0b0>s1b9" is not a link; allowed:'),
-        (["--exec", "true", "--set", 'policy=[{name="x",reroute="gain 0.1"}]', "--modes", "x"], "x chooses by reroute"),
+        (["--exec", "true", "--policy", "mine.py"], 'mine.py" is not understood; allowed: FILE:NAME'),
+        (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (
             ["--exec", "true", "--set", 'policy=[{name="x",knowledge="measured ports"}]', "--modes", "x"],
             "x goes by measured ports, beside a program; allowed: any knowledge that is not measured",
@@ -347,6 +395,8 @@ def test_a_process_is_named_from_its_stack(
     found = named(random + "\0".join(parts).encode())
     assert found is not None and found.startswith(f"rank {rank} (`{command[:100]}")
     assert named("\0".join(arguments).encode()) is None
+    alone = named(random + "\0".join(["x86_64", *padding, *arguments, *before, "LAST=1", "/bin/x", "", ""]).encode())
+    assert alone is not None and alone.startswith(f"`{command[:100]}")
 
 
 def test_a_dry_run_of_a_program_has_no_points_and_can_be_run_again(tmp_path: Path) -> None:

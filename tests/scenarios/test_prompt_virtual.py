@@ -1,7 +1,9 @@
 """Sessions at the prompt in virtual time: true rates, and a clock that stands still while a line is awaited."""
 
+import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -11,9 +13,9 @@ import pytest
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
-from tests.conftest import VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.processes import descendants
-from tests.scenarios.test_prompt import ANSWER_S, RUN, Session, session
+from tests.scenarios.test_prompt import ANSWER_S, COMING_UP_S, RUN, Session, session
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,6 +61,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
         assert "goes to" in prompt.type("\x1b[A\r")
+        prompt.child.send("\x1c")  # which ends nothing, as in a shell
         assert "Interrupt" in prompt.type("not this\x03")
         assert "allowed: up to 4,000" in prompt.ask("x" * 4050)
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
@@ -93,6 +96,10 @@ def ctrl_c_and_keys(prompt: Session) -> None:
         prompt.child.sendline(line)  # which spins: no virtual time passes
         prompt.child.expect(pexpect.TIMEOUT, timeout=1)
         prompt.type("\x03")
+    for _ in range(3):  # within the moments in which the shell begins it
+        prompt.child.sendline("g1 sh -c 'while :; do :; done'")
+        prompt.type("\x03")
+        assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
     assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
     assert "chosen anew for one collective in 2" in prompt.ask("policy often")
@@ -112,13 +119,32 @@ def lines_typed_ahead(prompt: Session) -> None:
     assert "42" in prompt.type("ho $((6 * 7))\r").splitlines()
 
 
-def test_a_program_that_spins_ends_a_session_in_which_nobody_can_press_ctrl_c(vm: VM) -> None:
-    lines = b"run true\nallgather 8 MB\nrun g1,g0: while :; do :; done\ntime\n"
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while"),
+        ("g1 sh -c 'while :; do :; done'", "`sh -c while"),
+    ],
+)
+def test_a_program_that_spins_ends_a_session_in_which_nobody_can_press_ctrl_c(vm: VM, line: str, cause: str) -> None:
+    lines = f"run true\nallgather 8 MB\n{line}\ntime\n".encode()
     asked = ("--cli", "--gpus", "4", "--set", 'program.patience="3 s"', "--set", 'program.memory="2 MB"')
     ended = vm.run(*asked, program=[RUN], input=lines, timeout=400)
     assert ended.status == 1 and ratios(ended.out) == pytest.approx([1], abs=1e-3)
     assert 'program.memory: "2 MB" is too little for the ranks' in ended.out  # four shells
-    assert re.search(r"virtual time has stood still for .* as rank [01] \(`sh -c while :; do :; done`\)", ended.err)
+    assert re.search(rf"virtual time has stood still for .* as {cause} :; do :; done`", ended.err)
+
+
+def test_what_does_not_heed_ctrl_c_ends_the_session(vm: VM) -> None:
+    prompt = Session(vm, "--gpus", "4", clock="virtual")
+    prompt.type("", timeout=COMING_UP_S)
+    prompt.child.sendline("py sum(range(10**12))")  # never back in Python's own loop
+    prompt.child.expect(pexpect.TIMEOUT, timeout=1)
+    prompt.child.send("\x03")
+    prompt.child.expect("as the prompt itself computes or spins: Ctrl-C has not ended it", timeout=ANSWER_S)
+    prompt.child.expect(pexpect.EOF, timeout=ANSWER_S)
+    prompt.child.close()
+    assert prompt.child.exitstatus == 1
 
 
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
@@ -126,3 +152,27 @@ def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
     ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)
     assert ended.status == 0 and "allowed: up to 4,000" in ended.out
     assert "Traceback" not in ended.out + ended.err
+
+
+CALM = """
+fabric.gpus = [2, 2]
+collective.chunk = "4 MB"
+[[policy]]
+name = "calm"
+reroute = "gain 0.1"
+reembed = "drift 0.45"
+[run]
+modes = ["calm"]
+"""
+
+
+def test_what_goes_by_conditions_and_what_is_saved_is_at_the_prompt_as_outside(vm: VM) -> None:
+    (vm.folder / "calm.toml").write_text(CALM)
+    guest = [sys.executable, str(PROJECT / "tests/guest/at_prompt.py"), "calm.toml"]
+    ended = vm.run("--", *guest, timeout=400)
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out)
+    chosen = {name: [row[:2] for row in rows] for name, (rows, _) in found.items()}
+    assert all(any(row != rows[0] for row in rows) for name, rows in chosen.items() if name != "saved")
+    for at_prompt, outside in found.values():
+        assert at_prompt == outside  # to the nanosecond

@@ -1,0 +1,126 @@
+"""The conditions and the WAN paths of a program's run over time: when they change, and what is chosen then."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.routing.path_choice import Router
+from scenarios.policies import timing
+from scenarios.policies.conditions import conditions_of
+from scenarios.policies.course import moments_of
+from scenarios.policies.policy import NEVER, Mode, When
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.scenario import Scenario
+from scenarios.testbed.testbed import Testbed
+
+Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int16]
+
+
+def spans(setting: Scenario) -> Scenario:
+    """A configuration whose collective k would begin with row k of its conditions, where those change by time.
+
+    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows, for
+    messages of its own size; `every TIME` is by a number of rows. Its ranks stay where they are.
+    """
+    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
+    every = setting.collective.reembed_every
+    messages = CollectiveSpec(chunk_bytes=setting.program.message_bytes, reembed_every=every)
+    setting = replace(setting, policies=policies, collective=messages)
+    every_s = setting.conditions.every_s
+    if every_s is None:
+        return setting
+    policies = tuple(
+        one
+        if (within_s := one.reroute.within_s) is None
+        else replace(one, reroute=When("every", round(within_s / every_s)))
+        for one in policies
+    )
+    conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
+    return replace(setting, policies=policies, conditions=conditions)
+
+
+class Exchange:
+    """What can be chosen for a program, and what it would give (`timing.Choices`): the paths of every two GPUs in two
+    sites, by what a message from each GPU to each GPU of another site, all at once, takes."""
+
+    def __init__(self, router: Router, message_bytes: int) -> None:
+        sites = router.fabric.gpu_sites
+        self._router, self._message_bytes = router, message_bytes
+        self._src, self._dst = np.nonzero(sites[:, None] != sites)
+        self.in_order: Ranks = np.arange(len(sites), dtype=np.int16)
+
+    def placements(self, rates_bps: Floats) -> Ranks:
+        """Ranks in order, [K, n]."""
+        return np.tile(self.in_order, (len(rates_bps), 1))
+
+    def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> Ranks:
+        """The path from each GPU to each of another site, [K, F]: those chosen under these rates, or the fixed ones."""
+        src, dst = (np.tile(ends, (len(rates_bps), 1)) for ends in (self._src, self._dst))
+        if chosen:
+            routes = self._router.together(rates_bps, src, dst, chunk_bytes=self._message_bytes)
+        else:
+            routes = self._router.fixed(rates_bps, src, dst)
+        return routes.path.astype(np.int16)
+
+    def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
+        """Until the last of the messages is there, [K] s; the F that take a link have 1/F of it each."""
+        times_s = self._router.shared_s(rates_bps, self._src, self._dst, path, chunk_bytes=self._message_bytes)
+        latest_s: Floats = times_s.max(axis=1)
+        return latest_s
+
+
+class Course:
+    """The conditions and the WAN paths of a program's run from its beginning on, of a configuration as of `spans`.
+
+    Brings the first paths into force. `count` is how often rates have changed since, `rerouted` how often paths were
+    chosen then, and `messages` what all of that took of OpenFlow. Raises the errors of `Failure`.
+    """
+
+    def __init__(self, testbed: Testbed, setting: Scenario) -> None:
+        self._testbed, self._setting = testbed, setting
+        self._mode: Mode = setting.mode(setting.run.modes[0])
+        self._conditions = conditions_of(setting)
+        self._believed = self._conditions.believed(self._mode.knowledge)
+        self._every_ns = None if setting.conditions.every_s is None else round(setting.conditions.every_s * 1e9)
+        self._course: timing.Course | None = None
+        if not self._mode.is_periodic:
+            exchange = Exchange(
+                Router(self._conditions.fabric, self._conditions.delays_s), setting.program.message_bytes
+            )
+            self._course = timing.Course(
+                self._mode, exchange, self._believed, reembed_every=setting.collective.reembed_every
+            )
+        self._row = self.count = self.rerouted = 0
+        self.rates_bps = self._conditions.shaped_bps(0, ())
+        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed() == 0)
+        testbed.settle()
+
+    @property
+    def changes_paths(self) -> bool:
+        """Whether paths may be others later."""
+        return self._every_ns is not None and self._mode.reroutes
+
+    @property
+    def next_ns(self) -> int | None:
+        """When conditions change next, from the ranks' start; None for never."""
+        last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
+        return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
+
+    def go_on(self, now_ns: int) -> None:
+        """Bring what is due at an instant into force: rates, and paths where the mode chooses any under them."""
+        assert self._every_ns is not None
+        before, self._row = self._row, now_ns // self._every_ns
+        if self._conditions.limit is not None:
+            self._row = min(self._row, self._conditions.limit - 1)
+        self.rates_bps = self._conditions.shaped_bps(self._row, ())
+        self._testbed.change(self.rates_bps)
+        self.count += 1
+        if self._routed() > before:
+            self.messages += self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
+            self.rerouted += 1
+
+    def _routed(self) -> int:
+        """The row under which the paths in force are chosen, -1 for the fixed ones."""
+        return int(moments_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])

@@ -1,0 +1,54 @@
+"""Runs inside the VM, as root: ``at_prompt.py SCENARIO`` runs collectives as at the prompt, and as in an experiment.
+
+In every mode of the scenario there is one under each of the first conditions, at the prompt with another kind in
+between. Prints one JSON object: of each mode the rows (placement, paths, ns) of both, and what was saved at the end.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from scenarios.prompt.testbed import InteractiveTestbed
+from scenarios.spec.load import load_scenario, resolved
+from scenarios.testbed.platform import VIRTUAL
+from scenarios.testbed.testbed import CollectiveRecord, Testbed
+
+COUNT = 4
+
+
+def row(record: CollectiveRecord) -> list[Any]:
+    return [record.placement, record.path, max(record.arrived_ns) - min(record.start_ns)]
+
+
+def main() -> None:
+    (setting,) = load_scenario(sys.argv[1]).settings()
+    found: dict[str, Any] = {}
+    with Testbed(setting, platform=VIRTUAL) as testbed:
+        bed = InteractiveTestbed(testbed)
+        for name in setting.run.modes:
+            bed.run("alltoall", 1_000_000)  # whose flows share links
+            bed.resample(setting.run.seed)
+            bed.set_mode(name)
+            rows = []
+            for number in range(COUNT):
+                rows.append(row(bed.run("allgather", setting.collective.chunk_bytes)[0]))
+                if number < COUNT - 1:
+                    bed.resample(None)
+            found[name] = [rows]
+        bed.set_rate(0, 1_000_000_000)
+        bed.set_delay(1, 2e-3)
+        bed.set_mode("joint")
+        found["saved"] = [[row(bed.run("allgather", setting.collective.chunk_bytes)[0])]]
+        Path("saved.toml").write_text(resolved(bed.scenario()))
+    for name in setting.run.modes:
+        with Testbed(setting, platform=VIRTUAL) as testbed:
+            found[name].append([row(record) for record in testbed.run(setting.mode(name), count=COUNT)])
+    (saved,) = load_scenario("saved.toml").settings()
+    with Testbed(saved, platform=VIRTUAL) as testbed:
+        found["saved"].append([row(record) for record in testbed.run(saved.mode(saved.run.modes[0]), count=1)])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
