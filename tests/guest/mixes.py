@@ -105,7 +105,13 @@ def promised(setting: Scenario) -> list[dict[str, Any]]:
     for one in failing(setting):
         there_s, down = measured(one), [fault.target for fault in one.faults]
         found += [
-            {"job": of.job.name, "down": down, "outcome": of.outcome, "due_s": of.due_s, "there_s": there_s.get(of.job.name)}
+            {
+                "job": of.job.name,
+                "down": down,
+                "outcome": of.outcome,
+                "due_s": of.due_s,
+                "there_s": there_s.get(of.job.name),
+            }
             for of in one.transfers
         ]
     return found
