@@ -34,27 +34,36 @@ class Varying:
         """One instance of the schedule.
 
         `rates_bps(n)`, [n, links], are the first n rows of rates, above 0: the first holds for `until_s`, every other
-        one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`, and so are the rules, whether or
+        one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`; with another axis before these,
+        [m, F, H] and [m, F], they change with the rows of rates, and the last ones stay. So are the rules, whether or
         not links are shared: at every moment all transfers in service have their max-min fair rates under the rates of
         links there are then, and what is left of a transfer when those change is served at its new rate. A change and
         the end of a transfer within 1e-12 of the time since the start happen together, the end first. Raises ValueError
         for a rate that is not above 0, and for times that are not.
         """
+        return self.progress(links, rates_bps, until_s=until_s, every_s=every_s, delay_s=delay_s)[0]
+
+    def progress(
+        self, links: Links, rates_bps: Callable[[int], Floats], *, until_s: float, every_s: float, delay_s: Floats
+    ) -> tuple[Instants, Floats]:
+        """As `times`, and the bits that are left of what each flow is sending as a row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
         from analysis.model import varying_kernel
 
-        links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
+        links = np.require(links[None] if links.ndim == 2 else links, np.int32, ("C", "W"))
+        delay_s = np.require(np.atleast_2d(delay_s), np.float64, ("C", "W"))
         found = np.empty((3, self._program.flow.size))
         rows, is_over = _FIRST_ROWS, False
         while not is_over:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
-            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits)
-            is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
+            left = np.zeros((rows, links.shape[1]))
+            changes = varying_kernel.Rates(rates, links, delay_s, until_s, every_s, left)
+            is_over = varying_kernel.run(self._program, self._slot_bits, changes, found)
             rows *= 2
-        return Instants(*found)
+        return Instants(*found), left
 
 
 if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it

@@ -57,7 +57,7 @@ _STACK, _PENDING, _ACTIVE = range(3)
 
 
 class Instance(NamedTuple):
-    """What does not change: the schedule, the links [F, H] and the delay of each flow, and the bits of a slot."""
+    """The schedule, the links [F, H] and the delay of each flow, and the bits of a slot."""
 
     program: Program
     links: Ints
@@ -66,23 +66,30 @@ class Instance(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds."""
+    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds.
+
+    So do the rows of flows' links, [m, F, H], and delays, [m, F], the last of them for good. As a row begins, `left`
+    [n, F] is given the bits that are left of what each flow is sending.
+    """
 
     rows: Floats
+    links: Ints
+    delay: Floats
     until: float
     every: float
+    left: Floats
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def run(one: Instance, rates: Rates, found: Floats) -> bool:
+def run(program: Program, slot_bits: float, rates: Rates, found: Floats) -> bool:
     """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
-    flows, links, transfers = len(one.links), rates.rows.shape[1], one.program.flow.size
+    flows, links, transfers = rates.links.shape[1], rates.rows.shape[1], program.flow.size
     found[0], found[1], found[2] = 0.0, np.inf, np.inf
     state = State(
         found[0],
         found[1],
         found[2],
-        one.program.waits.copy(),
+        program.waits.copy(),
         np.full(flows, -1, np.int32),
         np.zeros(flows),
         np.zeros(flows),
@@ -94,11 +101,12 @@ def run(one: Instance, rates: Rates, found: Floats) -> bool:
         np.zeros(links, np.int32),
         np.empty(flows),
     )
-    return _run(one, rates, state)
+    return _run(program, slot_bits, rates, state)
 
 
 @_event
-def _run(one: Instance, rates: Rates, state: State) -> bool:
+def _run(program: Program, slot_bits: float, rates: Rates, state: State) -> bool:
+    one = Instance(program, rates.links[0], rates.delay[0], slot_bits)
     for transfer in range(one.program.flow.size - 1, -1, -1):
         if state.waits[transfer] == 0:
             _put(transfer, _STACK, state.stack, state)
@@ -116,13 +124,25 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
         _begin(together, one, state)
         if change <= together:
             row += 1
-            change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
+            _note(now, rates.left[row], one, state)
+            change = rates.until + row * rates.every
+            if row < len(rates.links):
+                one = Instance(program, rates.links[row], rates.delay[row], slot_bits)
         _open(rates.rows[row], one, state)
         _share_out(one, state)
         _set_rates(now, one, state)
     return True
+
+
+@_event
+def _note(now: float, left: Floats, one: Instance, state: State) -> None:
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        left[flow] = one.program.amount[state.serving[flow]] * one.slot_bits
+        if state.rate[flow] != _NONE:
+            left[flow] = (state.finish[flow] - now) * state.rate[flow]
 
 
 @_event

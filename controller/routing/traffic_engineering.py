@@ -54,20 +54,22 @@ class Demand:
 class Traffic:
     """What flows ask for: of each the place of its class in the order of service and the rate that it wants, [F], which
     is infinite for all that it can send; and the part of each link that is left to each class, whatever those before it
-    want, [C]."""
+    want, [C]. `has` is the path of each flow until now, -1 for none: there it stays where nothing is wanted."""
 
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
     kept: tuple[float, ...] = (0.0,)
+    has: tuple[int, ...] = ()
 
-    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers) -> "Traffic":
+    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
         """The same with what demands want, [C, sites, sites] bit/s, divided among their flows alike; NaN for what these
-        ask for. `src` and `dst`, [F], are the flows' sites."""
+        ask for. `src` and `dst`, [F], are the flows' sites, and `has` is what there is to stay."""
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
         each_bps = wanted_bps[demand] / flows[demand]
-        return replace(self, wanted_bps=tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist()))
+        wanted = tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist())
+        return replace(self, wanted_bps=wanted, has=tuple(has))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +116,8 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
             most = [min(capacity[link] for link in links) for links in one.tunnels]
             of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
         path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
+        if not one.wanted_bps and traffic.has and min(had := [traffic.has[flow] for flow in some]) >= 0:
+            path[some] = had
         limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
         here = [

@@ -42,6 +42,15 @@ def test_what_is_left_is_served_at_the_new_rates(sizes, links, rows, until, leav
     np.testing.assert_allclose(found.leaves_s, leaves, rtol=1e-12)
 
 
+def test_from_a_change_on_what_is_left_passes_the_links_there_are_then_and_has_their_delay() -> None:
+    """Two flows share link 0 at 1 each until 2 s; then one passes link 1, which has 4, and the other is alone."""
+    model = Varying(alone((6, 10), ((0,), (0,)), (2, 4)).transfers, flows=2, slot_bytes=1 / 8)
+    links, delays = np.array([[[0], [0]], [[0], [1]]]), np.array([[5.0, 5.0], [5.0, 7.0]])
+    found = model.times(links, lambda rows: np.tile([2.0, 4.0], (rows, 1)), until_s=2, every_s=2, delay_s=delays)
+    assert found.leaves_s.tolist() == [4, 4]
+    assert found.arrives_s.tolist() == [9, 11]
+
+
 def test_delays_computations_and_what_waits_are_not_touched_by_a_change() -> None:
     # 2 of 4 until 2 s, the rest at 2 until 3 s; on the way for 5 s, in which rates change once more; 1 s of computing.
     case = Case(
