@@ -167,8 +167,10 @@ def choose_ways(
         rates_bps[list(failed_links(fabric, dead))] = 0.0
         priority, wanted_bps = zip(*request.asks, strict=True)
         asked = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
-        flows = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
-        asked = replace(asked, has=tuple(has.get(flow, -1) for flow in flows))
+        flows = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
+        crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
+        if request.stay and all(flow in has for flow, does in zip(flows, crosses, strict=True) if does):
+            asked = replace(asked, has=tuple(has.get(flow, -1) for flow in flows))
         plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), asked)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:

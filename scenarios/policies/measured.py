@@ -319,8 +319,9 @@ def wanted_within(
     """What demands want from the change of this number in a collective on, from 1, as `wanted_of`, by the readings
     since the one before, in which tunnels had the rates `given_bps`, [classes * paths]; None where there are none.
 
-    What has sent nothing wants nothing, and has no limit then. What has filled the rates that it had is not known to be
-    content with a little more: what it requests counts.
+    What has sent nothing wants nothing, and has no limit then; what has sent a little, a segment in every sample, as a
+    tunnel owes the time of one. What has filled the rates that it had is not known to be content with a little more:
+    what it requests counts.
     """
     last = change * spec.readings
     if last >= len(read.sent_bytes):
@@ -332,7 +333,8 @@ def wanted_within(
     ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[every % len(fabric.paths)]
     np.add.at(had_bps, (every // len(fabric.paths), *ends.T), given_bps)
     filled = wanted_bps >= HEADROOM * _FULL * had_bps
-    return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, wanted_bps))
+    least_bps = 8 * SHORT_SEGMENT_BYTES / spec.sample_s
+    return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, np.maximum(wanted_bps, least_bps)))
 
 
 class Demands:

@@ -427,7 +427,7 @@ class Testbed:
                 of, read = (self.fabric, self.setting.workload), readings(self._counted(watch))
                 had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
                 self._wanted_bps = wanted_within(*of, read, reading // every, had_bps, spec=self.setting.te)
-                self.route(mode, rates_bps, best=False)
+                self.route(mode, rates_bps, best=False, stay=True)
                 self._paths.append(self._path())
 
         watch = PortWatch(self._tunnel_counters, self.setting.te.sample_s, then)
@@ -771,15 +771,16 @@ class Testbed:
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload, ring=ring)
         return tuple(int(rank) for rank in chosen)
 
-    def route(self, mode: Mode, rates_bps: Floats, *, best: bool) -> int:
+    def route(self, mode: Mode, rates_bps: Floats, *, best: bool, stay: bool = False) -> int:
         """Have the controller choose and install the best paths of the flows that cross under these rates of logical
-        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that.
+        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that, which with
+        `stay` are those they have.
 
         Returns how many OpenFlow messages it sent.
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
-        return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode)
+        return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode, stay=stay)
 
     def route_all(self, mode: Mode, rates_bps: Floats) -> int:
         """As `route`, of every two GPUs in two sites."""
@@ -800,6 +801,7 @@ class Testbed:
         best: bool,
         flows: Mapping[int, tuple[int, int, int, int]],
         mode: Mode | None = None,
+        stay: bool = False,
     ) -> int:
         asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         if asked.priority and (wanted_bps := self._wanted_bps) is not None:
@@ -813,6 +815,7 @@ class Testbed:
             best=best,
             flows=flows.values(),
             asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
+            stay=stay,
             kept=asked.kept,
             probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )

@@ -362,8 +362,8 @@ def test_by_time_measured_rounds_take_what_the_model_says(tmp_path: Path) -> Non
     assert load(tmp_path / "run").completion_s.to_numpy() == pytest.approx([IDLE_S] * 2, rel=2e-3)
 
 
-def test_by_time_pieces_change_tunnels_under_way_and_nothing_is_lost(tmp_path: Path) -> None:
-    """A class that begins late, and one that has what it leaves: the pieces of both move while they send."""
+def test_by_time_a_class_has_what_an_earlier_one_leaves_until_that_begins_and_nothing_is_lost(tmp_path: Path) -> None:
+    """As the earlier one begins it has no limit, and the other one still has its rates."""
     (tmp_path / "late.toml").write_text(LATE)
     measured(tmp_path / "run", "late.toml", "--engine", "emulation", collectives=1, median=0.1, p99=0.1)
 
