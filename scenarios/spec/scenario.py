@@ -523,7 +523,7 @@ _SAMPLE = _quantity(
     units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
 )
 _KEPT = Kind(
-    f'{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace("10 ms", "100 ms")}',
+    f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
     (int, str),
     lambda given: _SAMPLE.read(given) if isinstance(given, str) else _COUNT.read(given),
     lambda found: _SAMPLE.write(found) if isinstance(found, float) else found,
