@@ -201,7 +201,9 @@ class RouteApp(App):
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
         rest = replace(request, crossings=left, flows=flows, asks=asks)
         paths = choose(self._fabric, rest, dead)
-        return dict(zip(left, paths, strict=True)), *choose_ways(self._fabric, rest, dead, paths)
+        return dict(zip(left, paths, strict=True)), *choose_ways(
+            self._fabric, rest, dead, paths, self._forwarding.paths_of_flows()
+        )
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
@@ -258,7 +260,7 @@ class RouteApp(App):
                 if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
-            of_flows, limits = choose_ways(self._fabric, request, ways.dead, paths)
+            of_flows, limits = choose_ways(self._fabric, request, ways.dead, paths, self._forwarding.paths_of_flows())
             messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
             self._request, self._limits = request, limits
         return {

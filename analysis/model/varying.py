@@ -60,6 +60,19 @@ class Varying:
 
         Raises ValueError for a rate that is not above 0, and for times that are not.
         """
+        return self.progress(links, rates_bps, until_s=until_s, every_s=every_s, delay_s=delay_s, moves=moves)[0]
+
+    def progress(
+        self,
+        links: Links,
+        rates_bps: Callable[[int], Floats],
+        *,
+        until_s: float,
+        every_s: float,
+        delay_s: Floats,
+        moves: Callable[[int], Moves] | None = None,
+    ) -> tuple[Instants, Floats]:
+        """As `times`, and the bits that are left of what each flow is sending as a row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
         from analysis.model import varying_kernel
@@ -78,9 +91,10 @@ class Varying:
                 np.require(delays_s, np.float64, ("C", "W")),
             )
             instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, moved)
-            is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s), found)
+            left = np.zeros((rows, len(links)))
+            is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s, left), found)
             rows *= 2
-        return Instants(*found)
+        return Instants(*found), left
 
 
 if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it

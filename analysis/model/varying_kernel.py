@@ -77,11 +77,15 @@ class Instance(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds."""
+    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds.
+
+    As a row begins, `left` [n, F] is given the bits that are left of what each flow is sending.
+    """
 
     rows: Floats
     until: float
     every: float
+    left: Floats
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
@@ -134,6 +138,7 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
             change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
+            _note(now, rates.left[row], one, state)
         while moved < one.moves.at.size and one.moves.at[moved] <= together:
             _move(now, moved, one, state)
             moved += 1
@@ -141,6 +146,15 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
         _share_out(one, state)
         _set_rates(now, one, state)
     return True
+
+
+@_event
+def _note(now: float, left: Floats, one: Instance, state: State) -> None:
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        left[flow] = one.program.amount[state.serving[flow]] * one.slot_bits
+        if state.rate[flow] != _NONE:
+            left[flow] = (state.finish[flow] - now) * state.rate[flow]
 
 
 @_event

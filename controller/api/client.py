@@ -93,6 +93,7 @@ class Controller:
         best: bool,
         flows: Iterable[tuple[int, int, int, int]] = (),
         asks: Iterable[tuple[int, float]] = (),
+        stay: bool = False,
         kept: Iterable[float] = (),
         probes: Iterable[tuple[int, int, int, int]] = (),
     ) -> RouteReply:
@@ -100,8 +101,8 @@ class Controller:
 
         `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
         `chunk_bytes`, otherwise the fixed one. `flows` (rank, rank, channel, TCP source port) take the ways of the
-        fabric's routing, if it has another than "single"; `asks`, `kept` and `probes` are as in a `RouteRequest`.
-        Returns when every switch has confirmed.
+        fabric's routing, if it has another than "single"; `asks`, `stay`, `kept` and `probes` are as in a
+        `RouteRequest`. Returns when every switch has confirmed.
         """
         request = {
             "ask": "route",
@@ -111,6 +112,7 @@ class Controller:
             "chunk_bytes": int(chunk_bytes),
             "best": bool(best),
             "flows": [[int(number) for number in flow] for flow in flows],
+            "stay": stay,
             "asks": [[place, None if math.isinf(rate) else rate] for place, rate in asks],
             "kept": list(kept),
             "probes": [[int(number) for number in probe] for probe in probes],

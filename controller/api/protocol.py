@@ -43,8 +43,8 @@ class RouteRequest:
     chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead, those of a
     crossing over its path: two ranks, a channel and a TCP source port each. With traffic engineering `asks` are the
     place of each flow's class in the order of service and the rate that it wants, bit/s, and `kept` the part of each
-    link that is left to each class. `probes` are put on a path each, whatever is chosen: two ranks, the index of the
-    path and a TCP source port.
+    link that is left to each class; flows `stay` in tunnels that they have, so that only rates change. `probes` are put
+    on a path each, whatever is chosen: two ranks, the index of the path and a TCP source port.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -55,6 +55,7 @@ class RouteRequest:
     flows: tuple[tuple[int, int, int, int], ...] = ()
     asks: tuple[tuple[int, float], ...] = ()
     kept: tuple[float, ...] = ()
+    stay: bool = False
     probes: tuple[tuple[int, int, int, int], ...] = ()
 
 
@@ -183,10 +184,11 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     missing = next((name for name in names[:5] if name not in message), None)
     if missing is not None:
         raise ProtocolError(f'a route request needs "{missing}"')
-    chunk_bytes, best = message["chunk_bytes"], message["best"]
+    chunk_bytes, best, stay = message["chunk_bytes"], message["best"], message.get("stay", False)
     allowed = _is_int(chunk_bytes) and 0 < chunk_bytes <= _MAX_BYTES
     _check(allowed, "chunk_bytes", chunk_bytes, f"a whole number from 1 to {_MAX_BYTES}")
-    _check(isinstance(best, bool), "best", best, "true or false")
+    for name, value in (("best", best), ("stay", stay)):
+        _check(isinstance(value, bool), name, value, "true or false")
     return RouteRequest(
         crossings=_crossings(message["crossings"], fabric),
         rates_bps=_per_link("rates_bps", message["rates_bps"], fabric, low=1, high=_MAX_BPS),
@@ -196,6 +198,7 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         flows=flows,
         asks=asks,
         kept=kept,
+        stay=stay,
         probes=probes,
     )
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 
@@ -134,12 +135,17 @@ where tunnels have no limits."""
 
 
 def choose_ways(
-    fabric: Fabric, request: RouteRequest, dead: Cables, paths: Sequence[int] = ()
+    fabric: Fabric,
+    request: RouteRequest,
+    dead: Cables,
+    paths: Sequence[int] = (),
+    has: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
 ) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
     """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port, and
     behind them those of its probes; and the limits of tunnels.
 
-    `paths` are those of the request's crossings, whose flows take them. Raises NoPathError where there is none.
+    `paths` are those of the request's crossings, whose flows take them, and `has` those of flows until now. Raises
+    NoPathError where there is none.
     """
     ways, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
@@ -161,6 +167,10 @@ def choose_ways(
         rates_bps[list(failed_links(fabric, dead))] = 0.0
         priority, wanted_bps = zip(*request.asks, strict=True)
         asked = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
+        flows = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
+        crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
+        if request.stay and all(flow in has for flow, does in zip(flows, crosses, strict=True) if does):
+            asked = replace(asked, has=tuple(has.get(flow, -1) for flow in flows))
         plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), asked)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:

@@ -11,7 +11,8 @@ programme has, of all splits with these rates, the one with the least delay.
 
 Messages are in pieces, each a flow of its own (`controller.routing.multipath`). Tunnels are given to the pieces of a
 demand in proportion to their rates, by the method of D'Hondt: of all ways to give whole pieces to tunnels, the slowest
-piece is fastest then.
+piece is fastest then. Where pieces are to stay in their tunnels, a demand's rate is divided among these by its pieces
+there, and rates are max-min fair over demands so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,20 +55,22 @@ class Demand:
 class Traffic:
     """What flows ask for: of each the place of its class in the order of service and the rate that it wants, [F], which
     is infinite for all that it can send; and the part of each link that is left to each class, whatever those before it
-    want, [C]."""
+    want, [C]. `has` is the path of each flow, where it is to stay there."""
 
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
     kept: tuple[float, ...] = (0.0,)
+    has: tuple[int, ...] = ()
 
-    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers) -> "Traffic":
+    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
         """The same with what demands want, [C, sites, sites] bit/s, divided among their flows alike; NaN for what these
-        ask for. `src` and `dst`, [F], are the flows' sites."""
+        ask for. `src` and `dst`, [F], are the flows' sites, and `has` is as in the result."""
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
         each_bps = wanted_bps[demand] / flows[demand]
-        return replace(self, wanted_bps=tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist()))
+        wanted = tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist())
+        return replace(self, wanted_bps=wanted, has=tuple(has))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,15 +108,28 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
         wanted_bps = sum(traffic.wanted_bps[flow] for flow in some)
         demands.append(Demand(src=a, dst=b, priority=priority, tunnels=tunnels, wanted_bps=wanted_bps))
     more = np.zeros(len(capacity) - len(rates_bps))
-    found = allocate(demands, np.array(capacity), np.append(delays_s, more), dict(enumerate(traffic.kept)))
-    path = np.full(src.shape, -1, dtype=np.int16)
+    path, kept = np.full(src.shape, -1, dtype=np.int16), dict(enumerate(traffic.kept))
+    if traffic.has:
+        had = [
+            [sum(traffic.has[flow] == over.index for flow in some) for over in fabric.paths_between[one.src, one.dst]]
+            for one, some in zip(demands, flows.values(), strict=True)
+        ]
+        parts = [[number / sum(of_one) for number in of_one] for of_one in had]
+        rates_of = divided(demands, parts, np.array(capacity), kept)
+        found = tuple(tuple(rate * part for part in of_one) for rate, of_one in zip(rates_of, parts, strict=True))
+    else:
+        found = allocate(demands, np.array(capacity), np.append(delays_s, more), kept)
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
     for one, some, rates in zip(demands, flows.values(), found, strict=True):
         paths, of_tunnels = fabric.paths_between[one.src, one.dst], rates
-        if one.wanted_bps and not any(rates):  # too slow beside the fastest link, or down
+        if one.wanted_bps and not any(rates) and not traffic.has:  # too slow beside the fastest link, or down
             most = [min(capacity[link] for link in links) for links in one.tunnels]
             of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
-        path[some] = [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
+        path[some] = (
+            [traffic.has[flow] for flow in some]
+            if traffic.has
+            else [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
+        )
         limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
         here = [
@@ -170,6 +186,35 @@ def apportioned(rates_bps: Sequence[float], pieces: int) -> list[int]:
         found.append(tunnel)
         heapreplace(heap, (-rates_bps[tunnel] / (number + 1), tunnel, number + 1))
     return found
+
+
+def divided(
+    demands: Sequence[Demand],
+    parts: Sequence[Sequence[float]],
+    capacity_bps: Floats,
+    kept: Mapping[int, float] = MappingProxyType({}),
+) -> list[float]:
+    """As `allocate`, where each demand has these parts of its rate in its tunnels: the rates of demands, bit/s."""
+    passes, rate = np.zeros((len(demands), len(capacity_bps))), np.zeros(len(demands))
+    for row, one, of_one in zip(passes, demands, parts, strict=True):
+        for links, part in zip(one.tunnels, of_one, strict=True):
+            row[list(set(links))] += part
+    wanted = np.array([one.wanted_bps for one in demands])
+    priorities = np.array([one.priority for one in demands], dtype=np.intp)
+    for priority in np.unique(priorities).tolist():
+        room = capacity_bps - rate @ passes
+        for later in np.unique(priorities[priorities > priority]).tolist():
+            room -= kept.get(later, 0.0) * capacity_bps * passes[priorities == later].any(axis=0)
+        grows = (priorities == priority) & (wanted > 0)
+        while grows.any():
+            used = passes[grows].sum(axis=0)
+            most = np.divide(room, used, out=np.full(room.shape, np.inf), where=used > 0)
+            step = max(0.0, min(most.min(), (wanted - rate)[grows].min()))
+            rate[grows] += step
+            room -= step * used
+            full = (used > 0) & (most <= step * (1 + _TOLERANCE))
+            grows &= (rate < wanted * (1 - _TOLERANCE)) & ~passes[:, full].any(axis=1)
+    return rate.tolist()
 
 
 def allocate(

@@ -354,10 +354,15 @@ class Reader:
         probes = None if "probes" not in row else np.array(row["probes"], dtype=np.int64).reshape(-1, 5)
         if probes is not None:
             self._expected.probed(k, probes)
-        expected = self._expected.of(k, faults)
+        counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
+        read = None if counters is None else readings(counters)
+        expected = self._expected.of(k, faults, read)
         if not any(self._task.setting.faults[place].kind == "controller killed" for place in faults):
-            for name, planned in (("placement", expected.placement.tolist()), ("path", expected.path.tolist())):
-                if row[name] != planned:
+            plan = {"placement": expected.placement.tolist(), "path": expected.path.tolist()}
+            if row.get("undisturbed", True):
+                plan["later"] = [path.tolist() for path in expected.later]
+            for name, planned in plan.items():
+                if row.get(name, []) != planned:
                     where = f"{self._task.name}, collective {k}"
                     raise WrongError(f"{where}: the {name} {row[name]} was chosen, and the plan says {planned}")
         if (moved := row.get("moved")) is not None and moved != self._expected.moved(k, [one[0] for one in moved]):
@@ -371,8 +376,6 @@ class Reader:
             arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
             completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
-        counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
-        read = None if counters is None else readings(counters)
         self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.setting.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)

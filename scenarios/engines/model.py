@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.rows import Rows
+from controller.routing.path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, Lost, processes, results
 from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs, reconfiguring_s
 from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.spec.faults import KNOWN
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
 from topologies.errors import SpecError
@@ -29,6 +31,21 @@ _AHEAD = 4  # batches that a process is given, as the results of a point take so
 _CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, which bounds the memory
 
 Floats = npt.NDArray[np.float64]
+
+
+def check_known(settings: Sequence[Scenario]) -> None:
+    """Raise ValueError for a fault that changes nothing in the model, or not all that it disturbs."""
+    for number, fault in (found for setting in settings for found in enumerate(setting.faults, 1)):
+        if fault.kind not in KNOWN:
+            raise ValueError(
+                f"fault[{number}].what: {fault.what} is nothing that the model knows; allowed with --engine model: "
+                f"{', '.join(KNOWN)}"
+            )
+        if fault.after_s is not None:
+            raise ValueError(
+                f"fault[{number}].at: {fault.at} is within a collective, which the model does not know; allowed with "
+                f'--engine model: "collective {fault.collective}"'
+            )
 
 
 def as_modelled(setting: Scenario) -> Scenario:
@@ -98,7 +115,7 @@ class Model:
 
 def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
     """The rows of one batch in every mode, all under the same conditions, which are drawn once; a policy of the user's
-    own that fails is Lost alone."""
+    own that fails is Lost alone, and so is a mode that faults leave no path."""
     setting, count = batch.setting, batch.stop - batch.start
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
@@ -108,7 +125,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
     for mode in batch.modes:
         try:
             decisions = decided(setting, mode, conditions, start=batch.start, count=count)
-        except SpecError as error:
+        except (SpecError, NoPathError) as error:  # of faults that leave no path
             found[mode] = Lost(str(error))
             continue
         completion_s, jobs_s = predicted_with_jobs(setting, mode, decisions, conditions, start=batch.start)

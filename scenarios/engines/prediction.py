@@ -7,7 +7,7 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -41,6 +41,7 @@ from scenarios.policies.measured import (
     probed_before,
     tunnels_of,
     wanted_of,
+    wanted_within,
 )
 from scenarios.policies.timing import Course
 from scenarios.spec.admission import TRANSFER
@@ -58,10 +59,12 @@ _NUMBERS = 1 << 21  # of the times of transfers at a time
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """The planned placement and paths of one collective, and its predicted completion time, of which `reconfigure_s` is
-    waiting for both where that is counted; `jobs_s` [1, J] are the times of jobs."""
+    waiting for both where that is counted; `jobs_s` [1, J] are the times of jobs. `later` are the paths after each
+    change of tunnels while it runs."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
+    later: Sequence[npt.NDArray[np.int16]]
     predicted_s: float
     reconfigure_s: float = 0.0
     jobs_s: Floats | None = None
@@ -80,7 +83,7 @@ class Expectations:
             self._play = Play(setting, mode, self._conditions, lambda number, _: self._seen[number])
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
-            self._demands = Demands(setting.te.every, self._seen.__getitem__)
+            self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
         self._course = _course(setting, mode, self._conditions) if setting.faults else None
         self._all = None if setting.faults or self._play or self._demands else planned(setting, mode)
         self._bound_s = lower_bound(setting, self._conditions)
@@ -94,13 +97,20 @@ class Expectations:
         """The conditions of the point."""
         return self._conditions
 
-    def of(self, collective: int, faults: Sequence[int] = ()) -> Expected:
-        """What is expected of a collective while these faults, by their indices in the scenario, were in force."""
+    def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> Expected:
+        """What is expected of a collective while these faults, by their indices in the scenario, were in force; `read`
+        is what was read of tunnels in it, by which they change."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         decisions = self._decisions(collective)
-        (predicted_s,), jobs_s = predicted_with_jobs(
-            self._setting, self._mode, decisions, self._conditions, start=collective
-        )
+        point = self._setting, self._mode
+        later = list[Decisions]()
+        if read is not None and self._demands and self._setting.te.readings:  # the last time it was at the end
+            read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
+        else:
+            read = None
+        (predicted_s,), jobs_s = predicted_with_jobs(*point, decisions, self._conditions, start=collective, read=read)
+        if read is not None:
+            later = _replanned(*point, [decisions], self._conditions, number=collective, read=read)
         waits_s = 0.0
         if self._setting.control.counted:
             before = self._decisions(collective - 1) if collective else None
@@ -111,6 +121,7 @@ class Expectations:
         return Expected(
             placement=decisions.placement[0],
             path=decisions.path[0],
+            later=[one.path[0] for one in later],
             predicted_s=float(predicted_s) + waits_s,
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
@@ -235,18 +246,24 @@ def reconfiguring_s(
 
 
 def predicted_with_jobs(
-    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int
+    setting: Scenario,
+    mode: str,
+    decisions: Decisions,
+    conditions: Conditions,
+    *,
+    start: int,
+    read: Readings | None = None,
 ) -> tuple[Floats, Floats | None]:
     """The times of `predicted`, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
     spans = setting.workload.jobs
     if not spans:
-        return predicted(setting, mode, decisions, conditions, start=start), None
+        return predicted(setting, mode, decisions, conditions, start=start, read=read), None
     found = []
     step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
     for first in range(0, len(decisions.path), step):
         some = slice(first, first + step)
         part = decisions.rows(some)
-        arrives_s = predicted_times(setting, mode, part, conditions, start=start + first).arrives_s
+        arrives_s = predicted_times(setting, mode, part, conditions, start=start + first, read=read).arrives_s
         found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
     rounds, jobs = zip(*found, strict=True)
     return np.concatenate(rounds), np.concatenate(jobs)
@@ -265,8 +282,18 @@ def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     )
 
 
-def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Floats:
+def predicted(
+    setting: Scenario,
+    mode: str,
+    decisions: Decisions,
+    conditions: Conditions,
+    *,
+    start: int,
+    read: Readings | None = None,
+) -> Floats:
     """The model's completion times of collectives from `start` on that were decided so, [K] seconds.
+
+    Where tunnels change by time that goes by what was `read` of them in a collective, or by what is predicted to be.
 
     Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its own.
     A round of jobs is over when all are that are not background.
@@ -282,7 +309,7 @@ def predicted(setting: Scenario, mode: str, decisions: Decisions, conditions: Co
             decisions.alpha_s,
             slot_bytes=setting.workload.slot_bytes,
         )
-    for row, instants in _changed(setting, mode, decisions, conditions, found, start=start):
+    for row, instants in _changed(setting, mode, decisions, conditions, found, start=start, read=read):
         found[row] = instants.arrives_s.max()
     return found
 
@@ -293,10 +320,19 @@ def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
     return bool(setting.shared_links(mode) or decisions.limits_bps.size) or (decisions.spreads and is_physical)
 
 
-def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
+def predicted_times(
+    setting: Scenario,
+    mode: str,
+    decisions: Decisions,
+    conditions: Conditions,
+    *,
+    start: int,
+    read: Readings | None = None,
+) -> Times:
     """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
     found = _steady_times(setting, mode, decisions, conditions, start=start)
-    changed = dict(_changed(setting, mode, decisions, conditions, found.arrives_s.max(axis=0), start=start))
+    steady_s = found.arrives_s.max(axis=0)
+    changed = dict(_changed(setting, mode, decisions, conditions, steady_s, start=start, read=read))
     if not changed:
         return found
     found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
@@ -306,10 +342,21 @@ def predicted_times(setting: Scenario, mode: str, decisions: Decisions, conditio
 
 
 def _changed(
-    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, steady_s: Floats, *, start: int
+    setting: Scenario,
+    mode: str,
+    decisions: Decisions,
+    conditions: Conditions,
+    steady_s: Floats,
+    *,
+    start: int,
+    read: Readings | None,
 ) -> Iterator[tuple[int, Instants]]:
-    """The collectives, by row, in which conditions change, of those that would take `steady_s` [K] if none did."""
-    timed, workload = conditions.timed, setting.workload
+    """The collectives, by row, in which conditions or tunnels change, of those that would take `steady_s` [K] if
+    nothing did."""
+    workload, timed = setting.workload, conditions.timed
+    if setting.te.readings and decisions.limits_bps.size:
+        for row in np.flatnonzero(steady_s > setting.te.every).tolist():
+            yield row, _by_time(setting, mode, decisions.row(row), conditions, number=start + row, read=read)
     if timed is None:
         return
     until_s = timed.until_s(np.arange(start, start + len(steady_s)))
@@ -386,6 +433,70 @@ def moved_paths(
         Router(conditions.fabric, conditions.delays_s), chosen_by, setting.workload, setting.collective.ring
     )
     return places, choices.paths(np.repeat(decisions.placement, len(places), axis=0), rates_bps, chosen=True)
+
+
+def _by_time(
+    setting: Scenario, mode: str, first: Decisions, conditions: Conditions, *, number: int, read: Readings | None
+) -> Instants:
+    """A collective in which tunnels change by time, from these decisions on."""
+    workload, sample_s, often, found = setting.workload, setting.te.sample_s, setting.te.readings, [first]
+    if read is not None:
+        found += _replanned(setting, mode, found, conditions, number=number, read=read)
+    tunnels = tunnels_of(conditions.fabric, workload, first.path[0])
+    while True:
+        networks = [_network(workload, one, conditions, start=number) for one in found]
+        rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
+        rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0: tunnels without a limit
+        instants, left = _varying(workload).progress(
+            networks[0][0][0],  # pieces stay in their tunnels
+            partial(_rows, rates_bps),
+            until_s=sample_s,
+            every_s=sample_s,
+            delay_s=first.alpha_s[0],
+        )
+        if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
+            return instants
+        seen = _sent(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
+        found += _replanned(setting, mode, found, conditions, number=number, read=seen)
+
+
+def _rows(rates_bps: Floats, count: int) -> Floats:
+    """So many rows of rates, the last of which stays."""
+    return rates_bps[np.minimum(np.arange(count), len(rates_bps) - 1)]
+
+
+def _sent(
+    workload: Workload, tunnels: npt.NDArray[np.int32], instants: Instants, left: Floats, *, every_s: float
+) -> Readings:
+    """What is read of tunnels every so many seconds, where `left`, [n, F], are the bits that flows are sending then."""
+    link, at_s = np.unique(tunnels[tunnels >= 0]), every_s * np.arange(len(left))
+    sent = -left
+    for place, one in enumerate(workload.schedule.transfers):
+        begun = instants.begins_s[place] <= at_s * (1 + 1e-12)
+        sent[begun, one.flow] += 8 * one.amount * workload.slot_bytes
+    sent[0] = 0.0
+    of_link = np.stack([sent[:, tunnels == one].sum(axis=1) for one in link], axis=1)
+    since_s = np.tile(at_s[:, None], link.size)
+    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(of_link / 8).astype(np.int64))
+
+
+def _replanned(
+    setting: Scenario, mode: str, found: Sequence[Decisions], conditions: Conditions, *, number: int, read: Readings
+) -> list[Decisions]:
+    """The decisions of the changes of tunnels in a collective that follow these, one row each, by what was read of
+    tunnels while it ran."""
+    fabric, workload, placement = conditions.fabric, setting.workload, found[0].placement
+    choices = Chooser(Router(fabric, conditions.delays_s), setting.mode(mode), workload, setting.collective.ring)
+    rates_bps, known = conditions.rates_bps(number, 1), conditions.believed(setting.mode(mode).knowledge)
+    later = list[Decisions]()
+    while True:
+        last, change = [*found, *later][-1], len(found) + len(later)
+        wanted_bps = wanted_within(fabric, workload, read, change, last.limits_bps[0], spec=setting.te)
+        if wanted_bps is None:
+            return later
+        path, limits_bps = choices.fixed(placement, known.rates_bps(number, 1), [wanted_bps], last.path[0].tolist())
+        alpha_s, beta_s = choices.flows(placement, path, rates_bps)
+        later.append(replace(found[0], path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
 
 
 @lru_cache(maxsize=64)
@@ -649,7 +760,7 @@ def _demands(setting: Scenario, mode: str) -> Demands:
         read = predicted_readings(workload, tunnels[:, None], rates_bps, link, found, every_s=sample_s, fair=True)
         return wanted_of(fabric, workload, read, sample_s=sample_s)
 
-    return Demands(setting.te.every, seen)
+    return Demands(setting.te.collectives, seen)
 
 
 @lru_cache(maxsize=8)

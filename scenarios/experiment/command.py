@@ -15,7 +15,7 @@ from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
-from scenarios.engines.model import Model, as_modelled
+from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.experiment import progress
@@ -212,6 +212,8 @@ def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | N
     unmeasured = None
     for wanted_engine, settings in parts:
         engine = wanted_engine
+        if len(parts) == 1 and isinstance(engine, Model) and wanted.resume is None:
+            check_known(settings)
         if isinstance(engine, Emulation):
             check_chunks(settings)
             check_delays(settings)

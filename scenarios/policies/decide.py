@@ -202,17 +202,22 @@ class Chooser:
         return _paths(self.router, placement, rates_bps, workload=self.workload, ways=self._ways, chosen=chosen)
 
     def fixed(
-        self, placement: Ranks, rates_bps: Floats, wanted_bps: Sequence[Floats | None] = ()
+        self,
+        placement: Ranks,
+        rates_bps: Floats,
+        wanted_bps: Sequence[Floats | None] = (),
+        has: Sequence[int] = (),
     ) -> tuple[npt.NDArray[np.int16], Floats]:
         """As `paths` where none are chosen, and what each class may send through each tunnel, as in `Decisions`;
-        `wanted_bps` is for each placement what demands want, as `Traffic.wanting`, or None for what they request."""
+        `wanted_bps` is for each placement what demands want, as `Traffic.wanting`, or None for what they request;
+        `has` is as there."""
         if self._ways is None or not self._ways.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
         src, dst = _ends(placement, self.workload)
         of, sites = (self.router.fabric, self.router.delays_s), self.router.fabric.gpu_sites
         asked = [traffic(self.workload)] * len(src)
         for row, bps in enumerate(wanted_bps):
-            asked[row] = asked[row] if bps is None else asked[row].wanting(bps, sites[src[row]], sites[dst[row]])
+            asked[row] = asked[row] if bps is None else asked[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
         plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked[row]) for row in range(len(src))]
         limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps

@@ -3,7 +3,7 @@ of links, and what is chosen by that; and what the counters of tunnels tell of d
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,6 +28,7 @@ from scenarios.policies.decide import (
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec.scenario import Scenario
+from scenarios.spec.te import TeSpec
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 from topologies.shaping.classes import SEGMENT_BYTES, SHORT_SEGMENT_BYTES, classes_of
@@ -40,6 +41,7 @@ ASKING_S = 47e-6
 """How long the controller takes to ask all switches for their counters, beside its delay to them; as in the VM."""
 HEADROOM = 1.1
 """What a demand wants, of the highest rate that was measured of it."""
+_FULL = 0.95  # of the rate of a demand's tunnels
 _LATE = 1e-3  # of the time between two readings, by which one may be late
 
 
@@ -309,6 +311,30 @@ def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: f
     mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _LEAST_S)
     found: Floats = HEADROOM * mean_bps.max(axis=-1)
     return np.where(found > 0, found, np.nan)
+
+
+def wanted_within(
+    fabric: Fabric, workload: Workload, read: Readings, change: int, given_bps: Floats, *, spec: TeSpec
+) -> Floats | None:
+    """What demands want from the change of this number in a collective on, from 1, as `wanted_of`, by the readings
+    since the one before, in which tunnels had the rates `given_bps`, [classes * paths]; None where there are none.
+
+    What has sent nothing wants nothing, and has no limit then; what has sent a little, a segment in every sample, as a
+    tunnel owes the time of one. What has filled the rates that it had is not known to be content with a little more:
+    what it requests counts.
+    """
+    last = change * spec.readings
+    if last >= len(read.sent_bytes):
+        return None
+    some = slice(last - spec.readings, last + 1)
+    part = replace(read, since_s=read.since_s[some], until_s=read.until_s[some], sent_bytes=read.sent_bytes[some])
+    wanted_bps = wanted_of(fabric, workload, part, sample_s=spec.sample_s)
+    had_bps, every = np.zeros(wanted_bps.shape), np.arange(given_bps.size)
+    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[every % len(fabric.paths)]
+    np.add.at(had_bps, (every // len(fabric.paths), *ends.T), given_bps)
+    filled = wanted_bps >= HEADROOM * _FULL * had_bps
+    least_bps = 8 * SHORT_SEGMENT_BYTES / spec.sample_s
+    return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, np.maximum(wanted_bps, least_bps)))
 
 
 class Demands:

@@ -41,6 +41,8 @@ _WHAT = {
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
 KINDS = tuple(_WHAT)
+KNOWN = ("link down", "switch down", "agent slow")
+"""The kinds that conditions have, and with them decisions and the model, in collectives that begin with them."""
 WORDS = {
     "at": '"collective 12" and "40 ms into collective 12"',
     "what": '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '

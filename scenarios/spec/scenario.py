@@ -311,7 +311,7 @@ class Scenario:
 
     def keeps_rates(self, mode: Mode) -> int:
         """For how many collectives a mode goes by the same rates of links: those by which tunnels have theirs."""
-        return self.te.every if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
+        return self.te.collectives if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
     def has_course(self, mode: str) -> bool:
         """Whether what a mode chooses anew when is more than a matter of the collectives' numbers."""
@@ -548,6 +548,12 @@ _EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units
 _SAMPLE = _quantity(
     units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
 )
+_KEPT = Kind(
+    f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
+    (int, str),
+    lambda given: _SAMPLE.read(given) if isinstance(given, str) else _COUNT.read(given),
+    lambda found: _SAMPLE.write(found) if isinstance(found, float) else found,
+)
 _PROBE = _quantity(units.SIZE._replace(least="10 kB", most="1 MB"), "250 kB", _probe_bytes, units.format_size)
 _SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
@@ -767,7 +773,7 @@ KEYS: Mapping[str, Key] = {
             _one_of(*admission.PROTECT),
             "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
         ),
-        Key("te.every", "every", _COUNT, "How many collectives the rates of tunnels are kept, unless a link changes."),
+        Key("te.every", "every", _KEPT, "How long the rates of tunnels are kept, unless a link changes."),
         Key(
             "te.pieces",
             "pieces",
@@ -1052,7 +1058,7 @@ def _of_te(setting: Scenario) -> Iterator[Mistake]:
         "control.counted": setting.control.counted,
         "fabric.rails": setting.fabric.has_planes,
     }
-    yield from te.check({name: setting.mode(name) for name in setting.run.modes}, setting.classes, beside)
+    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, beside)
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from scenarios.policies.policy import Mode
 from scenarios.spec.classes import ClassSpec
 from topologies.errors import Mistake
+from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
 LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
@@ -16,16 +17,36 @@ LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
 
 @dataclass(frozen=True, kw_only=True)
 class TeSpec:
-    """How many collectives the rates of tunnels are kept, unless a link fails or comes back; and whether demands are
-    what is requested, or what is measured, as a rate over `sample_s`."""
+    """How many collectives the rates of tunnels are kept, unless a link fails or comes back, or for how many seconds
+    from a collective's beginning, as a float; and whether demands are what is requested, or what is measured, as a rate
+    over `sample_s`."""
 
-    every: int = 1
+    every: int | float = 1
     demand: str = "requested"
     sample_s: float = 10e-3
 
+    @property
+    def collectives(self) -> int:
+        """For how many collectives rates are kept that none changes by time."""
+        return self.every if isinstance(self.every, int) else 1
 
-def check(modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]) -> Iterator[Mistake]:
+    @property
+    def readings(self) -> int:
+        """After how many readings of counters in a collective rates are chosen anew; 0 for never."""
+        return 0 if isinstance(self.every, int) else round(self.every / self.sample_s)
+
+
+def check(
+    spec: TeSpec, modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]
+) -> Iterator[Mistake]:
     """What is wrong with traffic engineering for these modes and classes, and `beside` what is true of these."""
+    if isinstance(spec.every, float):
+        every, sample = format_delay(spec.every), format_delay(spec.sample_s)
+        if spec.demand != MEASURED:
+            text = f"{every} is beside te.demand {spec.demand}, which stays while a collective runs"
+            yield Mistake("te.every", f'{text}; allowed: a number of collectives, or te.demand "{MEASURED}"')
+        elif round(spec.every * 1e9) % round(spec.sample_s * 1e9):
+            yield Mistake("te.every", f"{every} is no multiple of te.sample, {sample}; allowed: a multiple of it")
     for what in (what for what, is_there in beside.items() if is_there):
         yield Mistake("fabric.routing", f"te is beside {what}; allowed: one of the two")
     for name, mode in modes.items():

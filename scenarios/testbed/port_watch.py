@@ -15,10 +15,11 @@ of "", those of tunnels."""
 
 class PortWatch:
     """The readings of one collective, each by `ask`: one before it begins, every `every_s` from then on, in a thread of
-    their own, and one at its end. A context manager that ends them in any case."""
+    their own, and one at its end. `then` is called with the number of each of those in between, from 1, behind it. A
+    context manager that ends them in any case."""
 
-    def __init__(self, ask: Callable[[], Counters], every_s: float) -> None:
-        self._ask, self._every_ns = ask, round(every_s * 1e9)
+    def __init__(self, ask: Callable[[], Counters], every_s: float, then: Callable[[int], object]) -> None:
+        self._ask, self._every_ns, self._then = ask, round(every_s * 1e9), then
         self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
         self._read: list[Counters] = []
         self._error: Exception | None = None
@@ -72,6 +73,8 @@ class PortWatch:
                     return
                 try:
                     self._read.append(self._ask())
+                    if len(self._read) > 1:
+                        self._then(len(self._read) - 1)
                 except Exception as error:
                     self._error = error
                     return

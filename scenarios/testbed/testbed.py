@@ -5,6 +5,7 @@ real machines, the hosts' side chooses the ring and the controller the WAN paths
 `recovery`.
 """
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -50,6 +51,7 @@ from scenarios.policies.measured import (
     readings,
     tunnels_of,
     wanted_of,
+    wanted_within,
 )
 from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
@@ -112,6 +114,7 @@ class CollectiveRecord:
     the WAN, -1 within a site.
     `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
     `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
+    `later` are those paths after each change of tunnels while it ran, where there were any.
     `counters`, where they were read, are rows of a link or port, the two instants between which its counter was read,
     since the collective was to begin, and the bytes that it had sent since the first reading. `probes`, where there
     were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
@@ -137,6 +140,7 @@ class CollectiveRecord:
     arrived_ns: tuple[int, ...]
     drops: int
     retransmitted_bytes: int | None = None
+    later: tuple[tuple[int, ...], ...] | None = None
     counters: tuple[tuple[int, ...], ...] | None = None
     probes: tuple[tuple[int, ...], ...] | None = None
     moved: tuple[tuple[int, ...], ...] | None = None
@@ -212,7 +216,9 @@ class Testbed:
         # Where demands are measured: what was seen of them in each collective.
         self._seen: dict[int, Floats] = {}
         self._wanted_bps: Floats | None = None  # in the next collective, as `Traffic.wanting`
-        self._demands = Demands(setting.te.every, self._seen.__getitem__)
+        self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
+        self._paths: list[tuple[int, ...]] = []  # of the collective under way, and after each change of tunnels
+        self._changes = threading.Lock()
         self.placement: tuple[int, ...] = ()
         self._kept: tuple[int, ...] = ()  # the placement of the last collective that was completed
         self._joined: tuple[int, ...] = ()  # the ring that has connections
@@ -422,7 +428,7 @@ class Testbed:
             raise CollectiveError(f"nothing can be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        watched = nullcontext() if (watch := self._watched(mode)) is None else watch
+        watched = nullcontext() if (watch := self._watched(mode, rates_bps)) is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
             self._meet_paths(mode, rates_bps)
@@ -476,11 +482,29 @@ class Testbed:
         warm(self.fabric, range(len(self.fabric.gpus)))
         self.route(mode, rates_bps, best=True)
 
-    def _watched(self, mode: Mode) -> PortWatch | None:
-        """What reads counters while a collective of a mode runs, if anything does."""
-        if self.setting.measures_demands(mode):
-            return PortWatch(self._tunnel_counters, self.setting.te.sample_s)
-        return None if mode.measure_every_s is None else PortWatch(self._controller.counters, mode.measure_every_s)
+    def _watched(self, mode: Mode, rates_bps: Floats) -> PortWatch | None:
+        """What reads counters while a collective of a mode runs, if anything does. Where it is time then, tunnels are
+        given to what demands want, under these rates of logical links."""
+        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._path()]
+        if not self.setting.measures_demands(mode):
+            return None if every_s is None else PortWatch(self._controller.counters, every_s, lambda _: None)
+
+        def then(reading: int) -> None:
+            if every and reading % every == 0 and self.controller.alive():
+                of, read = (self.fabric, self.setting.workload), readings(self._counted(watch))
+                had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
+                self._wanted_bps = wanted_within(*of, read, reading // every, had_bps, spec=self.setting.te)
+                self.route(mode, rates_bps, best=False, stay=True)
+                self._paths.append(self._path())
+
+        watch = PortWatch(self._tunnel_counters, self.setting.te.sample_s, then)
+        return watch
+
+    def _counted(self, watch: PortWatch) -> npt.NDArray[np.int64]:
+        """What was read of the tunnels that flows were given in this collective, as `CollectiveRecord.counters`."""
+        path = np.array(self._paths)
+        used = np.unique(tunnels_of(self.fabric, self.setting.workload, path)[path >= 0]).tolist()
+        return np.array(watch.of({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
 
     def _tunnel_counters(self) -> Counters:
         """What tunnels have sent."""
@@ -489,13 +513,10 @@ class Testbed:
 
     def _taken_in_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
         """Note what a collective tells of demands; its record with the counters of the tunnels that it was given."""
-        workload, path = self.setting.workload, np.array(record.path)
-        used = np.unique(tunnels_of(self.fabric, workload, path)[path >= 0]).tolist()
-        record = replace(record, counters=watch.of({one: [("", one)] for one in used}, control_s={}))
-        rows = np.array(record.counters, dtype=np.int64).reshape(-1, 4)
-        sample_s = self.setting.te.sample_s
+        workload, sample_s = self.setting.workload, self.setting.te.sample_s
+        rows = self._counted(watch)
         self._seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
-        return record
+        return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
         """What a mode believes of conditions, and its course if it has one, by what was measured and failed here."""
@@ -616,7 +637,7 @@ class Testbed:
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
         due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
-        due = due or (bool(self._tunnels) and not mode.reroutes and number % self.setting.te.every == 0)
+        due = due or (bool(self._tunnels) and not mode.reroutes and number % self.setting.te.collectives == 0)
         routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
@@ -769,8 +790,9 @@ class Testbed:
 
     def change(self, rates_bps: Floats) -> None:
         """Give the links or ports other rates, [links or ports] bit/s, of which the rate scale's part is carried."""
-        self._rates_bps = rates_bps
-        self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
+        with self._changes:  # by time, and because of faults
+            self._rates_bps = rates_bps
+            self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
 
     def _limit(self, limits_bps: Sequence[Sequence[float]]) -> None:
         """Give tunnels these rates, of each class over each path; without any, those of their ports."""
@@ -823,15 +845,16 @@ class Testbed:
         (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload, ring=ring)
         return tuple(int(rank) for rank in chosen)
 
-    def route(self, mode: Mode, rates_bps: Floats, *, best: bool) -> int:
+    def route(self, mode: Mode, rates_bps: Floats, *, best: bool, stay: bool = False) -> int:
         """Have the controller choose and install the best paths of the flows that cross under these rates of logical
-        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that.
+        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that, which with
+        `stay` are those they have.
 
         Returns how many OpenFlow messages it sent.
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
-        return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode)
+        return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode, stay=stay)
 
     def route_all(self, rates_bps: Floats, *, best: bool) -> int:
         """As `route`, of every two GPUs in two sites."""
@@ -852,6 +875,7 @@ class Testbed:
         best: bool,
         flows: Mapping[int, tuple[int, int, int, int]],
         mode: Mode | None = None,
+        stay: bool = False,
     ) -> int:
         asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         if asked.priority and (wanted_bps := self._wanted_bps) is not None:
@@ -865,6 +889,7 @@ class Testbed:
             best=best,
             flows=flows.values(),
             asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
+            stay=stay,
             kept=asked.kept,
             probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )

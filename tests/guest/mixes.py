@@ -1,8 +1,9 @@
 """Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a JSON list.
 
-`mixes.py SEEDS`, a list such as "0,1,2". Of each seed: what became of its transfers and, of each that was promised,
-when it was due and when it was all there. Where one is refused that would not fit without any reserve either, the mix
-runs once more with the first such forced in beside the promises before it: on a calendar of links that are as much
+`mixes.py SEEDS [PROTECTED]`: a list such as "0,1,2", and the part of mixes that is protected. Of each seed: what became
+of its transfers and, of each that was promised, when it was due and when it was all there; of a protected mix also
+without each WAN link in turn, which is `down`. Where one is refused that would not fit without any reserve either, the
+mix runs once more with the first such forced in beside the promises before it: on a calendar of links that are as much
 faster as that takes, `times`. Its `late` are those that were late then.
 """
 
@@ -36,21 +37,20 @@ FABRICS = (
 )
 
 
-def mix(seed: int) -> Scenario:
-    """A random mix of transfers of which not all are refused; a part with a WAN link down that all are protected
-    from."""
+def mix(seed: int, *, protected: float = 0.2) -> Scenario:
+    """A random mix of transfers of which not all are refused; this part is protected from any WAN link's failure."""
     draw = random.Random(seed)
     while True:
         try:
-            return drawn(draw)
+            return drawn(draw, protected)
         except ScenarioError:  # all are refused
             pass
 
 
-def drawn(draw: random.Random) -> Scenario:
+def drawn(draw: random.Random, protected: float) -> Scenario:
     """A random mix of two to six requests, of which some are too much; raises ScenarioError where all are."""
     fabric = FABRICS[draw.randrange(len(FABRICS))]
-    is_protected = draw.random() < 0.2
+    is_protected = draw.random() < protected
     jobs: list[dict[str, object]] = []
     for number in range(draw.randint(2, 6)):
         start = draw.choice([0.0, draw.uniform(0.5, 10)])
@@ -80,10 +80,14 @@ modes = ["base"]
 protect = "{"link" if is_protected else "none"}"
 """
     (found,) = scenario_of("\n".join([head, *tables])).settings()
-    if is_protected:
-        a, b = draw.choice(build_fabric(found.fabric).wan.links)
-        found = replace(found, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
     return found
+
+
+def failing(setting: Scenario) -> Iterator[Scenario]:
+    """The mix with all links up and, if it is protected, without each WAN link."""
+    yield setting
+    for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protect == "link" else ():
+        yield replace(setting, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
 
 
 def measured(setting: Scenario) -> dict[str, float]:
@@ -96,12 +100,21 @@ def measured(setting: Scenario) -> dict[str, float]:
 
 
 def promised(setting: Scenario) -> list[dict[str, Any]]:
-    """What became of its transfers, and when they were due and there."""
-    there_s = measured(setting)
-    return [
-        {"job": one.job.name, "outcome": one.outcome, "due_s": one.due_s, "there_s": there_s.get(one.job.name)}
-        for one in setting.transfers
-    ]
+    """What became of its transfers, without what link, and when they were due and there."""
+    found = []
+    for one in failing(setting):
+        there_s, down = measured(one), [fault.target for fault in one.faults]
+        found += [
+            {
+                "job": of.job.name,
+                "down": down,
+                "outcome": of.outcome,
+                "due_s": of.due_s,
+                "there_s": there_s.get(of.job.name),
+            }
+            for of in one.transfers
+        ]
+    return found
 
 
 @contextmanager
@@ -156,10 +169,10 @@ def forced(setting: Scenario) -> dict[str, Any] | None:
     return None
 
 
-def main(seeds: str) -> None:
+def main(seeds: str, protected: str = "0.2") -> None:
     found = []
     for seed in map(int, seeds.split(",")):
-        setting = mix(seed)
+        setting = mix(seed, protected=float(protected))
         forces = setting.admission.protect == "none"
         found.append({"promised": promised(setting), "forced": forced(setting) if forces else None})
     print(json.dumps(found))

@@ -15,6 +15,7 @@ from scenarios.engines.base import Slice
 from scenarios.engines.emulation import Watchdog
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Expectations
+from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
@@ -139,6 +140,24 @@ def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str)
     if mode == "base":
         healthy = rows(chosen[1:], 20)
         assert [k for k in range(20) if whole[k][0] != healthy[k][0]] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "says"),
+    [
+        ({"what": "agent 3 killed"}, 2, "fault[1].what: agent 3 killed is nothing that the model knows; allowed"),
+        ({"at": "1 ms into collective 2"}, 2, "fault[1].at: 1 ms into collective 2 is within a collective, which"),
+        ({"what": "switch s0l0 down"}, 1, "collectives 0 to 3: no path leads over the WAN from rank"),
+    ],
+)
+def test_a_fault_that_the_model_does_not_know_or_leaves_no_path_is_said_in_a_sentence(
+    fault: dict[str, str], status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {"at": "collective 2", "what": "link s0b0-s1b0 down"} | fault
+    tables = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+    asked = ["--collectives", "4", "--modes", "base", "--set", f"fault=[{{{tables}}}]", "--out", str(tmp_path / "run")]
+    assert command.run(["--engine", "model", *asked]) == status
+    assert says in capsys.readouterr().err
 
 
 # --- the watch ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Traffic engineering: what it decides and predicts, and that the emulation's tunnels have those rates."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.results import load
 from scenarios.engines.prediction import decided, predicted, predicted_with_jobs
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Decisions
 from scenarios.policies.measured import HEADROOM, Readings, wanted_of
-from scenarios.spec.load import ScenarioError, load_scenario
+from scenarios.spec.load import ScenarioError, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM
 from tests.fakes.commands import scenario
@@ -244,6 +246,23 @@ def test_what_is_wanted_is_more_than_the_highest_mean_of_all_tunnels_together(
     assert found == pytest.approx(HEADROOM * most) if most else np.isnan(found)
 
 
+IDLE = NIC.replace("400 Gbit/s", "40 Gbit/s").replace("10 Gbit/s", "1 Gbit/s").replace("6 Gbit/s", "40 Gbit/s")
+IDLE = IDLE.replace('demand = "measured"', 'demand = "measured"\nevery = "10 ms"\nsample = "5 ms"\npieces = 2')
+IDLE = IDLE.replace("[0, 2, 4]", "[0, 4]").replace("8 MB", "500 kB").replace("32 MB", "5 MB").replace("= 6", "= 2")
+IDLE_S = 20e-3 + (5e6 * 8 - 20e-3 * 0.5e9) / 1e9
+"""Both jobs have 0.5 Gbit/s, and the first is over after 8 ms. Of the second period of 10 ms nothing is seen of it."""
+
+
+def test_by_time_others_have_what_a_job_that_is_over_leaves(tmp_path: Path) -> None:
+    (tmp_path / "idle.toml").write_text(IDLE)
+    setting = load_scenario(str(tmp_path / "idle.toml"))
+    found, jobs_s = predicted_with_jobs(setting, "base", planned(setting, 2), conditions_of(setting), start=0)
+    assert found == pytest.approx([IDLE_S] * 2, rel=1e-3)
+    assert jobs_s is not None and jobs_s[:, 0] == pytest.approx([8e-3] * 2, rel=5e-3)
+    kept = replace(setting, te=replace(setting.te, every=1))
+    assert time_s(kept) == pytest.approx(5e6 * 8 / 0.5e9, rel=1e-3)
+
+
 def test_tunnels_have_rates_by_what_a_policy_knows(tmp_path: Path) -> None:
     text = '[[policy]]\nname = "known"\nreembed = "every 2"\nknowledge = "mean"\n[fabric]\nrouting = "te"\n'
     (tmp_path / "known.toml").write_text(text + 'wan = "five-router"\n[run]\nmodes = ["known", "base"]')
@@ -252,10 +271,55 @@ def test_tunnels_have_rates_by_what_a_policy_knows(tmp_path: Path) -> None:
     assert (known[1:] == known[0]).all() and not (base[1:] == base[0]).all(axis=1).any()
 
 
+LATE = """
+[fabric]
+routing = "te"
+wan = "five-router"
+[conditions]
+wan_rate = "1-2 Gbit/s"
+intra_rate = "20 Gbit/s"
+wan_delay = "1 ms"
+[collective]
+count = 1
+emulated = 1
+[te]
+demand = "measured"
+every = "10 ms"
+pieces = 4
+[run]
+modes = ["base"]
+[[class]]
+name = "gold"
+priority = 0
+[[job]]
+kind = "alltoall"
+ranks = [0, 1, 4, 5]
+chunk = "2 MB"
+[[job]]
+class = "gold"
+kind = "alltoall"
+ranks = [2, 3, 6, 7]
+chunk = "1 MB"
+start = "15 ms"
+"""
+
+
 def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     one = scenario(TE, "te.every=4", "te.pieces=8")
     assert (from_json(to_json(one)).te.every, from_json(to_json(one)).fabric.pieces) == (4, 8)
     assert one.label.endswith(", te")
+    one = scenario(TE, "te.every=100 ms", "te.demand=measured")
+    assert from_json(to_json(one)).te.every == 0.1 and scenario_of(resolved(one)).te == one.te
+    by_time = {
+        "te.demand=requested": "100 ms is beside te.demand requested, which stays while a collective runs; allowed: a",
+        "te.sample=30 ms": "100 ms is no multiple of te.sample, 30 ms",
+        "te.every=99 us": '"99 us" is too small',
+        "te.every=fast": '"fast" is not a delay',
+        "te.every=1.5": "1.5 is a float; allowed: a whole number",
+    }
+    for value, said in by_time.items():
+        with pytest.raises(ScenarioError, match=said):
+            scenario(TE, "te.every=100 ms", "te.demand=measured", value)
     refused = {
         "te.pieces=65": "65 is too large; allowed: a whole number from 1 to 64",
         "te.every=0": "0 is too small",
@@ -290,6 +354,18 @@ def test_demands_are_measured_in_the_emulation_as_in_the_model(tmp_path: Path) -
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
     sent = counters[counters.collective == 5].groupby("link").sent_bytes.max()
     assert sorted(sent) == pytest.approx([8e6, 8e6, 32e6], rel=1e-3)
+
+
+def test_by_time_measured_rounds_take_what_the_model_says(tmp_path: Path) -> None:
+    (tmp_path / "idle.toml").write_text(IDLE)
+    measured(tmp_path / "run", "idle.toml", "--engine", "emulation", collectives=2)
+    assert load(tmp_path / "run").completion_s.to_numpy() == pytest.approx([IDLE_S] * 2, rel=2e-3)
+
+
+def test_by_time_a_class_has_what_an_earlier_one_leaves_until_that_begins_and_nothing_is_lost(tmp_path: Path) -> None:
+    """As the earlier one begins it has no limit, and the other one still has its rates."""
+    (tmp_path / "late.toml").write_text(LATE)
+    measured(tmp_path / "run", "late.toml", "--engine", "emulation", collectives=1, median=0.1, p99=0.1)
 
 
 def test_tunnels_have_their_rates_the_wan_queues_nothing_and_an_update_loses_nothing(vm: VM) -> None:
