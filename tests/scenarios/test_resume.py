@@ -27,7 +27,7 @@ from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
-MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
+MODEL = ["fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
 EMULATION = ["--no-report", "--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
 
 
@@ -105,8 +105,8 @@ def uncut(tmp_path_factory):
 
 def test_the_model_killed_at_random_instants_ends_with_the_same_numbers(tmp_path, uncut):
     whole = rows(uncut)
-    assert len(whole) == 8 * 60_000
-    for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=2.5, seed=1):
+    assert len(whole) == 8 * 30_000
+    for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=1.2, seed=1):
         assert rows(folder).equals(whole)
         assert (folder / "summary.csv").read_bytes() == (uncut / "summary.csv").read_bytes()
         assert not (folder / "parts").exists()
@@ -250,10 +250,10 @@ def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
 
 
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path, uncut):
-    arguments = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB"]
+    arguments = ["fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
 
     def full():  # the rows of base, of which all have one ring, are within it, those of joint are not
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
     _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
     assert said.splitlines()[-2:] == [
