@@ -3,6 +3,8 @@
 from tests.fakes.runs import measured, rows
 
 POLICIES = """
+[fabric]
+gpus = 4
 [collective]
 count = 10
 emulated = 10

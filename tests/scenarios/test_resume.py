@@ -28,7 +28,19 @@ from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
 MODEL = ["fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
-EMULATION = ["--no-report", "--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
+EMULATION = [
+    "--no-report",
+    "--engine",
+    "both",
+    "--gpus",
+    "4",
+    "--modes",
+    "base,joint",
+    "--collectives",
+    "12",
+    "--jobs",
+    "2",
+]
 
 
 def is_run(folder):
@@ -135,7 +147,7 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
         np.testing.assert_allclose(found.reconfigure_s, whole.reconfigure_s, rtol=0.1, atol=1e-3)
         transfers = open_run(folder).transfers
         assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
-        assert len(transfers) == 2 * 12 * 7 * 8
+        assert len(transfers) == 2 * 12 * 3 * 4
 
 
 def test_a_complete_run_is_shown_again_and_nothing_is_run(tmp_path):
