@@ -27,7 +27,7 @@ from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
-MODEL = ["fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
+MODEL = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
 EMULATION = [
     "--no-report",
     "--engine",
@@ -95,7 +95,7 @@ def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
         new = not folders or before is None
         if new:
             folders.append(tmp_path / f"run{len(folders)}")
-        wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
+        wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--no-report", "--jobs", "2"]
         after_s = dice.uniform(0, longest_s) if done < kills else 600
         was_killed, said = killed(*wanted, folder=folders[-1], cwd=tmp_path, after_s=after_s)
         assert_finished_points_are_there(said, folders[-1])
@@ -262,7 +262,7 @@ def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
 
 
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path, uncut):
-    arguments = ["fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
+    arguments = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
 
     def full():  # the rows of base, of which all have one ring, are within it, those of joint are not
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
@@ -274,7 +274,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
     ]
     assert_finished_points_are_there(said, tmp_path / "run")
     assert len(rows(tmp_path / "run")) > 0
-    ended("--resume", "run", cwd=tmp_path)
+    ended("--resume", "run", "--no-report", cwd=tmp_path)
     whole = rows(uncut)
     assert rows(tmp_path / "run").equals(whole[whole.setting == 0].reset_index(drop=True))
 

@@ -89,7 +89,7 @@ def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
     """Three in a row, each of two iterations with one sum: of the first of them, and of six iterations."""
     monkeypatch.chdir(tmp_path)
     small = ("training.replicas=2", "training.across=data", "training.every=2", "training.memory=40 MB")
-    base = ("--engine", "model", "--collectives", "1", *command("run.modes=['base']", *small))
+    base = ("--engine", "model", "--no-report", "--collectives", "1", *command("run.modes=['base']", *small))
     assert experiment.run([*base, "--json", "--out", "run", *command("collective.kind=training")]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     alone = point["training"] | {"link_bytes": point["link_bytes"]}
@@ -104,7 +104,7 @@ def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
     for what in ("in_flight", "more", "room", "link_bytes"):
         assert job[what] == alone[what]
     assert {"job.train.bubble_ratio", "job.train.in_flight"} <= {*Path("jobs/summary.csv").read_text().split(",")}
-    assert experiment.run(["--resume", "jobs"]) == 0
+    assert experiment.run(["--resume", "jobs", "--no-report"]) == 0
     said = capsys.readouterr().out
     assert f", train: {1e3 * job['iteration_s']:,.3f} ms, bubble" in said and "stage: 4 3 2 1 of 5" in said
 
