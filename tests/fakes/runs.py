@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -58,7 +59,7 @@ def measured_as_recorded(out, *arguments, **asked):
     found = measured(out, *arguments, **asked)
     transfers = open_run(out).transfers
     assert len(transfers)
-    this = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
+    this = re.sub(r"(@.*)? \(call\)$", "", os.environ["PYTEST_CURRENT_TEST"])  # without its group of xdist
     assert_recorded(this, [transfers.start_s.to_list(), transfers.end_s.to_list()])
     return found
 
