@@ -31,6 +31,14 @@ settings.register_profile("any machine", deadline=None)  # how long an example t
 settings.load_profile("any machine")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have tests that share a fixture of their module run in one process, which makes it once (--dist loadgroup)."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        if any(one.scope == "module" for found in item._fixtureinfo.name2fixturedefs.values() for one in found):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Have a test marked `alone` wait until no other of this user's runs, in whatever process, and the others wait

@@ -32,7 +32,7 @@ from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
-from scenarios.testbed.__main__ import tell
+from scenarios.testbed.__main__ import leave, tell
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
@@ -70,6 +70,7 @@ def main(arguments: list[str]) -> int:
             with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
                 _say(over=run.end())
+            leave(platform)
     except (CaptureError, *Failure) as error:
         print(error, file=sys.stderr)
         return 1

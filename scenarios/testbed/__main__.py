@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
                 _print(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
             _print({"after": testbed.seen()})
             tell("the network's end")
+            leave(platform)
     except Failure as error:
         print(error, file=sys.stderr)
         return 1
@@ -53,6 +54,13 @@ def tell(doing: str) -> None:
     _print({"doing": doing})
     for _ in range(_TURNS):
         os.sched_yield()
+
+
+def leave(platform: Platform) -> None:
+    """In a VM, end this process: all that is there ends with it, and to take a network down would be a tenth of a short
+    run's time. Elsewhere return."""
+    if platform.own_openvswitch:
+        os._exit(0)
 
 
 def _print(line: Mapping[str, object]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -120,14 +119,18 @@ def sums(multiplier: int = 1, windows: int = RANKS, size: int = CHUNK) -> Sums:
 def test_a_sum_of_ranks_data_is_checked_to_the_last_bit(
     collective: int, parts: list[tuple[int, int]], flip: tuple[int, int] | None
 ) -> None:
-    total = [0] * (CHUNK // 4)
-    for window, multiplier in parts:  # word by word, apart from numpy
-        words = memoryview(chunk(window, collective)).cast("I")
-        total = [(old + multiplier * word) % 2**32 for old, word in zip(total, words, strict=True)]
+    total = 0
+    for window, multiplier in parts:  # apart from numpy: each word has 16 bytes of one number, which no carry leaves
+        own, words = chunk(window, collective), bytearray(4 * CHUNK)
+        for place in range(4):
+            words[place::16] = own[place::4]
+        total += multiplier * int.from_bytes(words, "little")
     terms: dict[int, int] = {}
     for window, multiplier in parts:
         terms[window] = (terms.get(window, 0) + multiplier) % 2**32
-    data = bytearray(struct.pack(f"={len(total)}I", *total))
+    data, words = bytearray(CHUNK), total.to_bytes(4 * CHUNK, "little")
+    for place in range(4):
+        data[place::4] = words[place::16]
     if flip is not None:
         data[flip[0]] ^= 1 << flip[1]
     assert first_wrong(data, sums(), collective, sorted(terms.items())) == (None if flip is None else flip[0])

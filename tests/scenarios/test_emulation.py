@@ -209,7 +209,7 @@ def test_a_point_that_fails_twice_is_named_the_rest_goes_on_and_it_can_be_resume
     assert (Path("run") / "summary.csv").exists() and (Path("run") / "figures").exists()
     assert used.tries.count((0, "wan")) == 2 and used.tries.count((0, "base")) == 1
     again = testbeds(FakeTestbeds())
-    run("--resume", "run")
+    run("--resume", "run", "--no-report")
     assert sorted(again.tries) == [(0, "wan"), (1, "wan")]
     assert open_run("run").complete and open_run("run").provenance["failed"] == []
     assert set(load("run").groupby(["engine", "mode", "setting"]).size()) == {5}
@@ -243,7 +243,7 @@ def test_a_machine_without_a_vm_models_what_nobody_asked_to_be_measured(testbeds
         assert answer["unmeasured"] == "there is no kernel: build one" and "fidelity" not in answer
         assert "nothing was measured: there is no kernel: build one" in err
         assert (Path("run") / "summary.csv").exists() and (Path("run") / "report.html").exists()
-        run("--resume", "run", status=3)  # what is left is the measurement
+        run("--resume", "run", "--no-report", status=3)  # what is left is the measurement
     used = testbeds(FakeTestbeds())
     run("--resume", "run", "--no-report")  # the machine has been mended
     assert len(used.tries) == 4 and open_run("run").complete

@@ -13,7 +13,7 @@ from scenarios.engines.prediction import decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import ScenarioError, axis, load_scenario
 from tests.fakes.commands import scenario, times
-from tests.fakes.runs import ended, measured, measured_twice
+from tests.fakes.runs import ended, measured, measured_as_recorded
 
 PHYSICAL, MODES = "fabric.grain=physical", 'run.modes=["base"]'
 
@@ -103,10 +103,10 @@ def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("allgather", "hierarchical"), ("allreduce", "double-tree")])
-def test_over_ports_two_boots_are_the_same_and_as_the_model_says(tmp_path: Path, kind: str, algorithm: str) -> None:
+def test_over_ports_every_boot_is_the_same_and_as_the_model_says(tmp_path: Path, kind: str, algorithm: str) -> None:
     values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
     command = ("--engine", "emulation", "--modes", "joint", "--collectives", "3")
-    measured_twice(tmp_path, *command, sets=values, p99=0.01)
+    measured_as_recorded(tmp_path / "run", *command, sets=values, p99=0.01)
 
 
 def test_where_paths_differ_in_delay_a_flow_holds_the_last_port_before_its_delay(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from analysis.results import open_run
 from tests.fakes.runs import answer, measured, rows
 
 POLICIES = """
+[fabric]
+gpus = 4
 [collective]
 count = 10
 emulated = 10

@@ -27,8 +27,20 @@ from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started
 
 KILLS = int(os.environ.get("LONGHAUL_KILLS", "0"))
-MODEL = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
-EMULATION = ["--no-report", "--engine", "both", "--modes", "base,joint", "--collectives", "12", "--jobs", "2"]
+MODEL = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB,16 MB", "--jobs", "2"]
+EMULATION = [
+    "--no-report",
+    "--engine",
+    "both",
+    "--gpus",
+    "4",
+    "--modes",
+    "base,joint",
+    "--collectives",
+    "12",
+    "--jobs",
+    "2",
+]
 
 
 def is_run(folder):
@@ -83,7 +95,7 @@ def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
         new = not folders or before is None
         if new:
             folders.append(tmp_path / f"run{len(folders)}")
-        wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--jobs", "2"]
+        wanted = [*arguments, "--out", folders[-1]] if new else ["--resume", folders[-1], "--no-report", "--jobs", "2"]
         after_s = dice.uniform(0, longest_s) if done < kills else 600
         was_killed, said = killed(*wanted, folder=folders[-1], cwd=tmp_path, after_s=after_s)
         assert_finished_points_are_there(said, folders[-1])
@@ -105,8 +117,8 @@ def uncut(tmp_path_factory):
 
 def test_the_model_killed_at_random_instants_ends_with_the_same_numbers(tmp_path, uncut):
     whole = rows(uncut)
-    assert len(whole) == 8 * 60_000
-    for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=2.5, seed=1):
+    assert len(whole) == 8 * 30_000
+    for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=1.2, seed=1):
         assert rows(folder).equals(whole)
         assert (folder / "summary.csv").read_bytes() == (uncut / "summary.csv").read_bytes()
         assert not (folder / "parts").exists()
@@ -135,7 +147,7 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
         np.testing.assert_allclose(found.reconfigure_s, whole.reconfigure_s, rtol=0.1, atol=1e-3)
         transfers = open_run(folder).transfers
         assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
-        assert len(transfers) == 2 * 12 * 7 * 8
+        assert len(transfers) == 2 * 12 * 3 * 4
 
 
 def test_a_complete_run_is_shown_again_and_nothing_is_run(tmp_path):
@@ -250,10 +262,10 @@ def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
 
 
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path, uncut):
-    arguments = ["fig4a", "--engine", "model", "--collectives", "60000", "--chunk", "8 MB"]
+    arguments = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
 
     def full():  # the rows of base, of which all have one ring, are within it, those of joint are not
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
     _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
     assert said.splitlines()[-2:] == [
@@ -262,7 +274,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
     ]
     assert_finished_points_are_there(said, tmp_path / "run")
     assert len(rows(tmp_path / "run")) > 0
-    ended("--resume", "run", cwd=tmp_path)
+    ended("--resume", "run", "--no-report", cwd=tmp_path)
     whole = rows(uncut)
     assert rows(tmp_path / "run").equals(whole[whole.setting == 0].reset_index(drop=True))
 

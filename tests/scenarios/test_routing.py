@@ -18,7 +18,7 @@ from scenarios.spec.load import ScenarioError, load_scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM
 from tests.fakes.commands import scenario
-from tests.fakes.runs import measured, measured_twice
+from tests.fakes.runs import measured, measured_as_recorded
 
 ALL = "collective.kind=alltoall"
 FLAT = "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=10 Gbit/s"
@@ -160,12 +160,12 @@ def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: P
     ("routing", "grain", "kind", "channels"),
     [("ecmp", "logical", "allgather", 2), ("spray", "logical", "alltoall", 1), ("spray", "physical", "allgather", 2)],
 )
-def test_two_boots_are_the_same_and_as_the_model_says(
+def test_every_boot_is_the_same_and_as_the_model_says(
     tmp_path: Path, routing: str, grain: str, kind: str, channels: int
 ) -> None:
     values = f"fabric.routing={routing}", f"fabric.grain={grain}", f"collective.channels={channels}"
     command = ("--engine", "emulation", "--modes", "ccl", "--collectives", "3")
-    measured_twice(tmp_path, *command, sets=(*values, f"collective.kind={kind}"))
+    measured_as_recorded(tmp_path / "run", *command, sets=(*values, f"collective.kind={kind}"))
 
 
 def test_bytes_go_over_the_ports_that_the_plan_says(vm: VM) -> None:

@@ -69,7 +69,7 @@ def test_a_key_may_be_swept_over_a_number_and_a_list(run, tmp_path):
 
 
 def test_json_is_one_object_and_all_there_is_on_stdout(run):
-    answer = json.loads(run("--collectives", 30, "--json", "--out", "there").out)
+    answer = json.loads(run("--collectives", 30, "--json", "--no-report", "--out", "there").out)
     assert list(answer) == ["run", "points"] and answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
     assert all(list(point)[:10] == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
@@ -88,7 +88,7 @@ def test_the_resolved_scenario_gives_the_same_numbers_again(points, tmp_path):
 
 
 def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(run):
-    model = ("--modes", "base,joint", "--collectives", "20")
+    model = ("--modes", "base,joint", "--collectives", "20", "--no-report")
     run("--seed", "3,4", "--gpus", "4,2+3", "--sweep", "conditions.sampler=uniform,markov", *model, "--out", "all")
     found = open_run("all")
     assert [tuple(setting["swept"].values()) for setting in found.settings] == [
@@ -117,7 +117,7 @@ def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
 def test_json_has_the_seconds_by_link_of_which_the_first_collective_consists(points, kind):
-    found = points("--set", f"collective.kind={kind}", "--collectives", 30, "--out", "there")
+    found = points("--set", f"collective.kind={kind}", "--collectives", 30, "--no-report", "--out", "there")
     rows = load("there").query("collective == 0").set_index("mode")
     links = {f"{link['src']}>{link['dst']}" for link in open_run("there").settings[0]["fabric"]["links"]}
     for point in found:
