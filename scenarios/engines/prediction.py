@@ -241,7 +241,8 @@ def reconfiguring_s(
         last_one = decisions.row(int(row) - 1) if row else one
         of = probed_before(setting, chosen_by, conditions.fabric, last_one)
         takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
-        found[row] += cost.probing_s(router, of, takes_s)
+        in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
+        found[row] += cost.probing_s(router, workload, of, takes_s, in_force=in_force)
     return found
 
 

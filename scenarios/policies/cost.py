@@ -78,15 +78,22 @@ def _crossings(router: Router, workload: Workload, placement: Ranks) -> set[tupl
     return {(src, dst, -1) for src, dst in both if site[src] != site[dst]}
 
 
-def probing_s(router: Router, probes: Ranks, takes_s: Floats) -> float:
+def probing_s(
+    router: Router, workload: Workload, probes: Ranks, takes_s: Floats, *, in_force: tuple[Ranks, Ranks] | None
+) -> float:
     """The time for probes, [P, 3] (source, destination, path), that are under way for `takes_s` each, [P] s.
 
     Their connections are made at once, in two round trips; then each probe waits for the answer to the one before it.
+    Answers take the ways that are `in_force`, of a placement [n] and paths [F], or the fixed ones if there are none.
     """
     if not len(probes):
         return 0.0
     src, dst, path = probes.T
     there_s, back_s = router.delay_s(path, src, dst), _delay_s(router, dst, src)
+    routes = {(a, b): over for a, b, over in (_routes(router, workload, *in_force) if in_force else ())}
+    for place, back in enumerate(zip(dst.tolist(), src.tolist(), strict=True)):
+        if back in routes:
+            back_s[place] = router.delay_s(routes[back], *back)
     return float(2 * (there_s + back_s).max() + (takes_s + back_s).sum())
 
 

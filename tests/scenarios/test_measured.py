@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.routing.path_choice import Router
 from hosts.collectives.program import moves
 from scenarios.engines.prediction import Expectations, decided, predicted_times, reconfiguring_s
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.cost import probing_s
 from scenarios.policies.knowledge import PORTS
 from scenarios.policies.measured import (
     Readings,
@@ -29,6 +31,7 @@ from scenarios.policies.measured import (
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, scenario_of
 from tests.fakes.runs import answer, rows
+from topologies.fabric.maps import read_wan
 from topologies.shaping.classes import SHORT_SEGMENT_BYTES
 
 POLICIES = """
@@ -314,6 +317,25 @@ def test_with_probes_paths_are_chosen_as_by_an_oracle_where_no_two_share_a_link_
     probed, known = (decided(setting, mode, conditions, start=0, count=200) for mode in ("near", "wan"))
     assert (probed.path == known.path).all()
     assert (probed.path[1:] != probed.path[:-1]).any()
+
+
+def test_the_answer_to_a_probe_takes_the_path_that_is_in_force():
+    """One probe, whose connection is made in two round trips and whose answer takes half of a third."""
+    values = {"fabric.wan": read_wan("five-router"), "fabric.gpus": (2, 2), "collective.kind": "alltoall"}
+    setting = setting_of(NEAR.format(every=1), count=1).with_values(values | {"conditions.wan_delay": 2e-3})
+    conditions = conditions_of(setting)
+    router, workload = Router(conditions.fabric, conditions.delays_s), setting.workload
+    ends = list(zip(*workload.schedule.ends, strict=True))
+    flow = ends.index((2, 0))
+    took_s = {}
+    for over in conditions.fabric.paths_between[1, 0]:
+        path = np.full(len(ends), -1, dtype=np.int16)
+        path[flow] = over.index
+        in_force = np.arange(4, dtype=np.int16), path
+        probes = np.array([[0, 2, conditions.fabric.paths_between[0, 1][0].index]], dtype=np.int16)
+        took_s[len(over.links)] = probing_s(router, workload, probes, np.array([1.0]), in_force=in_force)
+    least, most = min(took_s), max(took_s)
+    assert most > least and took_s[most] - took_s[least] == pytest.approx(3 * 2e-3 * (most - least))
 
 
 def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trips_together():
