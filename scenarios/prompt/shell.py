@@ -190,9 +190,11 @@ class Prompt(CLI):  # type: ignore[misc]
     def _run(self, kind: str, line: str) -> None:
         """Run collectives of a kind: measured, predicted, ratio; Ctrl-C aborts."""
         chunk_bytes, count, algorithm = arguments.collective(kind, line)
+        is_real = self._testbed.testbed.platform.is_real
         try:
             for _ in range(count):
-                print(text.collective(kind, *self._testbed.run(kind, chunk_bytes, algorithm)), flush=True)
+                record, predicted_s = self._testbed.run(kind, chunk_bytes, algorithm)
+                print(text.collective(kind, record, predicted_s, is_real=is_real), flush=True)
         except KeyboardInterrupt:
             print("\naborted; the next collective has new agents")
             return
