@@ -27,9 +27,10 @@ GEOPIPE = {"bubble ratio": 78.91, "iteration": 9.1}
 public."""
 
 _FIT = (
-    f"dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio (blue) and {GEOPIPE['iteration']} % of the "
-    "iteration (red); rings are a fit, as its setting is not public"
+    f"below, dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio and {GEOPIPE['iteration']} % of the "
+    "iteration; rings are a fit, as its setting is not public"
 )
+_SAVED = {"bubble ratio": "#4C8C4A", "iteration": "#8A5AAB"}
 _DELAY, _PIPELINE, _KIND = "conditions.wan_delay", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
 _ARROW, _SUMS = "#C2185B", "#8A8A8A"
@@ -238,11 +239,13 @@ def distance(name: str, configurations: Sequence[Configuration], points: Points)
         grid[0, 0].set_ylim(bottom=0)
         if saves:
             grid[1, 0].set_ylabel("overlapped below 1f1b (%)")
+        measured = any(row.engine == "emulation" for row in rows)
         handles = [
-            Line2D([], [], color=colour, marker=shape, label=pipeline)
+            Line2D([], [], color=colour, marker=shape if measured else "", label=pipeline)
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
         ]
-        legend(figure, handles, "lines: modelled; markers: measured" + (f"\n{_FIT}" if saves else ""))
+        handles += [Line2D([], [], color=_SAVED[what], label=f"{what} saved") for what in _SAVED if saves]
+        legend(figure, handles, "lines: modelled" + "; markers: measured" * measured + (f"\n{_FIT}" if saves else ""))
     caption = f"Mean time of a training iteration by the distance of the sites, at {KM_A_MS} km a ms."
     fits = [(row, _saved(rows, row)) for row in rows]
     return Picture(
@@ -280,7 +283,7 @@ def _savings(axes: Axes, rows: Sequence[Row]) -> None:
     engine = "model" if any(row.engine == "model" for row in rows) else "emulation"
     found = sorted((row.km, of) for row in rows if row.engine == engine and (of := _saved(rows, row)) is not None)
     x = [km for km, _ in found]
-    for what, colour in (("bubble ratio", _LOOKS[0][0]), ("iteration", _LOOKS[1][0])):
+    for what, colour in _SAVED.items():
         y = [of[what] for _, of in found]
         axes.plot(x, y, color=colour)
         axes.axhline(GEOPIPE[what], color=colour, linewidth=0.9, linestyle=":")
