@@ -31,6 +31,7 @@ settings.register_profile("any machine", deadline=None)  # how long an example t
 settings.load_profile("any machine")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have tests that share a fixture of their module run in one process, which makes it once (--dist loadgroup)."""
     for item in items:

@@ -62,6 +62,7 @@ _CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be ro
 _MESSAGES = 256  # of a transfer, unless it says how large they are
 _LEAST_BYTES = 16_384  # of such a message
 _NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
+_STEP = 0.05  # of a transfer's time: by less tunnels do not end sooner than others
 _ROUNDING = 1e-6  # of a capacity, and of a connection
 
 
@@ -249,7 +250,7 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
     whole_bps = capacities.bps[0]
-    lags_of = _lags_of(plan, fabric, [job.name for job in jobs], tunnels, whole_bps)
+    lags_of = _lags_of(plan, fabric, jobs, tunnels, whole_bps)
     capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
     protects = plan.spec.protect == "link"
 
@@ -377,7 +378,7 @@ def _settled(
 def _lags_of(
     plan: AdmissionPlan,
     fabric: Fabric,
-    names: Sequence[str],
+    jobs: Sequence["JobSpec"],
     tunnels: Sequence[Sequence[tuple[int, ...]]],
     bps: Floats,
 ) -> Callable[[Sequence[Calendar]], Floats]:
@@ -394,7 +395,8 @@ def _lags_of(
     byte_s = 8 / np.maximum(bps, 1.0)
     alone_s = delay_s + byte_s * bytes_ahead
     found_alone = np.array([float(alone_s[list(links)].sum()) for of_job in tunnels for links in of_job])
-    first = dict(zip(names, np.cumsum([0, *map(len, tunnels)]).tolist(), strict=False))
+    ends = np.cumsum([0, *map(len, tunnels)]).tolist()
+    first = {job.name: end for job, end in zip(jobs, ends, strict=False)}
 
     def lags_of(calendars: Sequence[Calendar]) -> Floats:
         found = found_alone.copy()
@@ -411,9 +413,21 @@ def _lags_of(
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
                     ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max()) + float(apart_s[links].sum())
                     found[own[tunnel]] = max(found[own[tunnel]], found_alone[own[tunnel]] + ahead_s)
-        return found
+        parts = zip(jobs, np.split(found, ends[1:-1]), strict=True)
+        return np.concatenate([_stepped(lags_s, _STEP * _longest_s(job)) for job, lags_s in parts])
 
     return lags_of
+
+
+def _longest_s(job: "JobSpec") -> float:
+    """How long a transfer may take as it asks."""
+    return job.duration_s or (job.deadline_s or 0.0) - job.start_s
+
+
+def _stepped(lags_s: Floats, step_s: float) -> Floats:
+    """Lags that are no shorter, in steps down from the longest: every step is an instant of a calendar."""
+    longest_s: Floats = np.full_like(lags_s, lags_s.max())
+    return longest_s - np.floor((longest_s - lags_s) / step_s) * step_s
 
 
 def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:

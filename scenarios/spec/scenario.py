@@ -298,8 +298,7 @@ class Scenario:
                 else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
             )
             for key, value in self.at
-            if key not in (*_OUTERMOST, "name", "fabric.grain", "run.modes", "run.clock", "policy")
-            and key not in ("run.referees", "run.search")
+            if key not in (*_OUTERMOST, "run.seed")
         }
 
     def shared_links(self, mode: str) -> tuple[str, ...]:

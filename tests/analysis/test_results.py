@@ -50,7 +50,8 @@ def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
     absent = {"predicted_s": rows.completion_s, "drops": np.zeros(5), "late": np.zeros(5), "undisturbed": np.ones(5)}
     absent |= {"reconfigure_s": np.full(5, np.nan), "reconfigure_messages": np.zeros(5)}
     in_fifo = "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness"
-    absent |= dict.fromkeys(in_fifo, np.full(5, np.nan)) | {"fairness_link": np.full(5, "", dtype=object)}
+    absent |= dict.fromkeys((*in_fifo, "best_schedule_s", "best_schedule_bound_s"), np.full(5, np.nan))
+    absent |= {"fairness_link": np.full(5, "", dtype=object)}
     elsewhere = {"start", "transfers", "counters", "probes", "job_completion_s", "job_predicted_s"}
     for name in {field.name for field in fields(Rows)} - elsewhere:
         wanted = getattr(rows, name)

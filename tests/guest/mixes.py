@@ -127,7 +127,7 @@ def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
         found = capacities(*given)
         return replace(found, bps=times * found.bps)
 
-    none = {} if lags else {"_lags_of": lambda _plan, _fabric, names, *_: lambda _: np.zeros(len(names))}
+    none = {} if lags else {"_lags_of": lambda _plan, _fabric, _jobs, of, _: lambda _: np.zeros(sum(map(len, of)))}
     with mock.patch.multiple(admission, _capacities=faster, **none):
         forget()
         yield
