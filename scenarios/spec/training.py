@@ -18,7 +18,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
 
-_MOST_TRIED, _LEAST_TRIED = 300_000, 4
+_MOST_TRIED, _LEAST_TRIED = 100_000, 4
 """Transfers of all schedules that are compared, and how many schedules are in any case."""
 
 
