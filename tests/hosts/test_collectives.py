@@ -14,7 +14,7 @@ from hosts.collectives.program import message_bytes
 from hosts.collectives.schedule import Flow
 from tests.conftest import VM
 
-BLOCK_BYTES = 1_000_000
+BLOCK_BYTES = 200_000
 COMPUTED_S = 2.5
 PAIRS = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
 
