@@ -1,8 +1,7 @@
 """The calendar of transfers: a row for each, what was promised to it over time and what was delivered.
 
 What is promised is filled, a shade for each of its tunnels. What was delivered is a line for each mode: the bytes that
-arrived in a part of the time. It is behind by the delay and, as a message counts when it has arrived whole, by half of
-one.
+arrived in a part of the time, those of a message evenly from when its first can have arrived until it is whole.
 
 Of several configurations a second figure compares when transfers are there, as a share of their time.
 """
@@ -167,12 +166,16 @@ def _promised(axes: Axes, one: Mapping[str, Any], unit_s: float) -> None:
 def _delivered_bps(seen: Collective, one: Mapping[str, Any], edges_s: Floats) -> Floats:
     """The rate at which a transfer's bytes arrive between these instants, bit/s."""
     first, last = one["transfers"]
-    moves = [move for move in seen.moves if first <= move.transfer < last and seen.flows[move.flow].links]
-    if not moves:
-        return np.zeros(len(edges_s) - 1)
-    ends_s, sizes = np.array([move.end_s for move in moves]), np.array([move.size for move in moves])
-    arrived, _ = np.histogram(ends_s, edges_s, weights=8.0 * sizes)
-    return np.asarray(arrived / np.diff(edges_s), dtype=np.float64)
+    arrived = np.zeros(len(edges_s))
+    for index, flow in enumerate(seen.flows):
+        before_s = 0.0
+        for move in seen.moves_over(index) if flow.links else ():
+            if first <= move.transfer < last:
+                # The first bit is on its way before that where it waits at a link.
+                begins_s = min(max(move.leaves_s + flow.delay_s, before_s), move.end_s - 1e-9)
+                arrived += 8.0 * move.size * np.clip((edges_s - begins_s) / (move.end_s - begins_s), 0.0, 1.0)
+                before_s = move.end_s
+    return np.asarray(np.diff(arrived) / np.diff(edges_s), dtype=np.float64)
 
 
 def _data(
