@@ -117,7 +117,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         return None
     jobs = list(dict.fromkeys(kept.job for *_, found in groups for kept in found))
     several = len({mode for _, mode, _ in groups}) > 1
-    with canvas(max(5.6, 0.9 + 1.9 * len(groups)), 4.0) as figure:
+    with canvas(max(5.6, 0.9 + 1.8 * len(groups)), 4.0) as figure:
         axes, ticks = figure.subplots(), []
         for place, (configuration, mode, found) in enumerate(groups):
             for kept in found:
@@ -134,7 +134,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
             of = [words(key, value) for key, value in configuration.swept.items()] or [configuration.label]
             how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
             in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
-            ticks.append("\n".join([", ".join([*of, mode] if several else of), how, in_time]))
+            ticks.append("\n".join([*of, *[mode] * several, how, in_time]))
         axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
         axes.set_xticks(range(len(groups)), ticks)
         axes.set_ylabel("time until it is there / time until it is due")

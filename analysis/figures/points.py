@@ -478,7 +478,7 @@ def words(key: str, value: Any) -> str:
         return (
             str(value.get("name", "own"))
             if isinstance(value, Mapping)
-            else joint.join(map(_item_words, value)) or "none"
+            else joint.join(map(_item_words, value)) or ("no fault" if key == "fault" else "none")
         )
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _WORDS.get(key, {}).get(text, text)
