@@ -324,8 +324,11 @@ class _Programme:
         for name, rows in (("eq", equal), ("ub", below)):
             if rows:
                 given[f"A_{name}"], given[f"b_{name}"] = self._matrix([row for row, _ in rows]), [b for _, b in rows]
-        found = linprog(cost, bounds=bounds, method="highs-ds", **given)
-        if found.status not in (0, 2):
+        for presolve in (True, False):  # which fails where an interval is all but empty
+            found = linprog(cost, bounds=bounds, method="highs-ds", options={"presolve": presolve}, **given)
+            if found.status in (0, 2):
+                break
+        else:
             raise ArithmeticError(f"the linear programme of {len(self.requests)} requests: {found.message}")
         return found if found.status == 0 else None
 

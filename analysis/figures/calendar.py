@@ -1,8 +1,7 @@
 """The calendar of transfers: a row for each, what was promised to it over time and what was delivered.
 
 What is promised is filled, a shade for each of its tunnels. What was delivered is a line for each mode: the bytes that
-arrived in a part of the time. It is behind by the delay and, as a message counts when it has arrived whole, by half of
-one.
+arrived in a part of the time, those of a message evenly from when its first can have arrived until it is whole.
 
 Of several configurations a second figure compares when transfers are there, as a share of their time.
 """
@@ -118,7 +117,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         return None
     jobs = list(dict.fromkeys(kept.job for *_, found in groups for kept in found))
     several = len({mode for _, mode, _ in groups}) > 1
-    with canvas(max(5.6, 0.9 + 1.9 * len(groups)), 4.0) as figure:
+    with canvas(max(5.6, 0.9 + 1.8 * len(groups)), 4.0) as figure:
         axes, ticks = figure.subplots(), []
         for place, (configuration, mode, found) in enumerate(groups):
             for kept in found:
@@ -135,7 +134,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
             of = [words(key, value) for key, value in configuration.swept.items()] or [configuration.label]
             how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
             in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
-            ticks.append("\n".join([", ".join([*of, mode] if several else of), how, in_time]))
+            ticks.append("\n".join([*of, *[mode] * several, how, in_time]))
         axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
         axes.set_xticks(range(len(groups)), ticks)
         axes.set_ylabel("time until it is there / time until it is due")
@@ -167,12 +166,16 @@ def _promised(axes: Axes, one: Mapping[str, Any], unit_s: float) -> None:
 def _delivered_bps(seen: Collective, one: Mapping[str, Any], edges_s: Floats) -> Floats:
     """The rate at which a transfer's bytes arrive between these instants, bit/s."""
     first, last = one["transfers"]
-    moves = [move for move in seen.moves if first <= move.transfer < last and seen.flows[move.flow].links]
-    if not moves:
-        return np.zeros(len(edges_s) - 1)
-    ends_s, sizes = np.array([move.end_s for move in moves]), np.array([move.size for move in moves])
-    arrived, _ = np.histogram(ends_s, edges_s, weights=8.0 * sizes)
-    return np.asarray(arrived / np.diff(edges_s), dtype=np.float64)
+    arrived = np.zeros(len(edges_s))
+    for index, flow in enumerate(seen.flows):
+        before_s = 0.0
+        for move in seen.moves_over(index) if flow.links else ():
+            if first <= move.transfer < last:
+                # The first bit is on its way before that where it waits at a link.
+                begins_s = min(max(move.leaves_s + flow.delay_s, before_s), move.end_s - 1e-9)
+                arrived += 8.0 * move.size * np.clip((edges_s - begins_s) / (move.end_s - begins_s), 0.0, 1.0)
+                before_s = move.end_s
+    return np.asarray(np.diff(arrived) / np.diff(edges_s), dtype=np.float64)
 
 
 def _data(

@@ -66,8 +66,9 @@ def picture(name: str, group: Group, points: Points) -> Picture:
         for place, (title, here) in enumerate(group.facets.items())
     ]
     width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
-    with canvas(max(5.6, width), bands * 4.3 + 0.9) as figure:
-        heights = [3.0, 2.0] * bands
+    is_base = all(estimate.mode == "base" for one in found for estimate in one.estimates)
+    with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
+        heights = [3.0, 0.01 if is_base else 2.0] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
@@ -89,12 +90,12 @@ def picture(name: str, group: Group, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         _leave_out(axes, {place for place, *_ in drawn})
-        note = "whiskers: 95 % interval; of a gain, from pairs of the same collectives"
+        note = "whiskers: 95 % interval" + "; of a gain, from pairs of the same collectives" * (not is_base)
         legend(figure, _handles(found, lines=_is_axis(group)), note)
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" * (len(group.configurations) > 1)
-    caption = f"Mean completion time and gain over base, by mode{against}: {group.title}."
+    caption = f"Mean completion time{'' if is_base else ' and gain over base, by mode'}{against}: {group.title}."
     return Picture(name=stem, caption=caption, figure=figure, data=_data(group, found))
 
 
@@ -184,8 +185,11 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Se
     if all(estimate.gain is None for estimate in shown.estimates):
         gains.annotate("base was not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
     elif all(estimate.mode == "base" for estimate in shown.estimates):
-        gains.annotate("base alone was run", (0.5, 0.6), xycoords="axes fraction", ha="center", color=FAINT)
-        gains.set_ylim(-1, 1)
+        gains.set_ylabel("")
+        gains.set_yticks([])
+        gains.tick_params(length=0)
+        gains.spines[:].set_visible(False)
+        gains.lines[0].set_visible(False)  # that of no gain
 
 
 def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:

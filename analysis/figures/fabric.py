@@ -215,7 +215,8 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
     """The rate of every WAN link in use, on its curve where there is room, beside it where there is not."""
     taken = [(*place, NODE, NODE) for place in curves.placed.values()]
     for link in used:
-        text = f"{one.rates_bps[link.index] / 1e9:.3g}"
+        gbps = one.rates_bps[link.index] / 1e9
+        text = f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}"
         half = (0.5 * 0.62 * 7 * len(text) / inch, 0.5 * 8.5 / inch)
         shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
         along = curves.points(link, shares)

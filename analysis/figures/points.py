@@ -165,6 +165,13 @@ class Configuration:
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether anything has blocks of collective.chunk: no training, nor jobs that all have sizes of their own."""
+        jobs = self.values.get("job")
+        own = ("chunk", "size", "rate", "schedule")
+        return not all(any(key in job for key in own) for job in jobs) if jobs else self.kind != "training"
+
+    @property
     def algorithm(self) -> str:
         """The algorithm that was run: "ring", or the name of the file with the schedule."""
         file = None if self.kind == "jobs" else self.values.get("collective.schedule")
@@ -401,7 +408,7 @@ class Group:
             return alike.pop() if len(alike) == 1 else ""
         text = words(key, first.value(key))
         if key == "collective.chunk":
-            if all(one.kind == "training" for one in self.configurations):
+            if not any(one.has_blocks for one in self.configurations):
                 return ""
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
         known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {text}"}
@@ -471,16 +478,18 @@ def words(key: str, value: Any) -> str:
         return (
             str(value.get("name", "own"))
             if isinstance(value, Mapping)
-            else joint.join(map(_item_words, value)) or "none"
+            else joint.join(map(_item_words, value)) or ("no fault" if key == "fault" else "none")
         )
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _WORDS.get(key, {}).get(text, text)
 
 
 def _item_words(item: Any) -> str:
-    """An item of a list in words: of a table of jobs or classes its name, and the class of a job."""
+    """An item of a list in words: a fault, of a table of jobs or classes its name, and the class of a job."""
     if not isinstance(item, Mapping):
         return str(item)
+    if "what" in item:  # a fault
+        return str(item["what"])
     return str(item.get("name", "own")) + (f" ({item['class']})" if "class" in item else "")
 
 

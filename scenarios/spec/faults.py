@@ -83,6 +83,11 @@ class Fault:
         return place if self.after_s is None else f"{format_delay(self.after_s)} into {place}"
 
     @property
+    def words(self) -> str:
+        """The fault in words, and when, unless that is from the beginning on."""
+        return self.what if (self.collective, self.after_s) == (0, None) else f"{self.what} at {self.at}"
+
+    @property
     def ends(self) -> tuple[str, str]:
         """The two ends of the link."""
         a, _, b = self.target.partition("-")

@@ -253,6 +253,7 @@ class Scenario:
                     "job",
                     "class",
                     "conditions.links",
+                    "fault",
                 ):  # tables are too long; how many jobs there are has been said
                     words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
                     continue

@@ -248,3 +248,18 @@ def test_what_can_never_be_has_no_time() -> None:
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(0.0)
     (found,), _ = answers(capacities, [replace(one, amount=1e15, is_rate=False)], protects=False)
     assert found.outcome == DEFERRED and found.promised is not None and found.promised.end_s == pytest.approx(1e14)
+
+
+def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(3, requests=4)
+    wanted, _ = answers(case.capacities, case.requests, protects=True)
+
+    def failing(*given: object, options: dict[str, bool], **more: object) -> object:
+        found = linprog(*given, options=options, **more)
+        found.status = 4 if options["presolve"] else found.status
+        return found
+
+    monkeypatch.setattr("scipy.optimize.linprog", failing)
+    found, _ = answers(case.capacities, case.requests, protects=True)
+    assert [one.outcome for one in found] == [one.outcome for one in wanted]
+    assert [one.earliest_s for one in found] == pytest.approx([one.earliest_s for one in wanted], rel=EXACT)

@@ -159,7 +159,8 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
     """Two transfers over one link of 1 Gbit/s: sharing it, the urgent one takes the time of 4 MB and is late; with a
     calendar it goes first, and 6 MB are there in time for the other one."""
     scenario, shares = tmp_path / "asks.toml", ("single", "ecmp", "te")
-    jobs = COPY | {"size": "2 MB", "deadline": "24 ms"}, COPY | {"name": "later", "ranks": [1, 5], "deadline": "60 ms"}
+    copy = COPY | {"chunk": "1 MB"}
+    jobs = copy | {"size": "2 MB", "deadline": "24 ms"}, copy | {"name": "later", "ranks": [1, 5], "deadline": "60 ms"}
     link = HEAD.replace("1-4 Gbit/s", "1 Gbit/s").replace("gpus = 8", "gpus = 8\nborder_routers = 1")
     scenario.write_text(resolved(setting(*jobs, head=link)).replace('routing = "spray"\n', ""))
     sweep = 'sweep.fabric.routing=["single", "ecmp", "te", "spray"]'
@@ -176,6 +177,9 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
         assert (copy.in_time, later.in_time) == (number == len(shares), True)
         if number < len(shares):
             assert (copy.there_s, later.there_s) == pytest.approx((32e-3, 48e-3), rel=2e-3)
+    calendar = pd.read_csv(tmp_path / "run" / "figures" / "scenario-calendar.csv")
+    delivered_bps = calendar[calendar.what == "delivered"].groupby("from_s").bps.sum()
+    assert 0.9e9 < delivered_bps.max() < 1.01e9  # what the link carries, though a message counts when it is whole
 
 
 @pytest.mark.parametrize(
