@@ -333,7 +333,13 @@ class Testbed:
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
+            fastest_bps=None if self.fair_links is None else self._fastest_bps,
         )
+
+    @property
+    def _fastest_bps(self) -> float:
+        """The rate of the fastest link in the first collective."""
+        return float(self._conditions.shaped_bps(0, ()).max())
 
     def set_queues(self) -> None:
         """Have TCP queue and segment as the links' queues need it."""
@@ -353,7 +359,7 @@ class Testbed:
         windows = windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
-            fastest_bps=self._conditions.shaped_bps(0, ()).max(),
+            fastest_bps=self._fastest_bps,
         )
         self._set_queued(windows)
 
