@@ -254,7 +254,7 @@ def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: P
                     of = [row for row in here if (row.engine, row.pipeline) == (engine, pipeline)]
                     x, y = [row.x for row in of], [row.iteration_s / scale for row in of]
                     grid[0, column].plot(x, y, color=colour, **look)
-            grid[0, column].set_title(panel)
+            grid[0, column].set_title(panel.replace(", ", "\n"))
             if saves:
                 _savings(grid[1, column], here, axis)
             grid[-1, column].set_xlabel(axis.label)

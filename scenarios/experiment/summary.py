@@ -581,17 +581,20 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         held = " ".join(f"{count:g}" for count in found.in_flight)
         more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
         room = "" if found.room is None else f" of {found.room:g}"
-        exposed = _exposed(found.exposed_pipeline_s, found.exposed_data_s, "predicted")
+        predicted, before = _ms(found.exposed_pipeline_s, found.exposed_data_s), "predicted"
+        between, gradients, behind = *predicted, ""
         if found.measured_pipeline_s is not None and found.measured_data_s is not None:
-            exposed = _exposed(found.measured_pipeline_s, found.measured_data_s, "measured") + f" ({exposed})"
+            between, gradients = _ms(found.measured_pipeline_s, found.measured_data_s)
+            before, behind = "measured", f" (predicted {' and '.join(predicted)})"
+        exposed = f"{before} {between} ms between stages and {gradients} ms for gradients{behind}"
         yield (
             f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, {exposed}; micro-batches in "
             f"flight by stage: {held}{room}{more}"
         )
 
 
-def _exposed(pipeline_s: float, data_s: float, how: str) -> str:
-    return f"{how} {pipeline_s * 1e3:,.3f} ms between stages and {data_s * 1e3:,.3f} ms for gradients"
+def _ms(*seconds: float) -> list[str]:
+    return [f"{one * 1e3:,.3f}" for one in seconds]
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
