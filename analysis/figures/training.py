@@ -14,7 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective import Collective, Move
 from analysis.figures.output import Picture, canvas, heading, legend, table
 from analysis.figures.points import Configuration, Points, named
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
@@ -113,8 +113,23 @@ class _Bar(NamedTuple):
     end_s: float
 
 
+def computations(one: Collective) -> dict[int, str]:
+    """What computations of training are, by transfer: "forward 2" is that of micro-batch 2."""
+    return {
+        move.transfer: f"{_WORK[work[0]][0]} {work[1:]}"
+        for of in trained(one.configuration)
+        for _, move, work in _works(one, of)
+    }
+
+
 def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
     """The computations of what is training, place by place."""
+    for row, move, work in _works(one, of):
+        yield _Bar(row, one.flows[move.flow].src, work, move.leaves_s, move.end_s)
+
+
+def _works(one: Collective, of: Trained) -> Iterator[tuple[int, Move, str]]:
+    """What each place computes, in order: its number, when, and what it is."""
     schedule = one.configuration.schedule or {}
     own = {move.flow for move in one.moves if move.transfer in of.transfers}
     streams = sorted(  # a job has one for its beginnings before that of its computations
@@ -125,8 +140,7 @@ def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
     flow_of = {place: flow for _, place, flow in streams}
     for row, (place, names) in enumerate(zip(of.places, of.works, strict=True)):
         moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
-        for move, work in zip(moves, names, strict=True):
-            yield _Bar(row, one.flows[flow_of[place]].src, str(work), move.leaves_s, move.end_s)
+        yield from ((row, move, str(work)) for move, work in zip(moves, names, strict=True))
 
 
 def _draw(axes: Axes, one: Collective, of: Trained, bars: Sequence[_Bar], longest_s: float) -> None:

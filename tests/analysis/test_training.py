@@ -1,6 +1,8 @@
 """The figures of training: the bars of the pipeline diagram, and what overlapping saves by distance."""
 
 import csv
+import json
+from collections import Counter
 from itertools import pairwise
 
 import pyarrow.parquet as pq
@@ -47,6 +49,9 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
         assert all(end - start == pytest.approx({"F": 10e-3, "B": 20e-3}[work]) for start, end, work in own)
     forwards = [(bar["gpu"], bar["micro_batch"]) for bar in bars if bar["work"] == "F"]
     assert len(set(forwards)) == 4 * 16
+    events = json.loads((tmp_path / "run" / "figures" / "geopipe-timeline.json").read_text())["traceEvents"]
+    named = Counter(event["name"] for event in events if event.get("cat") == "computation")
+    assert named == {f"{what} {number}": 4 for what in ("forward", "backward") for number in range(16)}
     assert "geopipe-stages" in (tmp_path / "run" / "report.html").read_text()
 
 
