@@ -333,8 +333,17 @@ class Testbed:
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
-            fastest_bps=None if self.fair_links is None else self._fastest_bps,
+            fastest_bps=self._fastest_bps if self._has_own_segments else None,
         )
+
+    @property
+    def _has_own_segments(self) -> bool:
+        """Whether connections have segments by their own messages, and not by the largest of all.
+
+        Not where a class or a tunnel has a ceiling: it would lose what it waits for longer segments of others.
+        """
+        is_limited = bool(self._tunnels) or any(one.ceiling < 1 for one in self.setting.classes)
+        return self.fair_links is not None and not is_limited
 
     @property
     def _fastest_bps(self) -> float:
