@@ -340,10 +340,10 @@ class Testbed:
     def _has_own_segments(self) -> bool:
         """Whether connections have segments by their own messages, and not by the largest of all.
 
-        Not where a class or a tunnel has a ceiling: it would lose what it waits for longer segments of others.
+        Not where a class or a tunnel has a part of a port: it would lose what it waits for longer segments of others.
         """
-        is_limited = bool(self._tunnels) or any(one.ceiling < 1 for one in self.setting.classes)
-        return self.fair_links is not None and not is_limited
+        has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.setting.classes)
+        return self.fair_links is not None and not has_parts
 
     @property
     def _fastest_bps(self) -> float:
