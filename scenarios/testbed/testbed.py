@@ -284,6 +284,7 @@ class Testbed:
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
+            segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
@@ -353,7 +354,7 @@ class Testbed:
     def set_queues(self) -> None:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
-            self._set_windows(self.fair_links)
+            self._set_queued(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # as before flows had fair shares
             self._set_queued(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
@@ -363,14 +364,13 @@ class Testbed:
         if self.setting.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 
-    def _set_windows(self, shared: Collection[str]) -> None:
-        """Have the connections that are made from now on queue so little that flows get fair shares."""
-        windows = windows_of(
+    def _windows(self, shared: Collection[str]) -> Windows:
+        """With which connections queue so little that flows get fair shares."""
+        return windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._fastest_bps,
         )
-        self._set_queued(windows)
 
     def _set_queued(self, windows: Windows) -> None:
         self._set_segments(windows.segment_bytes)
