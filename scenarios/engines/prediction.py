@@ -682,6 +682,8 @@ def arrived_s(setting: Scenario, placement: Sequence[int], messages: "pd.DataFra
             found.append(left.popleft())
         else:
             raise ValueError("there are fewer messages than in the schedule")
+    if any(rows.values()):
+        raise ValueError("there are more messages than in the schedule")
     return np.array(found)
 
 

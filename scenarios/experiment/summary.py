@@ -8,6 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -256,8 +257,10 @@ def _result(
     jobs: Mapping[str, tuple[JobResult, ...]],
     firsts: Mapping[str, First],
 ) -> SettingResult:
-    series = {}
-    arrived = {mode: arrived_s(setting, first.placement, first.messages) for mode, first in firsts.items()}
+    series, arrived = {}, {}
+    for mode, first in firsts.items():
+        with suppress(ValueError):  # a run of a version that had another schedule
+            arrived[mode] = arrived_s(setting, first.placement, first.messages)
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
         series[mode] = series_of(setting, mode, np.arange(times_s.size), times_s)
