@@ -22,7 +22,8 @@ from typing import Any
 from hosts.agent import messages
 from hosts.agent.agent import Job, source_port
 from hosts.agent.clock import now_ns
-from hosts.agent.transport import Transport, limits
+from hosts.agent.program import Program
+from hosts.agent.transport import Transport, limits, segment_bytes
 from hosts.collectives.kinds import Workload
 from hosts.collectives.program import (
     Move,
@@ -100,8 +101,9 @@ class Communicator:
     Every collective is the `workload`. No agent may wait longer for another than `deadline_s` and all computations, by
     the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often
     connections have been made: a communicator that replaces another continues from its epoch, so that no connection can
-    be mistaken for one of the other's. The thread that makes a communicator must outlive it, as the agents die with
-    that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
+    be mistaken for one of the other's. With `fastest_bps`, the rate of the fastest link, TCP's segments are those of
+    fair shares (`transport.segment_bytes`). The thread that makes a communicator must outlive it, as the agents die
+    with that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
     CollectiveError where an agent cannot start.
     """
 
@@ -115,8 +117,9 @@ class Communicator:
         deadline_s: float = 60.0,
         lead_s: float = LEAD_S,
         epoch: int = 0,
+        fastest_bps: float | None = None,
     ) -> None:
-        self._gpus, self._workload = fabric.gpus, workload
+        self._gpus, self._workload, self._fastest_bps = fabric.gpus, workload, fastest_bps
         self._ranks = range(len(self._gpus))
         if workload.schedule.places != len(self._gpus):
             raise ValueError(
@@ -177,12 +180,24 @@ class Communicator:
         self._all("abort")
         addresses = [gpu.ip for gpu in self._gpus]
         for rank, program in enumerate(of_ranks):  # one after the other: nothing depends on which of them is first
-            self._tell(rank, "connect", epoch=self.epoch, program=program.as_json(), addresses=addresses)
+            segments = self._segments(program)
+            told = program.as_json()
+            self._tell(rank, "connect", epoch=self.epoch, program=told, addresses=addresses, segments=segments)
             self._answers("connect", [rank])
         for rank in self._ranks:
             self._tell(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)
         self._all("confirm")
+
+    def _segments(self, program: Program) -> list[int]:
+        """The bytes of the segments of each of a rank's connections; none where they are the interface's."""
+        if (fastest_bps := self._fastest_bps) is None:
+            return []
+        transfers = self._workload.schedule.transfers
+        largest = [
+            max(message_bytes(self._workload, transfers[one.task]) for one in sends) for _, _, sends in program.sends
+        ]
+        return [segment_bytes(message_bytes=size, fastest_bps=fastest_bps) for size in largest]
 
     def source_port(self, channel: int) -> int:
         """The TCP source port of the present connections of a channel."""

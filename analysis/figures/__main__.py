@@ -84,7 +84,7 @@ def jobs_of(
     if len(asked := [one for one in configurations if one.admission]) > 1:
         jobs.append(partial(calendar.deadlines, name, run, asked[:_MOST_JOBS]))
     if any(one.kind == "training" for one in configurations):
-        jobs.append(partial(training.distance, name, configurations, points))
+        jobs += [partial(training.by, axis, name, configurations, points) for axis in training.AXES]
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         jobs.append(partial(fidelity.picture, name, points))

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.figures.collective import Collective, Flow, Move, lanes
+from analysis.figures.collective import Collective, Move, lanes
+from analysis.figures.training import computations
 
 _PLACES = 6  # of a microsecond: a picosecond, below the resolution of any clock here
 
@@ -34,7 +35,7 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
     how = "measured" if one.measured else "predicted"
     yield _meta(pid, 0, "process_name", "name", f"{one.mode}, collective {one.number}, {how}")
     yield _meta(pid, 0, "process_sort_index", "sort_index", pid)
-    tid = 0
+    tid, computed = 0, computations(one)
     for index in one.rows:
         flow, moves = one.flows[index], one.moves_over(index)
         places = lanes(moves)
@@ -45,7 +46,9 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
             yield _meta(pid, tid, "thread_name", "name", f"{one.name(flow)}{crossing}{further}")
             yield _meta(pid, tid, "thread_sort_index", "sort_index", tid)
             yield from (
-                _transfer(pid, tid, one, flow, move) for move, at in zip(moves, places, strict=True) if at == lane
+                _transfer(pid, tid, one, move, computed.get(move.transfer, "computation"))
+                for move, at in zip(moves, places, strict=True)
+                if at == lane
             )
 
 
@@ -53,10 +56,11 @@ def _meta(pid: int, tid: int, name: str, key: str, value: object) -> dict[str, A
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {key: value}}
 
 
-def _transfer(pid: int, tid: int, one: Collective, flow: Flow, move: Move) -> dict[str, Any]:
+def _transfer(pid: int, tid: int, one: Collective, move: Move, computed: str) -> dict[str, Any]:
+    flow = one.flows[move.flow]
     start_us, end_us = round(move.leaves_s * 1e6, _PLACES), round(move.end_s * 1e6, _PLACES)
     what = "chunk" if one.configuration.is_ring_allgather else "block"
-    name = "computation" if not flow.links else f"{what} {move.block}" if move.block >= 0 else "message"
+    name = computed if not flow.links else f"{what} {move.block}" if move.block >= 0 else "message"
     about: dict[str, Any] = {
         "step": move.step,
         "handed_over_us": round(move.start_s * 1e6, _PLACES),

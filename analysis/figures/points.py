@@ -407,6 +407,9 @@ class Group:
             alike = {one.collective if key == "collective.kind" else one.algorithm for one in self.configurations}
             return alike.pop() if len(alike) == 1 else ""
         text = words(key, first.value(key))
+        is_training = all(one.kind == "training" for one in self.configurations)
+        if is_training and key in ("collective.chunk", "training.pipeline"):  # which is its algorithm
+            return ""
         if key == "collective.chunk":
             if not any(one.has_blocks for one in self.configurations):
                 return ""
@@ -482,6 +485,11 @@ def words(key: str, value: Any) -> str:
         )
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _WORDS.get(key, {}).get(text, text)
+
+
+def named(key: str, value: Any) -> str:
+    """A key with its value in words: "WAN bandwidth 40 Gbit/s"."""
+    return f"{_LABELS.get(key, key)} {words(key, value)}"
 
 
 def _item_words(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""Training: the pipeline diagram of an iteration, and what an iteration takes by the distance of the sites.
+"""Training: the pipeline diagram of an iteration, and what an iteration takes by the distance and the rate of the WAN.
 
 The diagram has a row for each GPU, its forwards and backwards by colour with the number of the micro-batch, and an
 arrow for each message over the WAN; measured and predicted where there are both. What is idle is white. That of a job
@@ -14,9 +14,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective import Collective, Move
 from analysis.figures.output import Picture, canvas, heading, legend, table
-from analysis.figures.points import Configuration, Points, words
+from analysis.figures.points import Configuration, Points, named
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
 KM_A_MS = 204
@@ -31,12 +31,13 @@ _FIT = (
     "iteration; rings are a fit, as its setting is not public"
 )
 _SAVED = {"bubble ratio": "#4C8C4A", "iteration": "#8A5AAB"}
-_DELAY, _PIPELINE, _KIND = "conditions.wan_delay", "training.pipeline", "training"
+_DELAY, _RATE, _PIPELINE, _KIND = "conditions.wan_delay", "conditions.wan_rate", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
 _ARROW, _SUMS = "#C2185B", "#8A8A8A"
 _MOST_WORKS = 3000  # bars of a panel
 _MOST_NUMBERS = 400  # of micro-batches, written into them
 _MOST_PANELS = 12
+_MOST_INCHES = 15.0
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
@@ -89,7 +90,7 @@ def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Colle
         handles += [Line2D([], [], color=colour, label=what) for what, colour in arrows.items()]
         legend(figure, handles)
     return Picture(
-        name=f"{name}-{of.job}-pipeline" if of.job else f"{name}-pipeline",
+        name=f"{name}-{of.job}-stages" if of.job else f"{name}-stages",
         caption=f"Pipeline of {which} of {label}: what GPUs compute, and what crosses the WAN.",
         figure=figure,
         data=table(
@@ -112,8 +113,23 @@ class _Bar(NamedTuple):
     end_s: float
 
 
+def computations(one: Collective) -> dict[int, str]:
+    """What computations of training are, by transfer: "forward 2" is that of micro-batch 2."""
+    return {
+        move.transfer: f"{_WORK[work[0]][0]} {work[1:]}"
+        for of in trained(one.configuration)
+        for _, move, work in _works(one, of)
+    }
+
+
 def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
     """The computations of what is training, place by place."""
+    for row, move, work in _works(one, of):
+        yield _Bar(row, one.flows[move.flow].src, work, move.leaves_s, move.end_s)
+
+
+def _works(one: Collective, of: Trained) -> Iterator[tuple[int, Move, str]]:
+    """What each place computes, in order: its number, when, and what it is."""
     schedule = one.configuration.schedule or {}
     own = {move.flow for move in one.moves if move.transfer in of.transfers}
     streams = sorted(  # a job has one for its beginnings before that of its computations
@@ -124,8 +140,7 @@ def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
     flow_of = {place: flow for _, place, flow in streams}
     for row, (place, names) in enumerate(zip(of.places, of.works, strict=True)):
         moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
-        for move, work in zip(moves, names, strict=True):
-            yield _Bar(row, one.flows[flow_of[place]].src, str(work), move.leaves_s, move.end_s)
+        yield from ((row, move, str(work)) for move, work in zip(moves, names, strict=True))
 
 
 def _draw(axes: Axes, one: Collective, of: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
@@ -182,59 +197,81 @@ def _stages(configuration: Configuration, places: int) -> list[int]:
     return [place % (places // replicas) for place in range(places)]
 
 
+class Axis(NamedTuple):
+    """What iterations are drawn by: the key that is swept, the name of the figure and of the column, its words."""
+
+    key: str
+    name: str
+    column: str
+    label: str
+    unit: str
+
+    def number(self, value: Any) -> float:
+        """Where a value of the key stands: the km of a delay, the Gbit/s of a rate, or of the middle of a range."""
+        if self.key == _DELAY:
+            return float(value) * 1e3 * KM_A_MS
+        return float(np.mean(value)) / 1e9
+
+
+AXES = (
+    Axis(_DELAY, "distance", "km", "distance (km)", "km"),
+    Axis(_RATE, "rate", "wan_rate_gbps", "rate of the WAN (Gbit/s)", "Gbit/s"),
+)
+
+
 class Row(NamedTuple):
-    """A pipeline at a distance, in an engine: the mean time of an iteration, and the share of it that is idle."""
+    """A pipeline at a distance or a rate, in an engine: the mean time of an iteration, and the share that is idle."""
 
     panel: str
     engine: str
     pipeline: str
-    km: float
+    x: float
     iteration_s: float
     bubble_ratio: float
 
 
-def rows_of(configurations: Sequence[Configuration], points: Points) -> list[Row]:
-    """The rows of a run in which the delay of the WAN was swept, in the first mode that it has; else none."""
+def rows_of(configurations: Sequence[Configuration], points: Points, axis: Axis) -> list[Row]:
+    """The rows of a run in which an axis was swept, in the first mode that it has; else none."""
     swept = configurations[0].swept
-    if _DELAY not in swept or any(one.kind != _KIND for one in configurations):
+    if axis.key not in swept or any(one.kind != _KIND for one in configurations):
         return []
-    others = [key for key in swept if key not in (_DELAY, _PIPELINE)]
+    others = [key for key in swept if key not in (axis.key, _PIPELINE)]
     mode = next((mode for mode in MODE_STYLES if any(key[2] == mode for key in points)), "")
     found = []
     for one in configurations:
-        panel = ", ".join(words(key, one.value(key)) for key in others)
+        panel = ", ".join(named(key, one.value(key)) for key in others)
         batches, every = (int(one.value(f"training.{key}")) for key in ("micro_batches", "every"))
         busy_s = batches * (one.value("training.forward") + one.value("training.backward"))
         for engine in ("model", "emulation"):
             if (point := points.get((engine, one.index, mode))) is not None:
-                mean_s, km = float(point.completion_s.mean()) / every, float(one.value(_DELAY)) * 1e3 * KM_A_MS
-                found.append(Row(panel, engine, str(one.value(_PIPELINE)), km, mean_s, 1 - busy_s / mean_s))
-    return found
+                mean_s, x = float(point.completion_s.mean()) / every, axis.number(one.value(axis.key))
+                found.append(Row(panel, engine, str(one.value(_PIPELINE)), x, mean_s, 1 - busy_s / mean_s))
+    return sorted(found, key=lambda row: row.x)
 
 
-def distance(name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
-    """Iterations by the distance of the sites, a line a pipeline, and what `overlapped` saves of 1F1B's; None where a
-    run has no such sweep."""
-    rows = rows_of(configurations, points)
+def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
+    """Iterations by the distance of the sites or by the rate of the WAN, a line a pipeline, and what `overlapped` saves
+    of 1F1B's; None where a run has no such sweep."""
+    rows = rows_of(configurations, points, axis)
     names = list(dict.fromkeys(row.panel for row in rows))[:_MOST_PANELS]
     if not rows:
         return None
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
     saves = {"1f1b", "overlapped"} <= {*pipelines}
     scale, unit = time_unit(max(row.iteration_s for row in rows))
-    with canvas(max(5.2, 3.6 * len(names)), 5.6 if saves else 3.4) as figure:
-        grid = figure.subplots(1 + saves, len(names), squeeze=False, sharey="row")
+    with canvas(min(_MOST_INCHES, max(5.2, 3.6 * len(names))), 5.6 if saves else 3.4) as figure:
+        grid = figure.subplots(1 + saves, len(names), squeeze=False, sharex=True, sharey="row")
         for column, panel in enumerate(names):
             here = [row for row in rows if row.panel == panel]
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False):
                 for engine, look in (("model", {"linestyle": "-"}), ("emulation", {"linestyle": "", "marker": shape})):
                     of = [row for row in here if (row.engine, row.pipeline) == (engine, pipeline)]
-                    x, y = [row.km for row in of], [row.iteration_s / scale for row in of]
+                    x, y = [row.x for row in of], [row.iteration_s / scale for row in of]
                     grid[0, column].plot(x, y, color=colour, **look)
-            grid[0, column].set_title(panel)
+            grid[0, column].set_title(panel.replace(", ", "\n"))
             if saves:
-                _savings(grid[1, column], here)
-            grid[-1, column].set_xlabel("distance (km)")
+                _savings(grid[1, column], here, axis)
+            grid[-1, column].set_xlabel(axis.label)
         grid[0, 0].set_ylabel(f"iteration ({unit})")
         grid[0, 0].set_ylim(bottom=0)
         if saves:
@@ -246,25 +283,26 @@ def distance(name: str, configurations: Sequence[Configuration], points: Points)
         ]
         handles += [Line2D([], [], color=_SAVED[what], label=f"{what} saved") for what in _SAVED if saves]
         legend(figure, handles, "lines: modelled" + "; markers: measured" * measured + (f"\n{_FIT}" if saves else ""))
-    caption = f"Mean time of a training iteration by the distance of the sites, at {KM_A_MS} km a ms."
+    where = f"distance of the sites, at {KM_A_MS} km a ms" if axis.key == _DELAY else "rate of the WAN"
     fits = [(row, _saved(rows, row)) for row in rows]
     return Picture(
-        name=f"{name}-distance",
-        caption=caption,
+        name=f"{name}-{axis.name}",
+        caption=f"Mean time of a training iteration by the {where}.",
         figure=figure,
         data=table(
-            row._asdict() | {f"{what} below 1f1b (%)": "" if of is None else of[what] for what in GEOPIPE}
+            {axis.column if key == "x" else key: value for key, value in row._asdict().items()}
+            | {f"{what} below 1f1b (%)": "" if of is None else of[what] for what in GEOPIPE}
             for row, of in fits
         ),
     )
 
 
 def _saved(rows: Sequence[Row], row: Row) -> dict[str, float] | None:
-    """By how many percent a row of `overlapped` is below that of 1F1B at its distance; None of others."""
+    """By how many percent a row of `overlapped` is below that of 1F1B at the same x; None of others."""
     if row.pipeline != "overlapped":
         return None
     for other in rows:
-        if (*other[:2], other.pipeline, other.km) == (*row[:2], "1f1b", row.km):
+        if (*other[:2], other.pipeline, other.x) == (*row[:2], "1f1b", row.x):
             bubble = 100 * (1 - row.bubble_ratio / other.bubble_ratio)
             return {"bubble ratio": bubble, "iteration": 100 * (1 - row.iteration_s / other.iteration_s)}
     return None
@@ -279,10 +317,10 @@ def crossings(x: Sequence[float], y: Sequence[float], level: float) -> list[floa
     ]
 
 
-def _savings(axes: Axes, rows: Sequence[Row]) -> None:
+def _savings(axes: Axes, rows: Sequence[Row], axis: Axis) -> None:
     engine = "model" if any(row.engine == "model" for row in rows) else "emulation"
-    found = sorted((row.km, of) for row in rows if row.engine == engine and (of := _saved(rows, row)) is not None)
-    x = [km for km, _ in found]
+    found = [(row.x, of) for row in rows if row.engine == engine and (of := _saved(rows, row)) is not None]
+    x = [at for at, _ in found]
     for what, colour in _SAVED.items():
         y = [of[what] for _, of in found]
         axes.plot(x, y, color=colour)
@@ -290,7 +328,10 @@ def _savings(axes: Axes, rows: Sequence[Row]) -> None:
         at = crossings(x, y, GEOPIPE[what])
         ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
         axes.plot(at, [GEOPIPE[what]] * len(at), markeredgecolor=INK, **ring)
-        for km in at:
+        for one in at:
+            left = 2 * one > x[0] + x[-1]  # so that it stays within the panel
             look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": FAINT}
-            axes.annotate(f"{km:,.0f} km", (km, GEOPIPE[what]), (5, 6), **look)
+            number = f"{one:,.0f}" if axis.key == _DELAY else f"{one:.3g}"
+            look |= {"xytext": (-5 if left else 5, 6), "ha": "right" if left else "left"}
+            axes.annotate(f"{number} {axis.unit}", (one, GEOPIPE[what]), **look)
     axes.set_ylim(0, 100)

@@ -85,18 +85,27 @@ class Agent:
             self._set_route(address, None)
         self._routes = []
 
-    def connect(self, *, epoch: int, program: Mapping[str, Any], addresses: Sequence[str]) -> None:
-        """Connect as the program says in epoch number `epoch`; `addresses` are all GPUs', by rank."""
+    def connect(
+        self, *, epoch: int, program: Mapping[str, Any], addresses: Sequence[str], segments: Sequence[int]
+    ) -> None:
+        """Connect as the program says in epoch number `epoch`; `addresses` are all GPUs', by rank.
+
+        `segments` are the bytes of the segments of each connection, or none where they are the interface's.
+        """
         self._program = Program.from_json(program)
         if self._payload.sums is not None:
             self._payload.sums.multiply(self._program.multiplier)
         self._buffers.prepare(self._program.buffers)
         token = bytes.fromhex(self._job.token)
-        for rank, channel, _ in self._program.sends:
-            address = addresses[rank]
-            if self._job.transport.line_rate and address not in self._routes:
+        if self._job.transport.line_rate:  # before all connections, which would take the interface's segments again
+            self._routes = list(dict.fromkeys(addresses[rank] for rank, _, _ in self._program.sends))
+            for address in self._routes:
                 self._set_route(address, self._job.limits.initial_segments)
-                self._routes.append(address)
+        for number, (rank, channel, _) in enumerate(self._program.sends):
+            address = addresses[rank]
+            if segments:
+                with closing(RtNetlink()) as kernel:
+                    kernel.set_segment_bytes(self._interface, segments[number])
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
             connection = self._socket(port)
             transport.allow_lending(connection)

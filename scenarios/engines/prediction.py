@@ -5,10 +5,11 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 """
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from analysis.model.varying import Instants, Moves, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
+from hosts.collectives.schedule import Stream
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of, new_course
@@ -50,6 +52,9 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.shaping.classes import wan_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
@@ -638,19 +643,48 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
-def exposed_s(setting: Scenario, mode: str, job: str | None = None) -> tuple[float, float]:
-    """By how much communication lengthens the predicted iterations of a point's first collective, or of a job's in the
-    first round, faults aside: the mean seconds for what goes between stages, until the last computation is over, and
-    for the sums of gradients."""
-    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.schedule.transfers
-    decisions = planned(setting, mode, 1)
-    some, (begins, ends) = _first(setting, job), setting.workload.schedule.ends
+def exposed_s(
+    setting: Scenario, mode: str, job: str | None = None, *, arrived_s: Floats | None = None
+) -> tuple[float, float]:
+    """By how much communication lengthens the iterations of a point's first collective, or of a job's in the first
+    round: the mean seconds for what goes between stages, until the last computation is over, and for the sums of
+    gradients. As predicted, faults aside, or where transfers were over at `arrived_s`, [T]."""
+    transfers, some = setting.workload.schedule.transfers, _first(setting, job)
+    begins, ends = setting.workload.schedule.ends
     streams = np.equal(begins, ends)
     alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
-    arrives_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s[some, 0]
-    computed_s = arrives_s[streams[[one.flow for one in transfers[some]]]].max()
-    pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, arrives_s.max() - computed_s))
+    if arrived_s is None:
+        conditions, decisions = conditions_of(setting, lambda _: ()), planned(setting, mode, 1)
+        arrived_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s[:, 0]
+    last_s = arrived_s[some].max()
+    computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
+    pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, last_s - computed_s))
     return pipeline_s / setting.training.every, data_s / setting.training.every
+
+
+def arrived_s(setting: Scenario, placement: Sequence[int], messages: "pd.DataFrame") -> Floats:
+    """When each transfer of a measured collective was over, [T] s: a message as its row says (`src`, `dst` and `end_s`,
+    in the schedule's order), and a computation its time after what it waits for and the one before it on its stream.
+
+    Raises ValueError where the rows are not those of the schedule.
+    """
+    schedule, rows = setting.workload.schedule, defaultdict[tuple[int, int], deque[float]](deque)
+    for src, dst, end_s in zip(*(messages[name].tolist() for name in ("src", "dst", "end_s")), strict=True):
+        rows[src, dst].append(end_s)
+    found, free_s = list[float](), dict[int, float]()
+    for one in schedule.transfers:
+        flow = schedule.flows[one.flow]
+        if isinstance(flow, Stream):
+            ready_s = max((found[index] for index in one.after), default=0.0)
+            found.append(max(ready_s, free_s.get(one.flow, 0.0)) + one.size)
+            free_s[one.flow] = found[-1]
+        elif left := rows[placement[flow.src], placement[flow.dst]]:
+            found.append(left.popleft())
+        else:
+            raise ValueError("there are fewer messages than in the schedule")
+    if any(rows.values()):
+        raise ValueError("there are more messages than in the schedule")
+    return np.array(found)
 
 
 def _first(setting: Scenario, job: str | None) -> slice:

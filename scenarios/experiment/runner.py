@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from analysis.results.reader import frame, jobs_in, load, load_jobs
+from analysis.results.reader import Tables, frame, jobs_in, load, load_jobs, open_run
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from analysis.statistics.fidelity import Fidelity, fidelity
@@ -28,6 +28,7 @@ from scenarios.experiment.summary import (
     as_json,
     as_text,
     collectives_by_point,
+    firsts_of,
     in_fifo,
     jobs_by_point,
     measured_of,
@@ -97,7 +98,7 @@ def run_in(directory: RunDirectory, run: Run) -> int:
 def print_again(directory: RunDirectory, run: Run) -> int:
     """Print the results of a complete run; returns the exit status, and closes the directory."""
     try:
-        results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run)
+        results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run, directory)
         print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
         if run.reports and not directory.reported:
             why = directory.report()()
@@ -110,11 +111,17 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 
 
 def _results(
-    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run
+    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
 ) -> tuple[list[SettingResult], Fidelity | None]:
-    stored, of_jobs = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs)
+    """The results of what a directory holds, and the fidelity of what was measured; `tables` as for `open_run`."""
+    stored, of_jobs, firsts = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs), {}
+    if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
+        held = open_run(directory.path, tables)
+        firsts = firsts_of(held.collectives, held.transfers)
     results = [
-        result for engine, settings in run.parts for result in results_of(stored, engine.name, settings, of_jobs)
+        result
+        for engine, settings in run.parts
+        for result in results_of(stored, engine.name, settings, of_jobs, firsts)
     ]
     lossy = any(setting.transport.wan_loss for setting in run.scenario.settings())
     is_real = run.scenario.run.is_real
@@ -138,7 +145,8 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             report = directory.report(tables) if drawn else None
             writing = beside.submit(writer.write_tables, tables)
             rows = [table.select(COLUMNS) for table in tables.collectives]
-            results, found = _results(frame(pa.concat_tables(rows)) if rows else None, jobs_in(tables), run)
+            all_rows = frame(pa.concat_tables(rows)) if rows else None
+            results, found = _results(all_rows, jobs_in(tables), run, directory, tables)
             writing.result()
             directory.end(results, failed)
             wrong += [why for why in [report() if report else None] if why]

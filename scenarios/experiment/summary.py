@@ -8,6 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import in_flight, more_by_stage
-from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
+from scenarios.engines.prediction import arrived_s, critical_path, exposed_s, link_bytes
 from scenarios.spec.admission import SENT
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
@@ -73,14 +74,17 @@ class TrainingResult:
     """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
 
     `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
-    in the prediction of the first collective (of a job in the first round). By stage: `in_flight` micro-batches at
-    once, of which `more` are for a cut. Activations of `room` fit in memory; None: of any number.
+    in the prediction of the first collective (of a job in the first round), `measured_pipeline_s` and `measured_data_s`
+    what they add there as it was measured, None where it was not. By stage: `in_flight` micro-batches at once, of which
+    `more` are for a cut. Activations of `room` fit in memory; None: of any number.
     """
 
     iteration_s: float
     bubble_ratio: float
     exposed_pipeline_s: float
     exposed_data_s: float
+    measured_pipeline_s: float | None
+    measured_data_s: float | None
     in_flight: tuple[float, ...]
     more: tuple[int, ...]
     room: float | None
@@ -176,6 +180,24 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """A measured collective, the first of its point: the rank at each place, and its messages, as they are stored."""
+
+    placement: Sequence[int]
+    messages: "pd.DataFrame"
+
+
+def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Point, First]:
+    """The first collective of each point of a run that was measured."""
+    rows, messages = (table[table["collective"] == 0] for table in (collectives, transfers))
+    placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_WHICH, sort=False)}
+    return {
+        Point(*key): First(placement=placement[Point(*key)], messages=here)
+        for key, here in messages.groupby(_WHICH, sort=False)
+    }
+
+
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
     """What was measured while no fault was injected, for the fidelity."""
     for point, rows in stored.items():
@@ -195,15 +217,19 @@ def results_of(
     engine: str,
     settings: Sequence[Scenario],
     jobs: Mapping[Point, tuple[JobResult, ...]],
+    firsts: Mapping[Point, "First"],
 ) -> Iterator[SettingResult]:
-    """The result of each setting over the modes of which every collective is stored, if there is any."""
+    """The result of each setting over the modes of which every collective is stored, if there is any; `firsts` are the
+    first collectives of points of training that were measured."""
     for place, setting in enumerate(settings):
         found = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
         count = setting.collective.count
         finished = {mode: rows for mode, rows in found.items() if rows is not None and len(rows) == count}
         if finished:
-            of_modes = {mode: jobs.get(Point(engine, place, mode), ()) for mode in finished}
-            yield _result(engine, place, setting, finished, of_modes)
+            points = {mode: Point(engine, place, mode) for mode in finished}
+            of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
+            of_firsts = {mode: firsts[point] for mode, point in points.items() if point in firsts}
+            yield _result(engine, place, setting, finished, jobs=of_modes, firsts=of_firsts)
 
 
 def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
@@ -227,9 +253,14 @@ def _result(
     place: int,
     setting: Scenario,
     stored: Mapping[str, "pd.DataFrame"],
+    *,
     jobs: Mapping[str, tuple[JobResult, ...]],
+    firsts: Mapping[str, First],
 ) -> SettingResult:
-    series = {}
+    series, arrived = {}, {}
+    for mode, first in firsts.items():
+        with suppress(ValueError):  # a run of a version that had another schedule
+            arrived[mode] = arrived_s(setting, first.placement, first.messages)
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
         series[mode] = series_of(setting, mode, np.arange(times_s.size), times_s)
@@ -238,9 +269,12 @@ def _result(
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
-            jobs=tuple(replace(job, training=_training(setting, mode, job.mean_s, job.name)) for job in jobs[mode]),
+            jobs=tuple(
+                replace(job, training=_training(setting, mode, job.mean_s, arrived.get(mode), job.name))
+                for job in jobs[mode]
+            ),
             fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
-            training=_training(setting, mode, float(times.completion_s.mean())),
+            training=_training(setting, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(setting.collective.budget_s, times.completion_s),
             referees_s={
                 name: mean_s for name in _REFEREES if (mean_s := _mean(stored[mode][name].to_numpy())) is not None
@@ -259,9 +293,15 @@ def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> Bu
     return BudgetResult(budget_s=budget_s, spare_s=spare_s, fitting=fitting)
 
 
-def _training(setting: Scenario, mode: str, mean_s: float, job: str | None = None) -> TrainingResult | None:
-    """What iterations are like whose collectives, or a job's in a round, take so long in the mean; None if there are
-    none."""
+def _training(
+    setting: Scenario,
+    mode: str,
+    mean_s: float,
+    arrived_s: npt.NDArray[np.float64] | None,
+    job: str | None = None,
+) -> TrainingResult | None:
+    """What iterations are like whose collectives, or a job's in a round, take so long in the mean, and whose first has
+    transfers that were over then, if it was measured; None if there are none."""
     plan, ranks, count = setting.training_plan, tuple(range(setting.gpus)), 1
     if job is not None:
         spec = next(one for one in setting.jobs if one.name == job)
@@ -272,11 +312,14 @@ def _training(setting: Scenario, mode: str, mean_s: float, job: str | None = Non
     training, iteration_s = plan.training, mean_s / count / plan.training.every
     more = more_by_stage(training, sites_of(ranks, setting.fabric.gpus_per_site), plan.more(ranks))
     pipeline_s, data_s = exposed_s(setting, mode, job)
+    measured_s = (None, None) if arrived_s is None else exposed_s(setting, mode, job, arrived_s=arrived_s)
     return TrainingResult(
         iteration_s=iteration_s,
         bubble_ratio=1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s,
         exposed_pipeline_s=pipeline_s,
         exposed_data_s=data_s,
+        measured_pipeline_s=measured_s[0],
+        measured_data_s=measured_s[1],
         in_flight=tuple(in_flight(training, stage, len(more), extra) for stage, extra in enumerate(more)),
         more=more,
         room=None if training.memory_bytes is None else training.memory_bytes / training.kept_bytes,
@@ -541,11 +584,20 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         held = " ".join(f"{count:g}" for count in found.in_flight)
         more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
         room = "" if found.room is None else f" of {found.room:g}"
+        predicted, before = _ms(found.exposed_pipeline_s, found.exposed_data_s), "predicted"
+        between, gradients, behind = *predicted, ""
+        if found.measured_pipeline_s is not None and found.measured_data_s is not None:
+            between, gradients = _ms(found.measured_pipeline_s, found.measured_data_s)
+            before, behind = "measured", f" (predicted {' and '.join(predicted)})"
+        exposed = f"{before} {between} ms between stages and {gradients} ms for gradients{behind}"
         yield (
-            f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, predicted "
-            f"{found.exposed_pipeline_s * 1e3:,.3f} ms between stages and {found.exposed_data_s * 1e3:,.3f} ms for "
-            f"gradients; micro-batches in flight by stage: {held}{room}{more}"
+            f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, {exposed}; micro-batches in "
+            f"flight by stage: {held}{room}{more}"
         )
+
+
+def _ms(*seconds: float) -> list[str]:
+    return [f"{one * 1e3:,.3f}" for one in seconds]
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

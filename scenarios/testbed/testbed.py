@@ -284,6 +284,7 @@ class Testbed:
             wan_loss=transport.wan_loss,
             seed=self.setting.run.seed,
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
+            segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
         )
         self._rates_bps = rates_bps
         return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
@@ -333,12 +334,27 @@ class Testbed:
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
+            fastest_bps=self._fastest_bps if self._has_own_segments else None,
         )
+
+    @property
+    def _has_own_segments(self) -> bool:
+        """Whether connections have segments by their own messages, and not by the largest of all.
+
+        Not where a class or a tunnel has a part of a port: it would lose what it waits for longer segments of others.
+        """
+        has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.setting.classes)
+        return self.fair_links is not None and not has_parts
+
+    @property
+    def _fastest_bps(self) -> float:
+        """The rate of the fastest link in the first collective."""
+        return float(self._conditions.shaped_bps(0, ()).max())
 
     def set_queues(self) -> None:
         """Have TCP queue and segment as the links' queues need it."""
         if self.fair_links is not None:
-            self._set_windows(self.fair_links)
+            self._set_queued(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # as before flows had fair shares
             self._set_queued(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
@@ -348,14 +364,13 @@ class Testbed:
         if self.setting.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 
-    def _set_windows(self, shared: Collection[str]) -> None:
-        """Have the connections that are made from now on queue so little that flows get fair shares."""
-        windows = windows_of(
+    def _windows(self, shared: Collection[str]) -> Windows:
+        """With which connections queue so little that flows get fair shares."""
+        return windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
-            fastest_bps=self._conditions.shaped_bps(0, ()).max(),
+            fastest_bps=self._fastest_bps,
         )
-        self._set_queued(windows)
 
     def _set_queued(self, windows: Windows) -> None:
         self._set_segments(windows.segment_bytes)

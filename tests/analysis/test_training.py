@@ -1,6 +1,8 @@
 """The figures of training: the bars of the pipeline diagram, and what overlapping saves by distance."""
 
 import csv
+import json
+from collections import Counter
 from itertools import pairwise
 
 import pyarrow.parquet as pq
@@ -27,7 +29,8 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
     times = load("run").groupby(["conditions.wan_rate", "wan_delay_s", "training.pipeline"]).completion_s.mean()
     assert len(found) == len(times) == 2 * 2 * 2
     for row in found:
-        of = {name: times[row["panel"], round(float(row["km"]) / 204e3, 9), name] for name in ("1f1b", "overlapped")}
+        at = row["panel"].removeprefix("WAN bandwidth "), round(float(row["km"]) / 204e3, 9)
+        of = {name: times[*at, name] for name in ("1f1b", "overlapped")}
         bubble = {name: 1 - 16 * 30e-3 / seconds for name, seconds in of.items()}
         assert float(row["iteration_s"]) == pytest.approx(of[row["pipeline"]], rel=1e-12)
         assert float(row["bubble_ratio"]) == pytest.approx(bubble[row["pipeline"]], rel=1e-12)
@@ -35,7 +38,10 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
             saved = 100 * (1 - of["overlapped"] / of["1f1b"]), 100 * (1 - bubble["overlapped"] / bubble["1f1b"])
             written = row["iteration below 1f1b (%)"], row["bubble ratio below 1f1b (%)"]
             assert list(map(float, written)) == pytest.approx(saved, rel=1e-9)
-    bars = table(tmp_path / "run" / "figures" / "geopipe-pipeline.csv")
+    by_rate = table(tmp_path / "run" / "figures" / "geopipe-rate.csv")
+    assert {float(row["wan_rate_gbps"]) for row in by_rate} == {1.25, 3.0}
+    assert sorted(row["iteration_s"] for row in by_rate) == sorted(row["iteration_s"] for row in found)
+    bars = table(tmp_path / "run" / "figures" / "geopipe-stages.csv")
     assert len(bars) == 4 * 2 * 16
     for gpu in ("g0", "g1", "g2", "g3"):
         own = [(float(bar["start_s"]), float(bar["end_s"]), bar["work"]) for bar in bars if bar["gpu"] == gpu]
@@ -43,7 +49,10 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
         assert all(end - start == pytest.approx({"F": 10e-3, "B": 20e-3}[work]) for start, end, work in own)
     forwards = [(bar["gpu"], bar["micro_batch"]) for bar in bars if bar["work"] == "F"]
     assert len(set(forwards)) == 4 * 16
-    assert "geopipe-pipeline" in (tmp_path / "run" / "report.html").read_text()
+    events = json.loads((tmp_path / "run" / "figures" / "geopipe-timeline.json").read_text())["traceEvents"]
+    named = Counter(event["name"] for event in events if event.get("cat") == "computation")
+    assert named == {f"{what} {number}": 4 for what in ("forward", "backward") for number in range(16)}
+    assert "geopipe-stages" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_each_job_of_training_has_a_diagram_of_its_own(tmp_path, monkeypatch):
@@ -59,14 +68,14 @@ def test_each_job_of_training_has_a_diagram_of_its_own(tmp_path, monkeypatch):
     assert command.run(["--engine", "model", "--collectives", "1", "--out", "run", *sets]) == 0
     took_s = pq.read_table("run/jobs.parquet").to_pandas().set_index("job").completion_s
     for name, gpus, count, start_s in (("late", ["g5", "g1"], 1, 0.04), ("two", ["g0", "g2", "g4", "g6"], 2, 0.0)):
-        bars = table(tmp_path / "run" / "figures" / f"paper-{name}-pipeline.csv")
+        bars = table(tmp_path / "run" / "figures" / f"paper-{name}-stages.csv")
         assert list(dict.fromkeys(bar["gpu"] for bar in bars)) == gpus
         assert len(bars) == len(gpus) * 4 * 2 * count
         assert all(bar["work"] in "FB" for bar in bars)
         assert min(float(bar["start_s"]) for bar in bars) == pytest.approx(start_s)
         assert max(float(bar["end_s"]) for bar in bars) - start_s <= took_s[name] * (1 + 1e-12)
-    assert not (tmp_path / "run" / "figures" / "paper-other-pipeline.csv").exists()
-    assert not (tmp_path / "run" / "figures" / "paper-pipeline.csv").exists()
+    assert not (tmp_path / "run" / "figures" / "paper-other-stages.csv").exists()
+    assert not (tmp_path / "run" / "figures" / "paper-stages.csv").exists()
 
 
 def test_a_level_is_crossed_between_the_points_around_it():

@@ -34,7 +34,12 @@ def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_bo
         assert told["bubble_ratio"] == pytest.approx(1 - 4 * 30e-3 / point["mean_s"], abs=1e-12)
         assert told["in_flight"] == [4, 3, 2, 1]
         assert min(told["exposed_data_s"], told["exposed_pipeline_s"]) > 0
-    exposed_s = sum(model["training"][f"exposed_{what}_s"] for what in ("pipeline", "data"))
+    for what in ("pipeline", "data"):
+        assert model["training"][f"measured_{what}_s"] is None
+        assert told[f"measured_{what}_s"] == pytest.approx(told[f"exposed_{what}_s"], rel=0.01)
+    exposed_s, measured_s = (told[f"{how}_pipeline_s"] + told[f"{how}_data_s"] for how in ("exposed", "measured"))
+    completion_s = pq.read_table(tmp_path / "run" / "collectives.parquet").to_pandas().set_index("engine").completion_s
+    assert 7 * 30e-3 + measured_s == pytest.approx(completion_s["emulation"].iloc[0], rel=1e-12)
     first_s = pq.read_table(tmp_path / "run" / "collectives.parquet")["predicted_s"][0].as_py()
     assert first_s == pytest.approx(7 * 30e-3 + exposed_s, rel=1e-9)
 
@@ -65,10 +70,11 @@ def test_gradients_alone_are_the_allreduce_alone() -> None:
 
 
 def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Path) -> None:
-    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns."""
-    small = ("training.activations=1 MB", "training.gradient_size=4 MB", "training.replicas=2", "training.across=data")
-    more = (*small, "training.micro_batches=2", "training.forward=50 ms")
-    train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='8 MB', start='2 ms'}"
+    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns, although messages of the
+    training are twice as large as its own."""
+    large = ("training.activations=1 MB", "training.gradient_size=64 MB", "training.replicas=2", "training.across=data")
+    more = (*large, "training.micro_batches=2", "training.forward=100 ms")
+    train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='64 MB', start='2 ms'}"
     found = {}
     for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
         arguments = ("--engine", "emulation", "--collectives", "2", "--gpus", "4")
@@ -78,7 +84,7 @@ def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Pa
     assert found["both"][1] == found["alone"][1]
     trained, plain = found["both"][0]["train"], found["both"][0]["sum"]
     assert trained["iteration_s"] == trained["mean_s"] and "bubble_ratio" not in plain
-    assert trained["bubble_ratio"] == pytest.approx(1 - 2 * 70e-3 / trained["mean_s"], abs=1e-12)
+    assert trained["bubble_ratio"] == pytest.approx(1 - 2 * 120e-3 / trained["mean_s"], abs=1e-12)
     said = ended("--resume", tmp_path / "both", "--no-report", cwd=tmp_path)[0]
     assert f"bubble {trained['bubble_ratio']:.2%}" in said
 

@@ -25,6 +25,8 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's times that
 2. The agents make S small: the last packet of a chunk is a short one of its own.
 3. B = R x the timer's lateness. With less, the time by which a timer is late is lost for good; with more, chunks arrive
    early. In virtual time it is below a microsecond on any machine.
+4. A class whose time comes behind a segment of another would lose what it waits. One with a part of a port has a burst
+   of the longest segment, to catch up; its messages are early by that at most.
 
 *Fair.* Flows that share a link get equal shares by a fair queue under its class, which tells them apart by their
 sockets (each packet knows its own, in one kernel). What else that takes:
@@ -113,6 +115,11 @@ class Service:
     assured: float = 0.0
     ceiling: float = 1.0
 
+    @property
+    def has_part(self) -> bool:
+        """Whether it has a part of a port in any case, or no more than one."""
+        return self.assured > 0 or self.ceiling < 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tunnel:
@@ -162,7 +169,8 @@ class Shaping:
     `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
     none. With `tunnels`, likewise and without services, each has a rate of its own at the port where it begins:
     conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's. With
-    `paths`, tc's match of packets in a tunnel over each path, no delay is before a link of the WAN.
+    `paths`, tc's match of packets in a tunnel over each path, no delay is before a link of the WAN. Segments have up to
+    `segment_bytes`.
     """
 
     fabric: Fabric
@@ -175,6 +183,7 @@ class Shaping:
     seed: int = 0
     tunnels: tuple[Tunnel, ...] = ()
     paths: tuple[str, ...] = ()
+    segment_bytes: int = 0
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
@@ -298,11 +307,19 @@ class Shaping:
             for (interface, _), rate in own.items():
                 of_port[interface] += rate
             own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
-        return {one.key: Inner(rate=max(1, own[one.key]), parent=one.parent, priority=one.service) for one, _ in below}
+        return {
+            one.key: Inner(max(1, own[one.key]), one.parent, one.service, self._burst_ns(one, port))
+            for one, port in below
+        }
+
+    def _burst_ns(self, one: HtbClass, port: int) -> int:
+        """How long a class below a port of so many bytes/s may wait for another's segment and catch up on it later."""
+        has_part = self.services and self.services[one.service].has_part
+        return round(1e9 * self.segment_bytes / port) if has_part else 0
 
     def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """A class, its queue, and the filter of its traffic."""
-        rate, parent, priority = inner or (ceiling, 0, 0)
+        rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
         limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
         below = f"1:{parent:x}" if parent else "1:"

@@ -65,12 +65,13 @@ class Netem(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """What an HTB class has that is below another: its own rate, bytes/s, the other's minor number and its priority, of
-    which the lowest borrows first."""
+    """What an HTB class has that is below another: its own rate, bytes/s, the other's minor number, its priority, of
+    which the lowest borrows first, and the time that its burst takes."""
 
     rate: int
     parent: int
     priority: int
+    burst_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +227,7 @@ class RtNetlink(_Socket):
         """Set the rates, bytes/s of frames, of HTB classes that exist; rate and ceiling that each then holds.
 
         Of classes below another, which are in `inner`, too, they are ceilings. A burst is what the class sends in
-        `burst_ns`. Raises OSError, with the class's interface and number, for the
+        `burst_ns`, or in its own where that is longer. Raises OSError, with the class's interface and number, for the
         first that the kernel refuses; those after it are changed all the same.
         """
         below = inner or {}
@@ -382,9 +383,9 @@ def _qdisc(found: _TcObject) -> Qdisc:
 
 
 def _htb_body(one: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
-    rate, parent, priority = inner or (ceiling, 0, 0)
+    rate, parent, priority, own_ns = inner or (ceiling, 0, 0, 0)
     specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
-    ticks = max(1, burst_ns // _TICK_NS)
+    ticks = max(1, max(burst_ns, own_ns) // _TICK_NS)
     options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*specs[0], *specs[1], ticks, ticks, quantum_bytes, 0, priority))
     exact = ((_TCA_HTB_RATE64, rate), (_TCA_HTB_CEIL64, ceiling))
     options += b"".join(attribute(kind, struct.pack("=Q", each)) for kind, each in exact)
