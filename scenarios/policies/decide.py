@@ -26,7 +26,7 @@ from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
 from scenarios.policies.policy import MODES, Mode
 from scenarios.policies.timing import Course, periodic
 from topologies.conditions.sampler import Sampler
-from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
 from topologies.fabric.failures import NONE, Cables, failed_links
 from topologies.fabric.ports import DirectedPort, shared_by
 
@@ -239,20 +239,27 @@ class Chooser:
         return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
-def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks) -> Ranks:
+def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NONE) -> Ranks:
     """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
 
     There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
-    for the fixed path of a mode that chooses none.
+    for the fixed path of a mode that chooses none; none over these dead cables.
     """
-    sites, between = fabric.gpu_sites.tolist(), fabric.paths_between
+    sites, between, failed = fabric.gpu_sites.tolist(), fabric.paths_between, set(failed_links(fabric, dead))
+
+    def is_whole(src: int, dst: int, path: WanPath) -> bool:
+        ends = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
+        return failed.isdisjoint((*path.links, *map(int, ends)))
+
     begins, ends = workload.schedule.ends
     pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
     found = [
         (src, dst, path.index)
         for src, dst in pairs
         if sites[src] != sites[dst]
-        for path in between[sites[src], sites[dst]][: None if mode.reroutes else 1]
+        for path in [one for one in between[sites[src], sites[dst]] if is_whole(src, dst, one)][
+            : None if mode.reroutes else 1
+        ]
     ]
     return np.array(found, dtype=np.int16).reshape(-1, 3)
 

@@ -297,7 +297,7 @@ NEAR = '[[policy]]\nname = "near"\nreroute = "every {every}"\nknowledge = "probe
 def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wan):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"\nwan = "{wan}"\n' + NEAR.format(every=1))
     conditions = conditions_of(setting)
-    probes = probed_before(setting, setting.mode("near"), conditions.fabric, None)
+    probes = probed_before(setting, setting.mode("near"), conditions, 4, None)
     crossings = {(src, dst) for src, dst, _ in probes.tolist()}
     assert crossings == {(3, 4), (7, 0)}
     assert len(probes) == sum(len(conditions.fabric.paths_between[pair]) for pair in ((0, 1), (1, 0)))

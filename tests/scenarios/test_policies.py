@@ -325,10 +325,6 @@ def refused(table: str) -> list[str]:
             'name = "a"\n[run]\nmodes = ["base", "b"]',
             "run.modes: «b» is not known; allowed: base, ccl, wan, joint, a",
         ),
-        (
-            'name = "a"\nknowledge = "measured ends"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',
-            "run.modes: a beside a fault",
-        ),
     ],
 )
 def test_a_bad_policy_is_refused_in_one_sentence(table: str, said: str) -> None:
