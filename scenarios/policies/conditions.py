@@ -101,7 +101,7 @@ class Conditions:
         """Before which of these collectives candidate paths are probed, [count]: where a mode that probes chooses, or
         may choose, something; not without a controller."""
         number = np.arange(start, start + count)
-        found = np.full(count, False) | mode.probes_at(number, reembed_every)
+        found: npt.NDArray[np.bool_] = np.full(count, False) | mode.probes_at(number, reembed_every)
         if mode.knowledge.kind == PROBED and self.in_force is not None:
             found |= self.are_struck(start, count) & mode.reroutes
             found &= [not lacks_controller(self.in_force(one)) for one in number.tolist()]

@@ -268,9 +268,10 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
     Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for the
-    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the objective `ring`
-    (`best_rings`), of anything else the placement of least predicted time that a descent finds (`best_placements`), in
-    which each rank stays in its site and the root is rank 0. Raises ValueError where there is none.
+    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the mode's own
+    objective or `ring` (`best_rings`), of anything else the placement of least predicted time that a descent finds
+    (`best_placements`), in which each rank stays in its site and the root is rank 0. Raises ValueError where there is
+    none.
     """
     fabric = router.fabric
     if not mode.reembeds:
@@ -278,7 +279,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
-        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, ring)
+        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, mode.ring or ring)
     return chosen
 
 
@@ -340,8 +341,9 @@ def edges_s(fabric: Fabric, delays_s: Floats, rates_bps: Floats, workload: Workl
 
 def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
     """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
-    value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
+    value of its own objective or `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
     """
+    ring = mode.ring or ring
     sites, workload = router.fabric.gpus_per_site, workload.unsprayed
     if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
         return np.zeros(len(rates_bps))
