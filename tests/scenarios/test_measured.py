@@ -172,11 +172,6 @@ def test_what_counters_cannot_tell_is_refused(keys, says):
         scenario_of(f'[[policy]]\nname = "p"\nreroute = "every 1"\n{keys}')
 
 
-def test_measured_knowledge_beside_a_fault_is_refused():
-    with pytest.raises(ScenarioError, match="measured ends, which is of links that keep working"):
-        setting_of('[[fault]]\nat = "collective 3"\nwhat = "link s0b0-s1b0 down"\nfor = "1 collectives"')
-
-
 def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_path):
     (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
     fidelity = answer(tmp_path / "run", "measured.toml", "--engine", "emulation")["fidelity"]
