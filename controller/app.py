@@ -247,7 +247,10 @@ class RouteApp(App):
 
     def _counters(self) -> dict[str, Any]:
         with self._one_at_a_time:
-            found = self._switches.port_bytes(deadline_s=DEADLINE_S)
+            names, dead = [one.name for one in self._fabric.switches], self._forwarding.ways.dead
+            if dead:
+                names = [name for name in names if not around(self._fabric, name) <= dead]
+            found = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
         return {"ports": {name: [one.asked_ns, one.answered_ns, list(one.sent.items())] for name, one in found.items()}}
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:

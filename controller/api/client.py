@@ -134,8 +134,8 @@ class Controller:
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
-        """What the ports of every switch have sent so far, by OpenFlow's port statistics: by switch, when it was asked
-        and when it had answered (CLOCK_MONOTONIC, ns), and the bytes by port."""
+        """What the ports of every switch that is not down have sent so far, by OpenFlow's port statistics: by switch,
+        when it was asked and when it had answered (CLOCK_MONOTONIC, ns), and the bytes by port."""
         found = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
         return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in found.items()}
 

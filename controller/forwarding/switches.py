@@ -122,11 +122,11 @@ class Switches:
                 self._post(name, _barriered(messages))
             self._await_answers(time.monotonic() + deadline_s, deadline_s)
 
-    def port_bytes(self, *, deadline_s: float) -> dict[str, PortBytes]:
-        """What the ports of every switch have sent so far, by OpenFlow's port statistics; raises as `send`."""
+    def port_bytes(self, names: Iterable[str], *, deadline_s: float) -> dict[str, PortBytes]:
+        """What the ports of these switches have sent so far, by OpenFlow's port statistics; raises as `send`."""
         self._forget()
         asked_ns = {}
-        for name in self.names.values():
+        for name in names:
             asked_ns[name] = time.monotonic_ns()
             self._post(name, _port_question)
         asked = list(self._awaited)

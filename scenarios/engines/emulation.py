@@ -353,7 +353,7 @@ class Reader:
         k, faults = row["collective"], row.get("faults", ())
         probes = None if "probes" not in row else np.array(row["probes"], dtype=np.int64).reshape(-1, 5)
         if probes is not None:
-            self._expected.probed(k, probes)
+            self._expected.probed(k, probes, faults)
         counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
         read = None if counters is None else readings(counters)
         expected = self._expected.of(k, faults, read)

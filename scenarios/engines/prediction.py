@@ -89,7 +89,10 @@ class Expectations:
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
-        self._course = _course(setting, mode, self._conditions) if setting.faults else None
+        self._course: Course | None = None
+        if setting.faults and setting.has_course(mode) and not self._play:
+            believed = self._conditions.believed(setting.mode(mode).knowledge)
+            self._course = new_course(setting, mode, believed)
         self._all = None if setting.faults or self._play or self._demands else planned(setting, mode)
         self._bound_s = lower_bound(setting, self._conditions)
 
@@ -140,9 +143,10 @@ class Expectations:
         found = moved_paths(*of, number=collective, among=places)
         return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
 
-    def probed(self, collective: int, probes: npt.NDArray[np.int64]) -> None:
-        """Take in the probes before a collective that `of` has not been called for: rows of source, destination, path,
-        and when each was sent and had arrived, ns."""
+    def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
+        """Take in the probes before a collective that `of` has not been called for, while these faults were in force:
+        rows of source, destination, path, and when each was sent and had arrived, ns."""
+        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
         of, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
         self._seen[collective] = at_probes(self._conditions, collective, of, took_s, size_bytes)
@@ -229,7 +233,7 @@ def reconfiguring_s(
         fixed = choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
         last = placement[:0], fixed
     number, chosen_by = np.arange(start, start + len(decisions.path)), setting.mode(mode)
-    probes = np.broadcast_to(chosen_by.probes_at(number, setting.collective.reembed_every), number.shape)
+    probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
     found = cost.reconfiguring_s(
         router,
         workload,
@@ -244,7 +248,7 @@ def reconfiguring_s(
     )
     for row in np.flatnonzero(probes):
         last_one = decisions.row(int(row) - 1) if row else one
-        of = probed_before(setting, chosen_by, conditions.fabric, last_one)
+        of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
         takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
         in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
         found[row] += cost.probing_s(router, workload, of, takes_s, in_force=in_force)
@@ -734,16 +738,8 @@ def _hops(
 
 def planned(setting: Scenario, mode: str, count: int | None = None) -> Decisions:
     """The plan of a point's first collectives, all unless told otherwise, its faults aside."""
-    conditions, count = conditions_of(setting, lambda _: ()), count or setting.collective.count
-    course = _course(setting, mode, conditions) if setting.faults else None
-    return decided(setting, mode, conditions, start=0, count=count, course=course)
-
-
-def _course(setting: Scenario, mode: str, conditions: Conditions) -> Course | None:
-    """The course of a mode that has one, under these conditions."""
-    if not setting.has_course(mode):
-        return None
-    return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
+    whole = replace(setting, faults=())
+    return decided(whole, mode, conditions_of(whole), start=0, count=count or setting.collective.count)
 
 
 def decided(
@@ -757,8 +753,8 @@ def decided(
     course: Course | None = None,
 ) -> Decisions:
     """The plan of collectives start .. start+count-1 of a point under these conditions; where demands are measured, by
-    these, or by what is predicted to be seen. `course` is that of a mode that has one, where collectives may be lost or
-    faults are left out."""
+    these, or by what is predicted to be seen. `course` is that of a mode that has one, where collectives may be
+    lost."""
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
         demands = demands or _demands(setting, mode)
@@ -805,7 +801,7 @@ def _played(setting: Scenario, mode: str) -> Play:
 
     def seen(number: int, decisions: Decisions | None) -> Floats:
         if setting.mode(mode).knowledge.kind == PROBED:
-            probes = probed_before(setting, setting.mode(mode), conditions.fabric, decisions)
+            probes = probed_before(setting, setting.mode(mode), conditions, number, decisions)
             size_bytes = setting.control.probe_bytes
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
             return at_probes(conditions, number, probes, took_s, size_bytes)

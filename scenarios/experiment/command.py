@@ -1,6 +1,7 @@
 """The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
@@ -95,8 +96,10 @@ def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
     for setting in settings:
         modes = [mode for mode in setting.run.modes if setting.searches_rings(mode)]
         if modes and len(gaps) < _MOST_SEARCHED:
-            by_mode = {mode: ring_gap(setting, mode, _GAPS) for mode in modes}
-            gaps.append((setting.label, setting.collective.ring, by_mode))
+            by_ring = defaultdict[str, dict[str, float]](dict)
+            for mode in modes:
+                by_ring[setting.mode(mode).ring or setting.collective.ring][mode] = ring_gap(setting, mode, _GAPS)
+            gaps += [(setting.label, ring, by_mode) for ring, by_mode in by_ring.items()]
     return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_GAPS)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
-from scenarios.policies.knowledge import LATE, ORACLE, Knowledge, Seen
+from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Knowledge, Seen
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import Fault, active, dead_cables, known, slowed
+from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.conditions.timed import Timed
@@ -71,12 +71,17 @@ class Conditions:
         return found
 
     def believed(self, knowledge: Knowledge, seen: Seen | None = None) -> "Conditions":
-        """The conditions as they are known when something is chosen, of what is measured by what was `seen`; faults are
-        known at once."""
+        """The conditions as they are known when something is chosen, of what is measured by what was `seen`.
+
+        Faults are known at once. But where knowledge is measured only what is down is: a slow GPU has to be seen.
+        """
         if knowledge == ORACLE:
             return self
-        drawn = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn
-        return replace(self, drawn=knowledge.of(drawn, seen))
+        drawn, in_force = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn, self.in_force
+        found = replace(self, drawn=knowledge.of(drawn, seen))
+        if in_force is None or not knowledge.is_measured:
+            return found
+        return replace(found, in_force=lambda number: [one for one in in_force(number) if one.kind in CUTS])
 
     def held(self, every: int) -> "Conditions":
         """The conditions of the last collective whose number is a multiple of `every`, under the faults of now."""
@@ -91,6 +96,16 @@ class Conditions:
         dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
         before = dead if start else [NONE, *dead]
         return np.array([one != other for one, other in pairwise(before)], dtype=bool)
+
+    def are_probed(self, mode: Mode, start: int, count: int, reembed_every: int) -> npt.NDArray[np.bool_]:
+        """Before which of these collectives candidate paths are probed, [count]: where a mode that probes chooses, or
+        may choose, something; not without a controller."""
+        number = np.arange(start, start + count)
+        found: npt.NDArray[np.bool_] = np.full(count, False) | mode.probes_at(number, reembed_every)
+        if mode.knowledge.kind == PROBED and self.in_force is not None:
+            found |= self.are_struck(start, count) & mode.reroutes
+            found &= [not lacks_controller(self.in_force(one)) for one in number.tolist()]
+        return found
 
     @cached_property
     def _by_row(self) -> "Conditions":

@@ -26,7 +26,7 @@ from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
 from scenarios.policies.policy import MODES, Mode
 from scenarios.policies.timing import Course, periodic
 from topologies.conditions.sampler import Sampler
-from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
 from topologies.fabric.failures import NONE, Cables, failed_links
 from topologies.fabric.ports import DirectedPort, shared_by
 
@@ -239,20 +239,27 @@ class Chooser:
         return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
-def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks) -> Ranks:
+def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NONE) -> Ranks:
     """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
 
     There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
-    for the fixed path of a mode that chooses none.
+    for the fixed path of a mode that chooses none; none over these dead cables.
     """
-    sites, between = fabric.gpu_sites.tolist(), fabric.paths_between
+    sites, between, failed = fabric.gpu_sites.tolist(), fabric.paths_between, set(failed_links(fabric, dead))
+
+    def is_whole(src: int, dst: int, path: WanPath) -> bool:
+        ends = fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst]
+        return failed.isdisjoint((*path.links, *map(int, ends)))
+
     begins, ends = workload.schedule.ends
     pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
     found = [
         (src, dst, path.index)
         for src, dst in pairs
         if sites[src] != sites[dst]
-        for path in between[sites[src], sites[dst]][: None if mode.reroutes else 1]
+        for path in [one for one in between[sites[src], sites[dst]] if is_whole(src, dst, one)][
+            : None if mode.reroutes else 1
+        ]
     ]
     return np.array(found, dtype=np.int16).reshape(-1, 3)
 
@@ -261,9 +268,10 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
 
     Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for the
-    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the objective `ring`
-    (`best_rings`), of anything else the placement of least predicted time that a descent finds (`best_placements`), in
-    which each rank stays in its site and the root is rank 0. Raises ValueError where there is none.
+    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the mode's own
+    objective or `ring` (`best_rings`), of anything else the placement of least predicted time that a descent finds
+    (`best_placements`), in which each rank stays in its site and the root is rank 0. Raises ValueError where there is
+    none.
     """
     fabric = router.fabric
     if not mode.reembeds:
@@ -271,7 +279,7 @@ def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload
     chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
     for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
         batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
-        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, ring)
+        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, mode.ring or ring)
     return chosen
 
 
@@ -333,8 +341,9 @@ def edges_s(fabric: Fabric, delays_s: Floats, rates_bps: Floats, workload: Workl
 
 def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
     """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
-    value of the objective `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
+    value of its own objective or `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
     """
+    ring = mode.ring or ring
     sites, workload = router.fabric.gpus_per_site, workload.unsprayed
     if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
         return np.zeros(len(rates_bps))

@@ -27,6 +27,7 @@ from scenarios.policies.decide import (
 )
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
+from scenarios.spec.faults import CUTS, Fault, dead_cables, lacks_controller
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import TeSpec
 from topologies.fabric.fabric import Fabric
@@ -225,10 +226,13 @@ def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
     return found
 
 
-def probed_before(setting: Scenario, mode: Mode, fabric: Fabric, before: Decisions | None) -> Ranks:
+def probed_before(
+    setting: Scenario, mode: Mode, conditions: Conditions, number: int, before: Decisions | None
+) -> Ranks:
     """As `probes_of`, with the placement of the collective before, in whose place the first has ranks in order."""
-    placement = rank_order_of(fabric, setting.workload) if before is None else before.placement[0]
-    return probes_of(fabric, mode, setting.workload, placement)
+    placement = rank_order_of(conditions.fabric, setting.workload) if before is None else before.placement[0]
+    dead = dead_cables(conditions.in_force(number) if conditions.in_force else (), conditions.fabric)
+    return probes_of(conditions.fabric, mode, setting.workload, placement, dead)
 
 
 def probed_links(conditions: Conditions, number: int, probes: Ranks) -> npt.NDArray[np.int32]:
@@ -355,12 +359,20 @@ class Demands:
         return np.fmax.reduce(self._seen[first - self._every : first]) if first else None
 
 
+def tells(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
+    """Whether anything is learnt of links from a collective of a scenario with these faults, of which some were in
+    force as it began: not where a cable is cut meanwhile, as some of its messages then took two ways, nor without a
+    controller, which cannot choose the paths that are planned."""
+    cut = any(one.collective == number and one.after_s is not None and one.kind in CUTS for one in faults)
+    return not cut and not lacks_controller(in_force)
+
+
 class Play:
     """What a mode with measured knowledge chooses, collective by collective from the first on, as far as was asked.
 
     `seen` is called with the number of a collective and what was chosen for it, for what was seen of links in it, as
     `at_ends` or `at_ports`. With probes that is what they saw before it, `at_probes`, and what was chosen for the one
-    before, None before the first. Without faults: a choice stays until the next.
+    before, None before the first.
     """
 
     def __init__(
@@ -371,19 +383,21 @@ class Play:
         self._choices = Chooser(router, self._mode, setting.workload, setting.collective.ring)
 
         def after(number: int, before_bps: Floats) -> Floats:
+            if not tells(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
+                return before_bps
             decisions = self.decisions(number, 1)
             (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
             return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
         def ahead(number: int, before_bps: Floats) -> Floats:
-            if not self._mode.probes_at(number, setting.collective.reembed_every):
+            if not conditions.are_probed(self._mode, number, 1, setting.collective.reembed_every)[0]:
                 return before_bps
             seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
             return np.where(np.isnan(seen_bps), before_bps, seen_bps)
 
         observed = ahead if self._mode.knowledge.kind == PROBED else after
         self._believed = conditions.believed(self._mode.knowledge, observed)
-        self._course = None if self._mode.is_periodic else new_course(setting, mode, self._believed)
+        self._course = new_course(setting, mode, self._believed) if setting.has_course(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether they are new
 
     def decisions(self, start: int, count: int) -> Decisions:
@@ -406,7 +420,7 @@ class Play:
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
         moments = moments_of(self._setting, self._mode.name, number, 1, course=self._course)
         embeds, routes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
-        if number and not embeds and not routes:
+        if number and not embeds and not routes and not self._setting.faults:
             placement, path, _, _ = self._chosen[-1]
             return placement, path, False, False
         rates_bps = self._believed.rates_bps(number, 1)
@@ -414,5 +428,8 @@ class Play:
             placement = self._choices.placements(rates_bps)[0]
         else:
             placement = self._chosen[-1][0] if number else self._choices.in_order
-        path = self._choices.paths(placement[None], rates_bps, chosen=routes)[0]
+        if routes or moments.routed[0] < 0:  # the fixed ones are the first that are whole
+            path = self._choices.paths(placement[None], rates_bps, chosen=routes)[0]
+        else:
+            path = self._chosen[-1][1]
         return placement, path, embeds, routes

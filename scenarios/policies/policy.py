@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import knowledge as knowing
 from scenarios.policies import own
 from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
@@ -98,8 +99,8 @@ class Mode:
 
     With a new placement, paths are chosen too if they ever are. `horizon` is how many collectives a choice is taken to
     serve where its gain is weighed against its cost; None is `collective.reembed_every`. `measure_every_s` is the time
-    between two readings of ports' counters, where knowledge is of those. `function`, "FILE:NAME", says what is chosen
-    when both are OWN.
+    between two readings of ports' counters, where knowledge is of those. `ring` is what its rings have the least of,
+    None: as `collective.ring` has it. `function`, "FILE:NAME", says what is chosen when both are OWN.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Mode:
     reembed: When = NEVER
     knowledge: Knowledge = ORACLE
     measure_every_s: float | None = None
+    ring: str | None = None
     horizon: int | None = None
     function: str | None = None
 
@@ -162,6 +164,8 @@ class Mode:
         found["knowledge"] = str(self.knowledge)
         if self.measure_every_s is not None:
             found["measure_every"] = units.format_delay(self.measure_every_s)
+        if self.ring is not None:
+            found["ring"] = self.ring
         return found | ({} if self.horizon is None else {"horizon": self.horizon})
 
 
@@ -182,6 +186,7 @@ WORDS = {
     "reembed": _WHEN,
     "knowledge": knowing.WORDS,
     "measure_every": 'with measured ports: text with a unit, 100 us to 1000 s, such as "1 ms" (the default)',
+    "ring": f"with one that re-embeds: {', '.join(OBJECTIVES)}; that of collective.ring if not given",
     "function": "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
     "horizon": f"a whole number of collectives from 1 to {MAX_NUMBER:,}",
 }
@@ -238,6 +243,12 @@ def _function(value: str) -> str:
     return value
 
 
+def _ring(value: object) -> str:
+    if value not in OBJECTIVES:
+        raise ValueError(f"is not known; allowed: {WORDS['ring']}")
+    return str(value)
+
+
 def _words(value: object, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"is not text; allowed: {WORDS[key]}")
@@ -250,6 +261,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "reembed": lambda value: when(_words(value, "reembed")),
     "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
     "measure_every": lambda value: _measure_every_s(_words(value, "measure_every")),
+    "ring": _ring,
     "horizon": _horizon,
     "function": lambda value: _function(_words(value, "function")),
 }
@@ -270,6 +282,8 @@ def _mistakes(table: object) -> Iterator[tuple[str, str]]:
             yield f".{key}", f"{shown(value)} {error}"
     if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
         yield ".measure_every", f"is given beside other knowledge; allowed: {WORDS['measure_every']}"
+    if "ring" in table and "function" not in table and str(table.get("reembed", NEVER)).strip() == str(NEVER):
+        yield ".ring", f"is given beside reembed {NEVER}; allowed: {WORDS['ring']}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
             yield f".{key}", "is given beside function; allowed: one of the two"

@@ -5,6 +5,7 @@ and from what is in force, collective by collective from the first on (`Course`)
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -98,6 +99,12 @@ class Course:
         self._basis: list[Floats | None] = [None, None]  # the rates [links] of those
         self._force = _InForce(choices.in_order if placement is None else placement, None)
         self._span = 1
+
+    def copy(self) -> "Course":
+        """The same course, which goes on by itself."""
+        found = copy(self)
+        found._last, found._basis, found._force = self._last.copy(), [*self._basis], copy(self._force)
+        return found
 
     def moments(self, start: int, count: int) -> Moments:
         """The moments of collectives start .. start+count-1."""

@@ -41,7 +41,9 @@ _WHAT = {
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
 KINDS = tuple(_WHAT)
-KNOWN = ("link down", "switch down", "agent slow")
+CUTS = ("link down", "switch down")
+"""The kinds that take cables down."""
+KNOWN = (*CUTS, "agent slow")
 """The kinds that conditions have, and with them decisions and the model, in collectives that begin with them."""
 WORDS = {
     "at": '"collective 12" and "40 ms into collective 12"',
@@ -209,6 +211,12 @@ def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
     """The cables that nothing passes while these faults are in force."""
     links = [cable(*fault.ends) for fault in faults if fault.kind == "link down"]
     return NONE.union(links, *(around(fabric, fault.target) for fault in faults if fault.kind == "switch down"))
+
+
+def lacks_controller(faults: Iterable[Fault]) -> bool:
+    """Whether there is no controller while these faults are in force; one that is killed and no more is started again
+    at once."""
+    return any(fault.kind == "controller killed" and fault.lasts is not None for fault in faults)
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:

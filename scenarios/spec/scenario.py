@@ -887,9 +887,6 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
             yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
-        elif scenario.faults and (known := scenario.mode(name).knowledge).is_measured:
-            text = f"{name} beside a fault goes by {known}, which is of links that keep working"
-            yield Mistake("run.modes", f"{text}; allowed: any other knowledge")
         elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
             text = f"{name} goes by {scenario.mode(name).knowledge} beside the wall clock"
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")

@@ -14,11 +14,11 @@ of "", those of tunnels."""
 
 
 class PortWatch:
-    """The readings of one collective, each by `ask`: one before it begins, every `every_s` from then on, in a thread of
-    their own, and one at its end. `then` is called with the number of each of those in between, from 1, behind it. A
-    context manager that ends them in any case."""
+    """The readings of one collective, each by `ask`, which gives None where nothing can be read: one before it begins,
+    every `every_s` from then on, in a thread of their own, and one at its end. `then` is called with the number of each
+    of those in between, from 1, behind it. A context manager that ends them in any case."""
 
-    def __init__(self, ask: Callable[[], Counters], every_s: float, then: Callable[[int], object]) -> None:
+    def __init__(self, ask: Callable[[], Counters | None], every_s: float, then: Callable[[int], object]) -> None:
         self._ask, self._every_ns, self._then = ask, round(every_s * 1e9), then
         self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
         self._read: list[Counters] = []
@@ -42,7 +42,14 @@ class PortWatch:
             self._is_over = True
             if self._error is not None:
                 raise self._error
-            self._read.append(self._ask())
+            self._look()
+
+    def _look(self) -> bool:
+        """Read once; whether anything was read."""
+        found = self._ask()
+        if found is not None:
+            self._read.append(found)
+        return found is not None
 
     def of(
         self, counted: Mapping[int, Sequence[tuple[str, int]]], *, control_s: Mapping[str, float]
@@ -51,10 +58,13 @@ class PortWatch:
 
         `control_s` are the one-way delays to switches: those are asked so much later, and answer so much earlier, than
         the controller sees it. What was read before the beginning is what it is at that, as nothing is sent until then.
+        A port of a switch that was not asked each time is left out.
         """
         found = []
-        for one, ports in counted.items():
-            first = None
+        for one, all_ports in counted.items():
+            first, ports = None, [port for port in all_ports if all(port[0] in counters for counters in self._read)]
+            if not ports:
+                continue
             for counters in self._read:
                 at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
                 asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns
@@ -72,8 +82,7 @@ class PortWatch:
                 if self._is_over:
                     return
                 try:
-                    self._read.append(self._ask())
-                    if len(self._read) > 1:
+                    if self._look() and len(self._read) > 1:
                         self._then(len(self._read) - 1)
                 except Exception as error:
                     self._error = error

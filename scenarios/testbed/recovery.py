@@ -14,7 +14,7 @@ from pathlib import Path
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import dead_cables
+from scenarios.spec.faults import CUTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 from topologies.fabric.failures import cable
@@ -24,7 +24,6 @@ MOST_ATTEMPTS = 4
 
 _SETTLE_S = 0.5  # for the packets under way, and in virtual time for the controller, too: it is free there
 _UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a collective the model does not know
-_CUTS = ("link down", "switch down")
 
 
 class Recovery:
@@ -156,7 +155,7 @@ class Recovery:
 
     def _look_after(self) -> None:
         """Record what the controller lists of failed cables, where the scenario has faults that cut some."""
-        if not any(fault.kind in _CUTS for fault in self._faults) or not self._testbed.controller.alive():
+        if not any(fault.kind in CUTS for fault in self._faults) or not self._testbed.controller.alive():
             return
         try:
             found = self._testbed.status()["outages"]

@@ -49,6 +49,7 @@ from scenarios.policies.measured import (
     links_passed,
     ports_of,
     readings,
+    tells,
     tunnels_of,
     wanted_of,
     wanted_within,
@@ -57,7 +58,7 @@ from scenarios.policies.policy import NEVER, Mode
 from scenarios.policies.timing import Course, Moments
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, carried
-from scenarios.spec.faults import Fault
+from scenarios.spec.faults import Fault, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
@@ -429,21 +430,20 @@ class Testbed:
         self._in_force[number] = self._faults(in_force)
         if attempt > 1:
             self.placement = self._kept
-            if self.setting.faults:  # the lost attempt was under others, perhaps
-                self._believing = None
         believed, course = self._believed(mode)
-        believed = believed.held(self.setting.keeps_rates(mode))
         begun_ns, probes = None, tuple[tuple[int, ...], ...]()
-        if mode.probes_at(number, self.setting.collective.reembed_every):
-            begun_ns, probes = self._probe(mode, number)
-        rates_bps = believed.known_bps(number, self._faults(in_force))
+        if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
+            begun_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
+        (rates_bps,) = believed.held(self.setting.keeps_rates(mode)).rates_bps(number, 1)
         try:
             moments = moments_of(self.setting, mode.name, number, 1, course=course)
         except NoPathError as error:  # too much is down
             raise CollectiveError(f"nothing can be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        watched = nullcontext() if (watch := self._watched(mode, rates_bps)) is None else watch
+        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._in_force[number], number)
+        watch = self._watched(mode, rates_bps, of_ports=is_learnt)
+        watched = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
             self._meet_paths(mode, rates_bps)
@@ -470,6 +470,8 @@ class Testbed:
             )
             if watch is not None:
                 watch.end()
+        if self._believing is not None:
+            self._believing = believed, course
         self._kept, routed = self.placement, int(moments.routed[0])
         self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
         if moved is not None:
@@ -479,7 +481,9 @@ class Testbed:
             return self._taken_in_demands(record, watch)
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
-        return self._taken_in(mode, record, watch) if mode.knowledge.is_measured else record
+        if is_learnt:
+            return self._taken_in(mode, record, watch)
+        return record if mode.measure_every_s is None else replace(record, counters=())
 
     def _meet_paths(self, mode: Mode, rates_bps: Floats) -> None:
         """Have the switches' kernels know all paths, and the connections in force as they are where routes are.
@@ -497,12 +501,14 @@ class Testbed:
         warm(self.fabric, range(len(self.fabric.gpus)))
         self.route(mode, rates_bps, best=True)
 
-    def _watched(self, mode: Mode, rates_bps: Floats) -> PortWatch | None:
-        """What reads counters while a collective of a mode runs, if anything does. Where it is time then, tunnels are
-        given to what demands want, under these rates of logical links."""
+    def _watched(self, mode: Mode, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
+        """What reads counters while a collective of a mode runs, if anything does, of ports if those are wanted. Where
+        it is time then, tunnels are given to what demands want, under these rates of logical links."""
         every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._path()]
         if not self.setting.measures_demands(mode):
-            return None if every_s is None else PortWatch(self._controller.counters, every_s, lambda _: None)
+            if every_s is None or not of_ports:
+                return None
+            return PortWatch(self._port_counters, every_s, lambda _: None)
 
         def then(reading: int) -> None:
             if every and reading % every == 0 and self.controller.alive():
@@ -521,6 +527,15 @@ class Testbed:
         used = np.unique(tunnels_of(self.fabric, self.setting.workload, path)[path >= 0]).tolist()
         return np.array(watch.of({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
 
+    def _port_counters(self) -> Counters | None:
+        """What ports have sent; None where a fault has killed the controller."""
+        try:
+            return self._controller.counters()
+        except ControllerError:
+            if any(fault.kind == "controller killed" for fault in self.setting.faults):
+                return None
+            raise
+
     def _tunnel_counters(self) -> Counters:
         """What tunnels have sent."""
         now_ns, sent = time.monotonic_ns(), self._shaper.tunnel_bytes()
@@ -534,25 +549,26 @@ class Testbed:
         return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
-        """What a mode believes of conditions, and its course if it has one, by what was measured and failed here."""
+        """What a mode believes of conditions, by what was measured here, and its course if it has one, as they were
+        after the last collective: a lost attempt at another leaves nothing behind."""
         has_course = self.setting.has_course(mode.name)
         if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._believing is None:
             believed = self._conditions.believed(mode.knowledge, self._after)
-            course = new_course(self.setting, mode.name, believed) if has_course else None
-            self._believing = believed, course
-        return self._believing
+            self._believing = believed, new_course(self.setting, mode.name, believed) if has_course else None
+        believed, course = self._believing
+        return believed, course and course.copy()
 
     def _after(self, number: int, before_bps: Floats) -> Floats:
         """What is believed after this collective, or its probes; there are none where nothing is chosen."""
         return self._learnt[number](before_bps) if number in self._learnt else before_bps
 
-    def _probe(self, mode: Mode, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    def _probe(self, mode: Mode, number: int, *, anew: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Probe the candidate paths of what is in force, and note what that tells of links: when it began, and the
         record's `probes`."""
         probes, size_bytes = self._probes(mode), self.setting.control.probe_bytes
-        if not self.placement:  # later ones have their rules with the routes, and their windows with the connections
+        if anew:  # others have their rules with the routes, and their windows with the connections
             if mode.reroutes:
                 self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
                 self.settle()
@@ -584,7 +600,8 @@ class Testbed:
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
         """The probes of what is in force: source, destination, path, and a TCP source port, another for each path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
-        found = probes_of(self.fabric, mode, self.setting.workload, placement).tolist()
+        dead = dead_cables(next(reversed(self._in_force.values()), ()), self.fabric)
+        found = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
         first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
         site = self.fabric.gpu_sites.tolist()
         return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in found]

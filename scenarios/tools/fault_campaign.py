@@ -95,7 +95,7 @@ def drawn(number: int, seed: int, faults: int, *, policies: bool = False) -> Dri
 
 def _policy(chance: random.Random) -> dict[str, str]:
     moments = ["never", "every 1", "every 2", "every 4", "drift 0.2", "drift 0.6", "gain 0", "gain 0.1", "gain 0.5"]
-    known = chance.choice(["oracle", "stale 1", "mean", "ewma 0.5"])
+    known = chance.choice(["oracle", "stale 1", "mean", "ewma 0.5", "measured ends", "measured ports", "probed"])
     return {"name": "drawn", "reroute": chance.choice(moments), "reembed": chance.choice(moments), "knowledge": known}
 
 

@@ -122,14 +122,17 @@ def test_of_many_orders_of_sites_one_that_is_possible_is_found(objective: str) -
 
 
 @pytest.mark.optimum
+@pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("chunk", [8e6, 64e6])
 @pytest.mark.parametrize("delay", [10e-6, 10e-3])
-def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(chunk: float, delay: float) -> None:
+def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(
+    delay: float, chunk: float, seed: int
+) -> None:
     """The cycle time as CP-SAT has it: a circuit with two crossings, whose edges are below a limit that it chooses."""
     from ortools.sat.python import cp_model
 
     size, n = 32, 64
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     crosses = np.repeat([0, 1], size)[:, None] != np.repeat([0, 1], size)
     delay_s = np.where(crosses, delay, 0.7e-6)[None]
     rates_bps = np.where(crosses, random.uniform(10e9, 100e9, (n, n)), random.uniform(20e9, 200e9, (n, n)))
@@ -148,7 +151,7 @@ def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(chu
         model.add(cycle_ns >= sum(n * int(slots[ends]) * used for ends, used in arcs.items() if ends[0] == a))
     model.minimize(cycle_ns)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, 60
+    solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, 60
     assert solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound_s = solver.best_objective_bound / ns / n
     assert bound_s * (1 - 1e-6) <= found_s <= 1.02 * bound_s

@@ -27,8 +27,10 @@ from scenarios.policies.measured import (
     probed_before,
     probed_links,
     readings,
+    tells,
 )
-from scenarios.spec import ScenarioError
+from scenarios.spec import ScenarioError, faults
+from scenarios.spec.faults import active
 from scenarios.spec.load import load_scenario, scenario_of
 from tests.fakes.runs import answer, rows
 from topologies.fabric.maps import read_wan
@@ -170,11 +172,6 @@ def test_what_counters_cannot_tell_is_refused(keys, says):
         scenario_of(f'[[policy]]\nname = "p"\nreroute = "every 1"\n{keys}')
 
 
-def test_measured_knowledge_beside_a_fault_is_refused():
-    with pytest.raises(ScenarioError, match="measured ends, which is of links that keep working"):
-        setting_of('[[fault]]\nat = "collective 3"\nwhat = "link s0b0-s1b0 down"\nfor = "1 collectives"')
-
-
 def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_path):
     (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
     fidelity = answer(tmp_path / "run", "measured.toml", "--engine", "emulation")["fidelity"]
@@ -297,7 +294,7 @@ NEAR = '[[policy]]\nname = "near"\nreroute = "every {every}"\nknowledge = "probe
 def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wan):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"\nwan = "{wan}"\n' + NEAR.format(every=1))
     conditions = conditions_of(setting)
-    probes = probed_before(setting, setting.mode("near"), conditions.fabric, None)
+    probes = probed_before(setting, setting.mode("near"), conditions, 4, None)
     crossings = {(src, dst) for src, dst, _ in probes.tolist()}
     assert crossings == {(3, 4), (7, 0)}
     assert len(probes) == sum(len(conditions.fabric.paths_between[pair]) for pair in ((0, 1), (1, 0)))
@@ -401,3 +398,96 @@ def test_every_choice_by_probes_replays_from_the_run_folder_and_their_time_is_as
             rate_bps = 8 * setting.control.probe_bytes / ((arrived_ns - sent_ns) / 1e9 - delay_s)
             assert rate_bps == pytest.approx(slowest_bps, rel=0.005)
     assert len(chosen) > 2
+
+
+STRUCK = (
+    POLICIES.replace('["greedy", "calm"]', '["greedy", "calm", "fixed"]')
+    + """
+[[policy]]
+name = "fixed"
+knowledge = "measured ends"
+[[fault]]
+at = "collective 3"
+what = "link s0b0-s1b0 down"
+for = "4 collectives"
+[[fault]]
+at = "collective 5"
+what = "agent 2 slow 10x"
+for = "5 collectives"
+"""
+)
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+@pytest.mark.parametrize("mode", ["greedy", "calm", "fixed"])
+def test_beside_faults_every_choice_replays_and_goes_round_what_is_down(grain, mode):
+    (setting,) = scenario_of(STRUCK.format(count=14)).with_values({"fabric.grain": grain}).settings()
+    conditions, expected = conditions_of(setting), Expectations(setting, mode)
+    (dead,) = [link.index for link in conditions.fabric.links if link.name == "s0b0>s1b0"]
+    over = [path.index for path in conditions.fabric.paths if dead in path.links]
+    for k in range(14):
+        planned = decided(setting, mode, conditions, start=k, count=1)
+        found = expected.of(k, [index for index, fault in enumerate(setting.faults) if fault in conditions.in_force(k)])
+        assert (found.placement.tolist(), found.path.tolist()) == (
+            planned.placement[0].tolist(),
+            planned.path[0].tolist(),
+        )
+        assert not (3 <= k < 7 and np.isin(found.path, over).any())
+        seen = predicted_times(setting, mode, planned, conditions, start=k)
+        expected.saw(k, sent_s=seen.begins_s[:, 0], arrived_s=seen.arrives_s[:, 0])
+
+
+def test_what_is_down_is_known_at_once_and_what_is_slow_once_it_was_seen():
+    (setting,) = scenario_of(STRUCK.format(count=14)).settings()
+    conditions, seen = conditions_of(setting), dict[int, float]()
+    names = [link.name for link in conditions.fabric.links]
+    wan, slow = names.index("s0b0>s1b0"), names.index("g2>g3")
+
+    def after(number, before_bps):
+        """Both links are seen in each collective, the first at 7 Gbit/s, the second as it is."""
+        now_bps = before_bps.copy()
+        now_bps[[wan, slow]] = 7e9, conditions.shared_bps(number, 1)[0][slow]
+        return now_bps
+
+    believed = conditions.believed(setting.mode("greedy").knowledge, after)
+    for k in range(14):
+        (rates_bps,) = believed.rates_bps(k, 1)
+        seen[k] = rates_bps[slow]
+        assert rates_bps[wan] == (0 if 3 <= k < 7 else 7e9 if k else conditions.mean_bps[wan])
+        if k:
+            assert rates_bps[slow] == conditions.shared_bps(k - 1, 1)[0][slow]
+    (true_bps,) = conditions.drawn.rates_bps(5, 1)
+    assert seen[6] == pytest.approx(true_bps[slow] / 10)
+
+
+def test_nothing_is_learnt_of_a_collective_in_which_a_cable_is_cut_nor_without_a_controller():
+    faults = load_faults(
+        ("1 ms into collective 2", "link s0b0-s1b0 down", None),
+        ("1 ms into collective 3", "agent 1 slow 2x", None),
+        ("collective 5", "switch s0p0 down", None),
+        ("1 ms into collective 6", "controller killed", None),
+        ("collective 8", "controller killed", "2 collectives"),
+    )
+    assert [k for k in range(12) if not tells(faults, active(faults, k), k)] == [2, 8, 9]
+
+
+def load_faults(*found):
+    tables = [{"at": at, "what": what} | ({} if lasts is None else {"for": lasts}) for at, what, lasts in found]
+    return faults.read(tables)
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_probes_go_round_what_is_down_and_tell_what_is_slow(grain):
+    """On the mesh paths are those of an oracle then, too, before every collective."""
+    of = (
+        STRUCK.format(count=14)
+        .replace('"fixed"', '"near"')
+        .replace('knowledge = "measured ends"\n[[fault]]', "[[fault]]", 1)
+    )
+    of = of.replace('name = "near"\n', 'name = "near"\nreroute = "every 1"\nknowledge = "probed"\n')
+    (setting,) = scenario_of(of).with_values({"fabric.grain": grain, "conditions.sampler": "uniform"}).settings()
+    conditions = conditions_of(setting)
+    probed, known = (decided(setting, mode, conditions, start=0, count=14) for mode in ("near", "wan"))
+    assert (probed.path == known.path).all()
+    counts = [len(probed_before(setting, setting.mode("near"), conditions, k, None)) for k in range(14)]
+    assert counts == [8] * 3 + [6] * 4 + [8] * 7

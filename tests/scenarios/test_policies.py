@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
+from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import Expectations, decided
 from scenarios.policies import knowledge, policy
 from scenarios.policies.conditions import conditions_of
@@ -297,6 +298,23 @@ def test_an_autoregression_finds_the_process_that_made_the_rates() -> None:
     assert errors["ar 1"] < errors["stale 1"]
 
 
+def test_a_policy_may_have_a_ring_objective_of_its_own() -> None:
+    """Its rings are those of a run with that objective for all modes, and other modes keep the run's."""
+    tables = "".join(
+        f'[[policy]]\nname = "p{place}"\nreembed = "every"\nring = "{ring}"\n' for place, ring in enumerate(OBJECTIVES)
+    )
+    (setting,) = scenario_of(f'{tables}[conditions]\nwan_delay = "10 ms"\n[collective]\ncount = 60').settings()
+    conditions, chosen = conditions_of(setting), set()
+    for place, ring in enumerate(OBJECTIVES):
+        mine = decided(setting, f"p{place}", conditions, start=0, count=60).placement
+        of_all = setting.with_values({"collective.ring": ring})
+        assert (mine == decided(of_all, "ccl", conditions, start=0, count=60).placement).all()
+        chosen.add(mine.tobytes())
+    assert len(chosen) > 1
+    of_run = decided(setting, f"p{OBJECTIVES.index(setting.collective.ring)}", conditions, start=0, count=60)
+    assert (of_run.placement == decided(setting, "ccl", conditions, start=0, count=60).placement).all()
+
+
 def refused(table: str) -> list[str]:
     with pytest.raises(ScenarioError) as error:
         scenario_of(f"[[policy]]\n{table}")
@@ -319,15 +337,13 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
         ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is not allowed"),
+        ('name = "a"\nreembed = "every"\nring = "least"', "policy[1].ring: «least» is not known; allowed: with one"),
+        ('name = "a"\nring = "sum"', "policy[1].ring: is given beside reembed never; allowed: with one that re-embeds"),
         ('name = "a"\nrereoute = "never"', "policy[1].rereoute: unknown key of a policy"),
         ('name = "a"\n[[policy]]\nname = "a"', "policy[2].name: «a» is that of another policy"),
         (
             'name = "a"\n[run]\nmodes = ["base", "b"]',
             "run.modes: «b» is not known; allowed: base, ccl, wan, joint, a",
-        ),
-        (
-            'name = "a"\nknowledge = "measured ends"\n[[fault]]\nat = "collective 1"\nwhat = "agent 1 slow 2x"',
-            "run.modes: a beside a fault",
         ),
     ],
 )

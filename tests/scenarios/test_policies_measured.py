@@ -1,5 +1,7 @@
 """Policies in the testbed: it chooses as planned, and policies that are the same take the same time to the ns."""
 
+import pandas as pd
+
 from analysis.results import open_run
 from tests.fakes.runs import answer, measured, rows
 
@@ -57,15 +59,22 @@ count = 8
 chunk = "1 MB"
 reembed_every = 3
 [run]
-modes = ["calm", "fourth"]
+modes = ["ends", "fourth", "ports"]
 [[policy]]
-name = "calm"
+name = "ends"
 reroute = "gain 0.1"
 reembed = "gain 0.1"
-knowledge = "stale 1"
+knowledge = "measured ends"
 [[policy]]
 name = "fourth"
 reroute = "every 4"
+knowledge = "stale 1"
+[[policy]]
+name = "ports"
+reroute = "every 1"
+reembed = "every 2"
+knowledge = "measured ports"
+measure_every = "100 us"
 [[fault]]
 at = "100 us into collective 1"
 what = "link s0b0-s1b0 down"
@@ -86,8 +95,10 @@ def test_policies_that_keep_paths_are_measured_as_planned_whatever_is_struck(tmp
     fidelity = answer(tmp_path / "run", "struck.toml", "--engine", "emulation")["fidelity"]
     found, struck = rows(tmp_path / "run"), open_run(tmp_path / "run").faults
     assert set(struck.outcome) == {"recovered"}
-    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 2}  # one of each mode
+    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 3}  # one of each mode
     kept = found[found["mode"] == "fourth"]
     # Every fourth, and where a cable has been cut or is back; the lost attempt at 5 counts for how long it stays so.
     assert kept.collective[kept.rerouted].tolist() == [0, 2, 3, 4, 5, 7]
-    assert fidelity["collectives"] == 12 and abs(fidelity["median_ratio"] - 1) < 0.001
+    assert fidelity["collectives"] == 18 and abs(fidelity["median_ratio"] - 1) < 0.001
+    counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
+    assert sorted(set(counters.collective)) == [0, 2, 3, 4, 6, 7]  # nothing is learnt where a cable is cut meanwhile
