@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pexpect
+import psutil
 import pytest
 
 from scenarios.engines.prediction import decided, predicted
@@ -145,6 +146,33 @@ def test_what_does_not_heed_ctrl_c_ends_the_session(vm: VM) -> None:
     prompt.child.expect(pexpect.EOF, timeout=ANSWER_S)
     prompt.child.close()
     assert prompt.child.exitstatus == 1
+
+
+ASKING = """
+import sys
+from pathlib import Path
+from scenarios import vm
+from scenarios.prompt.dialogue import Outside
+from topologies.fabric.fabric import FabricSpec, build_fabric
+outside = Outside(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
+inside = "from scenarios.prompt.dialogue import Inside; Inside(dict).readline()"
+try:
+    vm.run([sys.executable, "-c", inside], use_terminal=True, answer=outside)
+except vm.VMError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_vm_that_is_killed_while_a_line_is_awaited_ends_the_session(vm: VM) -> None:
+    child = vm.terminal(program=["-c", ASKING], PYTHONPATH=str(PROJECT))
+    child.expect_exact("mininet> ", timeout=COMING_UP_S)
+    child.send("half a line")
+    of_vm = (one for one in psutil.Process(child.pid).children(recursive=True) if "rootfstype=hostfs" in one.cmdline())
+    next(one for one in of_vm if one.name() != "sh").kill()
+    child.expect("killed by signal 9", timeout=ANSWER_S)
+    child.expect(pexpect.EOF, timeout=ANSWER_S)
+    child.close()
+    assert child.exitstatus == 1
 
 
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
