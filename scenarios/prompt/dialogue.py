@@ -49,16 +49,23 @@ class Inside:
         return 0
 
     def readline(self) -> str:
-        """The next line, "" at the end of the lines; no virtual time passes until it is there."""
-        if os.isatty(0):
-            termios.tcflush(0, termios.TCIFLUSH)  # keys that a command has not read
-            sys.stdout.buffer.write(ENQUIRY)
-        sys.stdout.flush()
-        self._send(json.dumps(self._state()).encode() + b"\n" + bytes(HELD_BYTES))
-        answer = b""
-        while not answer.endswith(b"\n"):
-            answer += os.read(self._fd, 65536)
-            os.sched_yield()  # to the kernel's thread that brings it
+        """The next line, "" at the end of the lines; no virtual time passes until it is there.
+
+        An interrupt meanwhile is for nothing that runs, and half a question would not be answered.
+        """
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            if os.isatty(0):
+                termios.tcflush(0, termios.TCIFLUSH)  # keys that a command has not read
+                sys.stdout.buffer.write(ENQUIRY)
+            sys.stdout.flush()
+            self._send(json.dumps(self._state()).encode() + b"\n" + bytes(HELD_BYTES))
+            answer = b""
+            while not answer.endswith(b"\n"):
+                answer += os.read(self._fd, 65536)
+                os.sched_yield()  # to the kernel's thread that brings it
+        finally:
+            signal.signal(signal.SIGINT, before)
         line = json.loads(answer)
         return "" if line is None else f"{line}\n"
 
@@ -81,6 +88,7 @@ class Outside:
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
         self._question: dict[str, Any] = {}
+        self._awaits = False  # a line that is being typed
         self.is_answered = self.is_interrupted = False
         self.answers = 0
 
@@ -95,7 +103,11 @@ class Outside:
         """
         self._question, self.is_answered = json.loads(question), False
         if self._at_terminal:
-            line = self._typed(typed, check)
+            before = signal.signal(signal.SIGINT, self._drop)
+            try:
+                line = self._typed(typed, check)
+            finally:
+                signal.signal(signal.SIGINT, before)
         else:
             with checking_signals(check):
                 line = self._piped()
@@ -126,8 +138,8 @@ class Outside:
             else:
                 readline.set_startup_hook(partial(readline.insert_text, begun))
                 try:
-                    with _interruptible(check):
-                        line = input(PROMPT)
+                    with checking_signals(check):
+                        line = self._input()
                 except KeyboardInterrupt:
                     print("\nInterrupt", flush=True)
                     continue
@@ -140,6 +152,22 @@ class Outside:
             if len(line) <= MAX_LINE:
                 return line
             _refuse(line)
+
+    def _input(self) -> str:
+        """A line that is typed; Ctrl-C raises KeyboardInterrupt."""
+        self._awaits = True
+        try:
+            return input(PROMPT)
+        except SystemError as error:  # another signal's handler was called while the exception of one was under way
+            raise error.__cause__ or error from None
+        finally:
+            self._awaits = False
+
+    def _drop(self, *_: object) -> None:
+        """Take Ctrl-C: between two lines it is for nothing."""
+        if self._awaits:
+            self._awaits = False
+            raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def editing(self) -> Iterator["Outside"]:
@@ -167,17 +195,6 @@ class Outside:
         dead = frozenset(cable(*ends) for ends in asked["dead"])
         found = completed(self._fabric, words, text, dead=dead, verbs=asked["verbs"], modes=asked["modes"])
         return found[index] if index < len(found) else None
-
-
-@contextlib.contextmanager
-def _interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Within the context, Ctrl-C raises KeyboardInterrupt and a signal that ends the process is noticed."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with checking_signals(check):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

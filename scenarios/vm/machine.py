@@ -292,7 +292,13 @@ class Machine:
             self._held = HELD_BYTES
 
     def _check(self) -> None:
-        if self._process is None or self._process.poll() is not None:
+        assert self._process is not None
+        # Not by `poll`, whose lock a signal's handler, which calls this, could leave taken.
+        try:
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            raise Gone from None
+        if ended is not None:
             raise Gone
 
     def _take(self, line: Line, data: bytes, sinks: dict[Line, Sink]) -> None:
