@@ -6,6 +6,7 @@ a long call, ends the command all the same. A kill loses nothing, as whatever is
 """
 
 import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -91,7 +92,7 @@ def supervised(command: Callable[[], int]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, a child would end without a signal
     awaited = {*_ends(), *_OTHERS}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    supervisor, prctl = os.getpid(), ctypes.CDLL(None).prctl
+    supervisor, prctl, came_back = os.getpid(), ctypes.CDLL(None).prctl, mmap.mmap(-1, 1)
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)  # a terminal's Ctrl-C is for the supervisor
@@ -99,7 +100,10 @@ def supervised(command: Callable[[], int]) -> int:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)
-        return guarded(command)
+        try:
+            return guarded(command)
+        finally:
+            came_back[0] = 1
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the child leaves is waited for here
     ended_by, deadline, status = 0, time.monotonic() + _NEVER_S, None
     while status is None:
@@ -125,12 +129,19 @@ def supervised(command: Callable[[], int]) -> int:
             while time.monotonic() < until:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     signal.sigtimedwait({signal.SIGCHLD}, 1.0)
-    if status >= 0:
+    if status >= 0 and (came_back[0] or status >= 128):
         return status
+    return _ended(status, by=ended_by)
+
+
+def _ended(status: int, *, by: int) -> int:
+    """Tell how a child ended that did not come back from its command, by this signal if any; returns an exit status."""
     if os.isatty(2):
         os.write(2, b"\n\x1b[?25h")  # a live table has hidden the cursor
-    os.write(2, f"{_name()}: {'interrupted' if ended_by else f'killed by signal {-status}'}\n".encode())
-    return 128 + (ended_by or -status)
+    early = f"ended early with status {status}, by os._exit in a policy or a library"
+    how = "interrupted" if by else early if status >= 0 else f"killed by signal {-status}"
+    os.write(2, f"{_name()}: {how}\n".encode())
+    return 128 + by if by else 128 - status if status < 0 else status or 1
 
 
 def _signal(group: int, number: int) -> None:

@@ -17,9 +17,12 @@ import numpy as np
 from scenarios import vm
 from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, memory_bytes, platform
 from scenarios.engines.prediction import planned
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.jobs import JobSpec
+from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
-from scenarios.testbed.platform import CAPACITY
+from scenarios.testbed.platform import CAPACITY, Platform
 from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_size
 
@@ -94,23 +97,44 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
     real = [setting for setting in settings if setting.run.is_real]
     if not real:
         return
-    carried_bps = measured_bps(max(real, key=lambda setting: setting.gpus))  # whose network has the most to do
+    largest = max(real, key=lambda setting: setting.gpus)  # whose network has the most to do
+    carried_bps = measured_bps(largest, platform(largest))
     for setting in real:
         for mode in setting.run.modes:
             demand = demand_bps(planned(setting, mode).beta_s, slot_bytes=setting.workload.slot_bytes)
             check(demand, carried_bps, setting.run.scale)
 
 
-def check(demand_bps: float, carried_bps: float, scale: RateScale) -> None:
-    """Raise vm.CannotRunError where a collective demands, at this scale, more than half of what the machine carries.
+def check_program(setting: Scenario) -> None:
+    """As `check_capacity`, of a program: its ranks may all send at once, each to the next. It always runs in the VM."""
+    ranks = setting.program.ranks_of(setting.gpus)
+    if not setting.run.is_real or len(ranks) < 2:
+        return
+    fixed = replace(setting.conditions, every_s=None, interval_s=None)
+    job = JobSpec(name="ranks", ranks=ranks)
+    ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
+    demand = demand_bps(planned(ring, "base").beta_s, slot_bytes=ring.workload.slot_bytes)
+    carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
+    check(demand, carried_bps, setting.run.scale, what="the program's ranks, each to the next,", sends="send")
+
+
+def check(
+    demand_bps: float,
+    carried_bps: float,
+    scale: RateScale,
+    *,
+    what: str = "a collective of this scenario",
+    sends: str = "sends",
+) -> None:
+    """Raise vm.CannotRunError where something demands, at this scale, more than half of what the machine carries.
 
     `demand_bps` is unscaled.
     """
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
         raise vm.CannotRunError(
-            f"at the rate scale {scale} a collective of this scenario sends up to {_gbps(wanted_bps)} at a time, and "
-            f"this machine carries {_gbps(carried_bps)}, of which half is allowed: "
+            f"at the rate scale {scale} {what} {sends} up to {_gbps(wanted_bps)} at a time, and this machine carries "
+            f"{_gbps(carried_bps)}, of which half is allowed: "
             f"take --rate-scale 1/{divisor(demand_bps, allowed_bps)}"
         )
 
@@ -126,12 +150,12 @@ def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, s
     return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
 
-def measured_bps(setting: Scenario) -> float:
-    """What the hosts of a configuration's fabric can send in all where it would run, measured in a network of its own.
+def measured_bps(setting: Scenario, on: Platform) -> float:
+    """What the hosts of a configuration's fabric can send in all on a platform, measured in a network of its own.
 
     Raises vm.VMError where it cannot be measured.
     """
-    where = "in the VM" if platform(setting).own_openvswitch else "on its own kernel"
+    where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
     output, errors = io.BytesIO(), io.BytesIO()
     status = launch.testbed(
@@ -139,7 +163,7 @@ def measured_bps(setting: Scenario) -> float:
         memory_bytes=memory_bytes(setting),
         stdout=output,
         stderr=errors,
-        platform=platform(setting),
+        platform=on,
     )
     if status != 0:
         last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]

@@ -15,7 +15,7 @@ from hosts.collectives.kinds import OWN_SIZES
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
-from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
+from scenarios.engines.host_capacity import at_a_time, check_capacity, check_program, check_vm
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
@@ -180,12 +180,19 @@ def _program(wanted: Asked, arguments: Sequence[str]) -> int:
     """Run a program of the user's and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
+    (setting,) = wanted.scenario.settings()
     try:
+        if setting.run.is_real:
+            with progress.still("the VM is being measured"):
+                check_program(setting)
         place = _place(wanted)
+    except VMError as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return error.status
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
         return BAD_USAGE
-    return run_program(wanted.scenario.settings()[0], place, ["run.py", *arguments], as_json=wanted.json)
+    return run_program(setting, place, ["run.py", *arguments], as_json=wanted.json)
 
 
 def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:

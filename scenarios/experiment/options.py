@@ -42,6 +42,10 @@ _KEYS = {
     "exec": ("program.command",),
 }
 """The keys of the scenario that an option gives."""
+_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")
+"""The keys of a program that the prompt's own do not heed."""
+_OF_COLLECTIVES = ("collective", "training", "te", "admission")
+"""The tables that a program does not heed."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
 """The options of which several values are an axis of the sweep."""
 
@@ -179,10 +183,10 @@ def asked(arguments: Sequence[str]) -> Asked:
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
         mistakes.append(f"--cli is beside {TRAINING}, which is of a run; allowed: {', '.join(ALGORITHMS)}")
-    if options.capture and scenario is not None and scenario.program.command is None:
-        mistakes.append("--capture needs a program: give --exec, or a scenario with [program]")
+    if scenario is not None and scenario.program.command is None:
+        mistakes += _without_program(options, scenario)
     if scenario is not None and scenario.program.command is not None:
-        mistakes += _beside_program(options, scenario)
+        mistakes += _beside_program(options, scenario, overrides)
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
     return Asked(
@@ -227,13 +231,32 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     return mistakes
 
 
-def _beside_program(options: argparse.Namespace, scenario: "Scenario") -> Iterator[str]:
+def _without_program(options: argparse.Namespace, scenario: "Scenario") -> Iterator[str]:
+    """What is given for a program where there is none; at the prompt those that it runs heed some of it."""
+    from scenarios.spec.scenario import DEFAULTS, KEYS
+
+    for key in (name for name in KEYS if name.startswith("program.")):
+        is_heeded = options.cli and key not in _OF_RUNS
+        if scenario.value(key) != DEFAULTS.value(key) and not is_heeded:
+            given = "--capture" if options.capture and key == "program.capture" else key
+            others = "" if key in _OF_RUNS else ", or --cli"
+            yield f"{given} does nothing without a program; allowed: with --exec or program.command{others}"
+
+
+def _beside_program(
+    options: argparse.Namespace, scenario: "Scenario", overrides: Sequence["Override"]
+) -> Iterator[str]:
     """Options and values that do not go with a program."""
     what = "[program]" if options.exec is None else "--exec"
-    for name in ("engine", "no_report", "cli", "resume", "dask", "export", "collectives"):
-        if getattr(options, name):
-            option = f"--{name.replace('_', '-')}"
-            yield f"{option} is beside {what}, which runs a program and no collectives; allowed: one of both"
+    clashes = [name for name in ("engine", "no_report", "cli", "resume", "dask", "export") if getattr(options, name)]
+    given = [f"--{name.replace('_', '-')}" for name in clashes]
+    # [collective] of a file is for its runs without a program; a policy may weigh a gain by `reembed_every`.
+    for one in overrides:
+        table, _, key = one.key.removeprefix("sweep.").partition(".")
+        if table in _OF_COLLECTIVES and key != "reembed_every":
+            given.append(one.where)
+    for option in dict.fromkeys(given):
+        yield f"{option} is beside {what}, which runs a program and no collectives; allowed: one of both"
     if len(scenario.settings()) > 1:
         yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one; allowed: 1"
     for name in ("faults", "jobs"):

@@ -71,7 +71,7 @@ def function(text: str) -> Callable[[Situation], Any]:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except SyntaxError as error:
         raise ValueError(f"is not Python: {error.msg} in line {error.lineno}") from None
-    except (Exception, SystemExit) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         raise ValueError(f"fails when it is read: {type(error).__name__}: {error}") from None
     found = names.get(name)
     if not callable(found):
@@ -88,7 +88,7 @@ def answer(text: str, situation: Situation) -> tuple[bool, bool]:
             found = function(text)(situation)
     except NoPathError:  # too much is down, whatever the function is
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # a run's own interrupts are no KeyboardInterrupt
         mine = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where(text)[0])]
         line = f", line {mine[-1]}" if mine else ""  # none where it is the call that it does not take
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None

@@ -242,16 +242,18 @@ def _is_gpu(fabric: Fabric, name: str) -> bool:
     return re.fullmatch(r"g?[0-9]{1,4}", name) is not None and int(name.removeprefix("g")) < len(fabric.gpus)
 
 
-def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[str]:
-    """What can come next in a line that begins with these words, while these cables are down."""
+def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Collection[str] = MODES) -> Sequence[str]:
+    """What can come next in a line that begins with these words, while these cables are down and of these modes."""
     verb, given = words[0], words[1:]
     gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in shared_by(fabric).all]
     position: dict[str, list[Sequence[str]]] = {  # what can stand in each position behind a verb
         "rate": [links],
         "delay": [links],
         "capture": [[*links, "stop"]],
-        "mode": [list(MODES)],
-        "policy": [list(MODES)],
+        "mode": [list(modes)],
+        "policy": [list(modes)],
+        "run": [[f"{name}:" for name in gpus]],
+        "collective": [list(ALGORITHMS)],
         "flows": [_switches(fabric)],
         "iperf": [gpus, gpus],
         "demand": [["clear"]],
@@ -261,6 +263,10 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
     }
     if verb == "link" and len(given) == 2:
         return ["up" if cable(*given) in dead else "down"]
+    if verb == "admit":  # a size or a rate comes first, of one word or two
+        return [*gpus, "by", "for"] if given else []
+    if verb == "collective" and given:
+        verb, *given = given
     if verb in ALGORITHMS:
         return ALGORITHMS[verb] if given else []
     if verb in position:
@@ -268,12 +274,14 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables) -> Sequence[
     return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []
 
 
-def completed(fabric: Fabric, words: Sequence[str], text: str, dead: Cables, verbs: Collection[str]) -> list[str]:
-    """What a word that begins with `text` can be behind these words, while these cables are down."""
+def completed(
+    fabric: Fabric, words: Sequence[str], text: str, *, dead: Cables, verbs: Collection[str], modes: Collection[str]
+) -> list[str]:
+    """What a word that begins with `text` can be behind these words, of these verbs, while these cables are down."""
     if not words:
         names: Collection[str] = {*verbs, *nodes(fabric)}
     else:
-        names = verbs if words[0] == "help" else completions(fabric, words, dead)
+        names = verbs if words[0] == "help" else completions(fabric, words, dead, modes)
     return sorted(name for name in names if name.startswith(text))
 
 

@@ -1,8 +1,8 @@
 """The prompt's lines where its network is in virtual time: they are typed and edited on the host, and asked for from
 inside the VM, which stands still meanwhile (`scenarios.vm.machine`).
 
-A question is a JSON object in a line: `verbs`, `dead` (the failed cables, as pairs of names). The answer is a line's
-text in JSON, or null at the end of the lines.
+A question is a JSON object in a line: `verbs`, `modes`, `dead` (the failed cables, as pairs of names). The answer is a
+line's text in JSON, or null at the end of the lines.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.prompt.arguments import completed
-from scenarios.vm.machine import ENQUIRY, HELD_BYTES
+from scenarios.vm.machine import ENQUIRY, HELD_BYTES, Gone
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import cable
 
@@ -49,16 +49,23 @@ class Inside:
         return 0
 
     def readline(self) -> str:
-        """The next line, "" at the end of the lines; no virtual time passes until it is there."""
-        if os.isatty(0):
-            termios.tcflush(0, termios.TCIFLUSH)  # keys that a command has not read
-            sys.stdout.buffer.write(ENQUIRY)
-        sys.stdout.flush()
-        self._send(json.dumps(self._state()).encode() + b"\n" + bytes(HELD_BYTES))
-        answer = b""
-        while not answer.endswith(b"\n"):
-            answer += os.read(self._fd, 65536)
-            os.sched_yield()  # to the kernel's thread that brings it
+        """The next line, "" at the end of the lines; no virtual time passes until it is there.
+
+        An interrupt meanwhile is for nothing that runs, and half a question would not be answered.
+        """
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            if os.isatty(0):
+                termios.tcflush(0, termios.TCIFLUSH)  # keys that a command has not read
+                sys.stdout.buffer.write(ENQUIRY)
+            sys.stdout.flush()
+            self._send(json.dumps(self._state()).encode() + b"\n" + bytes(HELD_BYTES))
+            answer = b""
+            while not answer.endswith(b"\n"):
+                answer += os.read(self._fd, 65536)
+                os.sched_yield()  # to the kernel's thread that brings it
+        finally:
+            signal.signal(signal.SIGINT, before)
         line = json.loads(answer)
         return "" if line is None else f"{line}\n"
 
@@ -81,6 +88,7 @@ class Outside:
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
         self._question: dict[str, Any] = {}
+        self._awaits = False  # a line that is being typed
         self.is_answered = self.is_interrupted = False
         self.answers = 0
 
@@ -88,10 +96,21 @@ class Outside:
         """Note that Ctrl-C was pressed while a line is carried out."""
         self.is_interrupted = True
 
-    def __call__(self, question: bytes, typed: bytearray) -> bytes:
-        """The answer to a question; takes the first line that was typed ahead, or begins with what was."""
+    def __call__(self, question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
+        """The answer to a question; takes the first line that was typed ahead, or begins with what was.
+
+        `check` is called every now and then while a line is awaited; what it raises ends that.
+        """
         self._question, self.is_answered = json.loads(question), False
-        line = self._typed(typed) if self._at_terminal else self._piped()
+        if self._at_terminal:
+            before = signal.signal(signal.SIGINT, self._drop)
+            try:
+                line = self._typed(typed, check)
+            finally:
+                signal.signal(signal.SIGINT, before)
+        else:
+            with checking_signals(check):
+                line = self._piped()
         self.answers += 1
         self.is_answered, self.is_interrupted = True, False
         return json.dumps(line).encode() + b"\n"
@@ -106,7 +125,7 @@ class Outside:
             line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
         return line.rstrip("\r\n") if line else None
 
-    def _typed(self, typed: bytearray) -> str | None:
+    def _typed(self, typed: bytearray, check: Callable[[], None]) -> str | None:
         """The next line that is typed; None at Ctrl-D."""
         while True:
             ahead = bytes(typed).replace(b"\r", b"\n").partition(b"\n")
@@ -119,17 +138,36 @@ class Outside:
             else:
                 readline.set_startup_hook(partial(readline.insert_text, begun))
                 try:
-                    with _interruptible():
-                        line = input(PROMPT)
+                    with checking_signals(check):
+                        line = self._input()
                 except KeyboardInterrupt:
                     print("\nInterrupt", flush=True)
                     continue
                 except EOFError:
                     print(flush=True)
                     return None
+                except Gone:
+                    print(flush=True)
+                    raise
             if len(line) <= MAX_LINE:
                 return line
             _refuse(line)
+
+    def _input(self) -> str:
+        """A line that is typed; Ctrl-C raises KeyboardInterrupt."""
+        self._awaits = True
+        try:
+            return input(PROMPT)
+        except SystemError as error:  # another signal's handler was called while the exception of one was under way
+            raise error.__cause__ or error from None
+        finally:
+            self._awaits = False
+
+    def _drop(self, *_: object) -> None:
+        """Take Ctrl-C: between two lines it is for nothing."""
+        if self._awaits:
+            self._awaits = False
+            raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def editing(self) -> Iterator["Outside"]:
@@ -153,29 +191,19 @@ class Outside:
 
     def _complete(self, text: str, index: int) -> str | None:
         words = readline.get_line_buffer()[: readline.get_begidx()].split()
-        dead = frozenset(cable(*ends) for ends in self._question["dead"])
-        found = completed(self._fabric, words, text, dead, self._question["verbs"])
+        asked = self._question
+        dead = frozenset(cable(*ends) for ends in asked["dead"])
+        found = completed(self._fabric, words, text, dead=dead, verbs=asked["verbs"], modes=asked["modes"])
         return found[index] if index < len(found) else None
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Within the context, Ctrl-C raises KeyboardInterrupt and a signal that ends the process is noticed."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with checking_signals():
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def checking_signals() -> Iterator[None]:
-    """Within the context, have the prompt check for signals every now and then as it waits for a line.
+def checking_signals(check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Within the context, have the prompt check for signals every now and then as it waits for a line, by `check` too.
 
     One that comes between its last check and its wait, or to another thread, would wait for the line, too.
     """
-    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.signal(signal.SIGALRM, lambda *_: check())
     # It must end a wait, and cut off nothing that readline writes at a terminal, where the wait is a select.
     signal.siginterrupt(signal.SIGALRM, not (os.isatty(0) and os.isatty(1)))
     signal.setitimer(signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
@@ -183,6 +211,7 @@ def checking_signals() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)  # at its exit Python would die of the next one
+        signal.signal(signal.SIGALRM, lambda *_: None)
 
 
 def _refuse(line: str) -> None:

@@ -475,24 +475,28 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def _told(self) -> dict[str, Any]:
         """What is told with the question for a line."""
-        return {"verbs": self._verbs(), "dead": [sorted(ends) for ends in self._testbed.state().dead]}
+        dead = [sorted(ends) for ends in self._testbed.state().dead]
+        return {"verbs": self._verbs(), "modes": [*self._testbed.testbed.setting.modes], "dead": dead}
 
     def _verbs(self) -> list[str]:
         return sorted({*self._helps()} - {"NODE"})
 
     def completenames(self, text: str, *_: Any) -> list[str]:
         """The verbs and nodes that a line can begin with."""
-        return arguments.completed(self._fabric, [], text, NONE, self._verbs())
+        return self._completed([], text)
 
     def complete_help(self, text: str, *_: Any) -> list[str]:
         """The verbs that have help."""
-        return arguments.completed(self._fabric, ["help"], text, NONE, self._verbs())
+        return self._completed(["help"], text)
 
     def completedefault(self, text: str, line: str, begin: int, *_: Any) -> list[str]:
         """The words that can come next in a line."""
-        words = line[:begin].split()
-        dead = self._testbed.state().dead if words[0] == "link" else NONE
-        return arguments.completed(self._fabric, words, text, dead, self._verbs())
+        return self._completed(line[:begin].split(), text)
+
+    def _completed(self, words: Sequence[str], text: str) -> list[str]:
+        dead = self._testbed.state().dead if words[:1] == ["link"] else NONE
+        modes = self._testbed.testbed.setting.modes
+        return arguments.completed(self._fabric, words, text, dead=dead, verbs=self._verbs(), modes=modes)
 
 
 class Heard:

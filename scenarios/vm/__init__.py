@@ -83,10 +83,10 @@ def run(
     image = kernel.find_kernel(environment)
     own_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def answered(question: bytes, typed: bytearray) -> bytes:
+    def answered(question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
         assert answer is not None
         with own_terminal():
-            return answer(question, typed)
+            return answer(question, typed, check)
 
     answering = None if answer is None else answered
     with (

@@ -72,10 +72,9 @@ def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VM
             "this machine ran out of room for the VM's memory", remedy="free some", option="give it less with --memory"
         )
     how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
-    if status == 128 + signal.SIGKILL:
-        how += " (the host may have run out of memory)"
-    when = "while COMMAND ran" if ready else "before COMMAND started"
-    last = _last_line(log)
+    when, last = "while COMMAND ran" if ready else "before COMMAND started", _last_line(log)
+    if status == 128 + signal.SIGKILL:  # of which the kernel itself knows nothing
+        how, last = f"{how} (the host may have run out of memory)", ""
     return VMError(f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else ""), log=kept)
 
 

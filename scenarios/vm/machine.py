@@ -32,8 +32,9 @@ write without return in virtual time, stands still until the question is answere
 ENQUIRY = b"\x05"
 """What COMMAND writes to its terminal before a question (ASCII's enquiry), as a terminal delivers later than a pipe."""
 
-Answer = Callable[[bytes, bytearray], bytes]
-"""Given a question and the keys that wait, from which it takes what it uses: returns what is sent in answer."""
+Answer = Callable[[bytes, bytearray, Callable[[], None]], bytes]
+"""Given a question and the keys that wait, from which it takes what it uses: returns what is sent in answer. While it
+waits it calls the last argument now and then, which raises Gone once the VM has ended."""
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
@@ -41,6 +42,10 @@ _KEYS = b"keys"
 _INTERRUPTS = re.compile(rb".*[\x03\x1c]", re.DOTALL)  # a terminal forgets what was typed before them
 _LATE_S = 5.0
 _ROUSE_S = 0.2
+
+
+class Gone(Exception):
+    """The VM has ended while a question of its COMMAND was being answered."""
 
 
 class Sink(Protocol):
@@ -282,8 +287,19 @@ class Machine:
                 break
             select.select([self.stdout.reader], [], [], _LATE_S)
         self._last = b""
-        dialogue.send(self._answer(line, self._typed))
-        self._held = HELD_BYTES
+        with contextlib.suppress(Gone):  # `wait` finds that the lines have ended
+            dialogue.send(self._answer(line, self._typed, self._check))
+            self._held = HELD_BYTES
+
+    def _check(self) -> None:
+        assert self._process is not None
+        # Not by `poll`, whose lock a signal's handler, which calls this, could leave taken.
+        try:
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            raise Gone from None
+        if ended is not None:
+            raise Gone
 
     def _take(self, line: Line, data: bytes, sinks: dict[Line, Sink]) -> None:
         if line in sinks:

@@ -18,7 +18,8 @@ def is_terminal() -> bool:
 def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
     """Make standard input's terminal raw for the time of the context, and keep a pseudo-terminal at its size.
 
-    The context's value makes a context for the time of which the terminal is as it was before.
+    The context's value makes a context for the time of which the terminal is as it was before; Ctrl-C does nothing then
+    but what is provided for within.
     """
     saved = termios.tcgetattr(0)
     copy_size(master)
@@ -28,11 +29,13 @@ def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager
 
     @contextlib.contextmanager
     def returned() -> Iterator[None]:
-        termios.tcsetattr(0, termios.TCSADRAIN, saved)
+        before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
+            termios.tcsetattr(0, termios.TCSADRAIN, saved)
             yield
         finally:
             tty.setraw(0, termios.TCSADRAIN)  # what is typed ahead stays
+            signal.signal(signal.SIGINT, before)
 
     try:
         tty.setraw(0)

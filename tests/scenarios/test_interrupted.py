@@ -122,6 +122,9 @@ def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
     status, _, err = ended("raise ValueError('Invalid bounding box')")
     assert status == 1 and "ValueError: Invalid bounding box" in err
     assert ended("os.kill(os.getpid(), signal.SIGKILL)") == (137, "", "-c: killed by signal 9\n")
+    early = "-c: ended early with status {}, by os._exit in a policy or a library\n"
+    assert [ended(f"os._exit({status})") for status in (0, 7)] == [(1, "", early.format(0)), (7, "", early.format(7))]
+    assert ended("sys.exit(2)") == (2, "", "")
 
 
 def test_a_command_of_a_caller_that_ignores_the_end_of_its_children_ends() -> None:

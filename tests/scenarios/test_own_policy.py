@@ -60,6 +60,7 @@ def mine(now):
     [
         ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a pair of booleans"),
         ("def mine(now):\n    return 1 / now.number, True", "ZeroDivisionError: division by zero, line 2"),
+        ("def mine(now): raise KeyboardInterrupt", "mine.py:mine, before collective 0: KeyboardInterrupt: , line 1"),
     ],
 )
 def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, said):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.path_choice import Router
+from hosts.collectives.kinds import ALGORITHMS
 from scenarios.engines.prediction import decided, predicted
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
@@ -246,8 +247,14 @@ def test_a_capture_of_several_ports_is_in_order_of_time(tmp_path: Path) -> None:
         ("link g5 s1l0", "up"),
         ("link g4 s1l0", "down"),
         ("g0 ping", "g0 g1 g2 g3 g4 g5 g6 g7"),
+        ("mode", "base calm"),
+        ("policy", "base calm"),
+        ("run", "g0: g1: g2: g3: g4: g5: g6: g7:"),
+        ("run g0:", ""),
+        ("admit 20 MB g0", "g0 g1 g2 g3 g4 g5 g6 g7 by for"),
+        ("collective allgather 8 MB", " ".join(ALGORITHMS["allgather"])),
     ],
 )
 def test_tab_offers_what_can_come_next(typed: str, offered: str) -> None:
-    found = arguments.completions(FABRIC, typed.split(), frozenset({cable("g5", "s1l0")}))
+    found = arguments.completions(FABRIC, typed.split(), frozenset({cable("g5", "s1l0")}), ["base", "calm"])
     assert list(found) == offered.split()

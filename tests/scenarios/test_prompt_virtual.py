@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
 
 import pexpect
+import psutil
 import pytest
 
 from scenarios.engines.prediction import decided, predicted
@@ -145,6 +147,59 @@ def test_what_does_not_heed_ctrl_c_ends_the_session(vm: VM) -> None:
     prompt.child.expect(pexpect.EOF, timeout=ANSWER_S)
     prompt.child.close()
     assert prompt.child.exitstatus == 1
+
+
+ASKING = """
+import sys
+from pathlib import Path
+from scenarios import vm
+from scenarios.prompt.dialogue import Outside
+from scenarios.signals import guarded
+from topologies.fabric.fabric import FabricSpec, build_fabric
+INSIDE = '''
+from scenarios.prompt.dialogue import Inside
+asking = Inside(dict)
+while True:
+    try:
+        print("got", asking.readline(), end="", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+'''
+def main():
+    outside = Outside(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
+    try:
+        with outside.editing():
+            return vm.run([sys.executable, "-c", INSIDE], use_terminal=True, answer=outside)
+    except vm.VMError as error:
+        sys.exit(str(error))
+sys.exit(guarded(main))
+"""
+
+
+def test_ctrl_c_between_two_lines_ends_nothing_and_a_killed_vm_ends_the_session(vm: VM) -> None:
+    child = vm.terminal(program=["-c", ASKING], PYTHONPATH=str(PROJECT))
+    child.delaybeforesend = None
+    child.expect_exact("mininet> ", timeout=COMING_UP_S)
+    for number in range(20):
+        child.send("a line\r\x03")
+        time.sleep(number / 1000)
+        child.send("\x03")
+    child.send("\rthe last\r")
+    child.expect("got the last\r", timeout=ANSWER_S)
+    child.expect_exact("mininet> ", timeout=ANSWER_S)
+    child.kill(signal.SIGSTOP)
+    child.send("\x03")
+    time.sleep(0.5)  # the timer's signal is due as well
+    child.kill(signal.SIGCONT)
+    child.expect("Interrupt", timeout=ANSWER_S)
+    child.send("half a line")
+    time.sleep(0.5)
+    of_vm = (one for one in psutil.Process(child.pid).children(recursive=True) if "rootfstype=hostfs" in one.cmdline())
+    next(one for one in of_vm if one.name() != "sh").kill()
+    child.expect("killed by signal 9", timeout=ANSWER_S)
+    child.expect(pexpect.EOF, timeout=ANSWER_S)
+    child.close()
+    assert child.exitstatus == 1
 
 
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:

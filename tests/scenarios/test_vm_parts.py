@@ -86,6 +86,7 @@ def test_which_kernel_and_which_source_is_taken() -> None:
         ("ptrace: Operation not permitted\ncheck_ptrace : expected", 1, False, "forbids ptrace", 3),
         ("x", 128 + 7, True, "out of room", 3),
         ("ptrace set fp regs failed, errno = 14\nKernel panic - not syncing: Attempted", 139, False, "register", 3),
+        ("make_umid - failed", 128 + 9, True, "signal 9 (the host may have run out of memory) while COMMAND ran", 1),
         ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last words: some", 1),
     ],
 )

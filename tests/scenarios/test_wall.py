@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.results.reader import open_run
+from scenarios.engines import host_capacity
 from scenarios.engines.host_capacity import check, demand_bps, divisor
 from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT
@@ -112,3 +113,15 @@ with TimerLatency() as watch:
         process.send_signal(signal.SIGCONT)
         out, _ = process.communicate("\n", timeout=30)
     assert 0.45 < float(out) < 30
+
+
+def test_a_program_at_rates_that_no_machine_carries_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(host_capacity, "measured_bps", lambda *_: 10e9)
+    rates = ("--set", "conditions.wan_rate=10 Gbit/s", "--set", "conditions.intra_rate=20 Gbit/s")
+    asked = ("--modes", "base", "--exec", "true", "--clock", "wall", "--out", tmp_path / "run", *rates)
+    run(*asked, status=3)
+    told = capsys.readouterr().err  # a ring of 8 crosses the WAN twice
+    assert "send up to 140 Gbit/s at a time" in told and "take --rate-scale 1/50" in told
+    run(*asked, "--set", "program.ranks=[0, 4]", status=3)
+    assert "send up to 20 Gbit/s at a time" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
