@@ -95,18 +95,23 @@ class Windows:
     queued_bytes: int
 
 
-def windows_of(*, message_bytes: int, shared_links: int, fastest_bps: float, mtu_bytes: int = 9000) -> Windows:
+def windows_of(
+    *, message_bytes: int, shared_links: int, fastest_bps: float, steady: bool = True, mtu_bytes: int = 9000
+) -> Windows:
     """The windows for messages of this size, over at most `shared_links` links of a way that others use, too.
 
     A segment is 1/768 of a message and takes about 0.7 us or more at the fastest link, and is 1 to 7 full packets: the
     fewer bytes of a message wait on the way, the fairer the shares, but HTB cuts a segment's time to whole ns. Two
     segments are queued on a way, or three where four or more links are shared: any could be the bottleneck, and must
     not run empty.
+
+    Where rates are not `steady`, segments are full packets and two are queued, over however many links: what waits
+    behind a link as that gets slower has passed it at the old rate.
     """
     full_bytes = mtu_bytes - _HEADERS_BYTES
     wanted = message_bytes / _SEGMENTS / full_bytes, fastest_bps / 8 * _SEGMENT_S / mtu_bytes
-    packets = min(7, max(1, *(round(count) for count in wanted)))
-    segments = 2 if shared_links <= 3 else 3
+    packets = min(7, max(1, *(round(count) for count in wanted))) if steady else 1
+    segments = 2 if shared_links <= 3 or not steady else 3
     # One segment more is sent while less than the limit is queued, so it is between the two numbers of segments.
     queued = (segments - 0.6) * (packets * full_bytes + _SEGMENT_MEMORY_BYTES)
     return Windows(segment_bytes=packets * full_bytes + _ROOM_BYTES, queued_bytes=round(queued))

@@ -354,6 +354,7 @@ class Testbed:
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._conditions.shaped_bps(0, ()).max(),
+            steady=self._conditions.timed is None,
         )
         self._set_queued(windows)
 
@@ -472,7 +473,6 @@ class Testbed:
         A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
         connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
         """
-        openvswitch.take_turns()
         elsewhere_bps = rates_bps.copy()
         elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
         self.route(mode, elsewhere_bps, best=True)

@@ -109,13 +109,15 @@ def _run(*command: str) -> None:
 
 
 def take_turns() -> None:
-    """Have ovs-vswitchd's main thread run when no other does: what a controller sends to several switches at one
-    instant is then read together, and the kernel's flows are looked over for all of it. Raises OSError.
+    """Have Open vSwitch look over the kernel's flows when nothing else runs: after all that a controller sends to
+    several switches at one instant. Raises OSError.
 
     They are looked over no sooner than 5 ms after the last time (`udpif_revalidator` in ofproto-dpif-upcall.c), so
-    of two messages that are read one after the other the second would be heeded that much later.
+    what a switch is told after that has begun is heeded that much later.
     """
-    os.sched_setscheduler(int((RUN / "ovs-vswitchd.pid").read_text()), os.SCHED_IDLE, os.sched_param(0))
+    for thread in Path("/proc", (RUN / "ovs-vswitchd.pid").read_text().strip(), "task").iterdir():
+        if (thread / "comm").read_text().startswith("revalidator"):
+            os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 @contextmanager
