@@ -473,6 +473,7 @@ class Testbed:
         A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
         connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
         """
+        self.heed_at_once()
         elsewhere_bps = rates_bps.copy()
         elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
         self.route(mode, elsewhere_bps, best=True)
@@ -862,6 +863,11 @@ class Testbed:
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
         return self._route(crossings, rates_bps, best=best, flows={})
+
+    def heed_at_once(self) -> None:
+        """Have switches heed together what the controller tells them together, while packets are under way; OSError."""
+        if self.controller.pid is not None:
+            openvswitch.take_turns(self.controller.pid)
 
     def settle(self) -> None:
         """Return once switches follow new rules alone."""

@@ -1,4 +1,4 @@
-"""Switches made ready for paths to change in full flight: packets take every path, so that their kernels know them.
+"""Packets that take every path over the WAN before paths change in full flight, so that switches' kernels know them.
 
 A packet whose flow a switch's kernel does not have goes through user space. When a connection in full flight moves to
 another path, hundreds do at once: more than their socket holds are lost, and the others arrive behind later ones. The
@@ -15,7 +15,6 @@ from typing import NamedTuple
 from controller.forwarding.flows import NO_TUNNEL
 from controller.forwarding.rules import Route, install
 from controller.routing.paths import Ways
-from scenarios.vm import openvswitch
 from topologies.fabric.fabric import Fabric
 
 _IPV4 = 0x0800
@@ -52,8 +51,7 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
 
 
 def warm(fabric: Fabric, gpus: Sequence[int]) -> None:
-    """Send the frames, and return when they have arrived; all switches heed new rules at once then. Raises OSError."""
-    openvswitch.take_turns()
+    """Send the frames, and return when they have arrived; raises OSError."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         for number, frame in enumerate(frames(fabric, gpus)):
             if number % _AT_ONCE == 0:
