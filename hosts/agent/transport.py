@@ -95,14 +95,22 @@ class Windows:
     queued_bytes: int
 
 
-def windows_of(*, message_bytes: int, shared_links: int, fastest_bps: float, mtu_bytes: int = 9000) -> Windows:
+def windows_of(
+    *, message_bytes: int, shared_links: int, fastest_bps: float, steady: bool = True, mtu_bytes: int = 9000
+) -> Windows:
     """The windows for messages of this size at most, over at most `shared_links` links of a way that others use, too.
 
     Two segments are queued on a way, or three where four or more links are shared: any could be the bottleneck, and
     must not run empty.
+
+    Where rates are not `steady`, segments are full packets and two are queued, over however many links: what waits
+    behind a link as that gets slower has passed it at the old rate.
     """
-    segment = segment_bytes(message_bytes=message_bytes, fastest_bps=fastest_bps, mtu_bytes=mtu_bytes)
-    segments = 2 if shared_links <= 3 else 3
+    full = frame_segment_bytes(mtu_bytes)
+    segment = (
+        segment_bytes(message_bytes=message_bytes, fastest_bps=fastest_bps, mtu_bytes=mtu_bytes) if steady else full
+    )
+    segments = 2 if shared_links <= 3 or not steady else 3
     # One segment more is sent while less than the limit is queued, so it is between the two numbers of segments.
     queued = (segments - 0.6) * (segment - _ROOM_BYTES + _SEGMENT_MEMORY_BYTES)
     return Windows(segment_bytes=segment, queued_bytes=round(queued))

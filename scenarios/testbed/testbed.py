@@ -342,10 +342,11 @@ class Testbed:
     def _has_own_segments(self) -> bool:
         """Whether connections have segments by their own messages, and not by the largest of all.
 
-        Not where a class or a tunnel has a part of a port: it would lose what it waits for longer segments of others.
+        Not where a class or a tunnel has a part of a port: it would lose what it waits for longer segments of others;
+        nor where rates change by time.
         """
         has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.setting.classes)
-        return self.fair_links is not None and not has_parts
+        return self.fair_links is not None and not has_parts and self._conditions.timed is None
 
     @property
     def _fastest_bps(self) -> float:
@@ -371,6 +372,7 @@ class Testbed:
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._fastest_bps,
+            steady=self._conditions.timed is None,
         )
 
     def _set_queued(self, windows: Windows) -> None:
@@ -491,7 +493,7 @@ class Testbed:
         A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
         connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
         """
-        openvswitch.take_turns()
+        self.heed_at_once()
         elsewhere_bps = rates_bps.copy()
         elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
         self.route(mode, elsewhere_bps, best=True)
@@ -894,6 +896,11 @@ class Testbed:
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
         return self._route(crossings, rates_bps, best=best, flows={})
+
+    def heed_at_once(self) -> None:
+        """Have switches heed together what the controller tells them together, while packets are under way; OSError."""
+        if self.controller.pid is not None:
+            openvswitch.take_turns(self.controller.pid)
 
     def settle(self) -> None:
         """Return once switches follow new rules alone."""

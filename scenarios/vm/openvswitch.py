@@ -108,14 +108,16 @@ def _run(*command: str) -> None:
         raise VMError(f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'no output'}")
 
 
-def take_turns() -> None:
-    """Have ovs-vswitchd's main thread run when no other does: what a controller sends to several switches at one
-    instant is then read together, and the kernel's flows are looked over for all of it. Raises OSError.
+def take_turns(controller_pid: int) -> None:
+    """Have Open vSwitch look over the kernel's flows after all that this controller sends to several switches at one
+    instant: the controller, and the thread that reads what it sends, run before any other. Raises OSError.
 
     They are looked over no sooner than 5 ms after the last time (`udpif_revalidator` in ofproto-dpif-upcall.c), so
-    of two messages that are read one after the other the second would be heeded that much later.
+    what a switch is told after that has begun is heeded that much later.
     """
-    os.sched_setscheduler(int((RUN / "ovs-vswitchd.pid").read_text()), os.SCHED_IDLE, os.sched_param(0))
+    threads = [int(thread.name) for thread in Path("/proc", str(controller_pid), "task").iterdir()]
+    for thread in (*threads, int((RUN / "ovs-vswitchd.pid").read_text())):
+        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
 
 
 @contextmanager

@@ -28,3 +28,10 @@ def test_a_segment_is_full_packets_and_two_or_three_may_be_queued(size: int, lin
 def test_segments_grow_with_messages_and_rates(message_bytes: int, fastest_bps: float, packets: int) -> None:
     found = windows_of(message_bytes=message_bytes, shared_links=1, fastest_bps=fastest_bps)
     assert (found.segment_bytes - ROOM[0]) // FULL_BYTES == packets
+
+
+@given(st.integers(1, 10**9), st.integers(0, 9), st.floats(1e6, 4e11))
+def test_where_rates_change_two_packets_may_be_queued(size: int, links: int, rate_bps: float) -> None:
+    found = windows_of(message_bytes=size, shared_links=links, fastest_bps=rate_bps, steady=False)
+    assert FULL_BYTES < found.segment_bytes < 2 * FULL_BYTES
+    assert 1 + found.queued_bytes // (FULL_BYTES + 700) == 2
