@@ -630,7 +630,8 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
-    conditions, transfers = conditions_of(setting, lambda _: ()), setting.workload.waited_for
+    setting = replace(setting, faults=())  # what is admitted depends on them
+    conditions, transfers = conditions_of(setting), setting.workload.waited_for
     decisions = planned(setting, mode, count)
     seen = predicted_times(setting, mode, decisions, conditions, start=0)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
@@ -653,12 +654,14 @@ def exposed_s(
     """By how much communication lengthens the iterations of a point's first collective, or of a job's in the first
     round: the mean seconds for what goes between stages, until the last computation is over, and for the sums of
     gradients. As predicted, faults aside, or where transfers were over at `arrived_s`, [T]."""
+    if arrived_s is None:
+        setting = replace(setting, faults=())
     transfers, some = setting.workload.schedule.transfers, _first(setting, job)
     begins, ends = setting.workload.schedule.ends
     streams = np.equal(begins, ends)
     alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
     if arrived_s is None:
-        conditions, decisions = conditions_of(setting, lambda _: ()), planned(setting, mode, 1)
+        conditions, decisions = conditions_of(setting), planned(setting, mode, 1)
         arrived_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s[:, 0]
     last_s = arrived_s[some].max()
     computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
@@ -705,7 +708,8 @@ def _first(setting: Scenario, job: str | None) -> slice:
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
     """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
     by name, faults aside."""
-    conditions, schedule = conditions_of(setting, lambda _: ()), setting.workload.schedule
+    setting = replace(setting, faults=())
+    conditions, schedule = conditions_of(setting), setting.workload.schedule
     decisions = planned(setting, mode, 1)
     (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
     found: defaultdict[str, int] = defaultdict(int)

@@ -115,11 +115,12 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
         await_that(lambda: not any(map(has_vm, workers)))
         assert not (tmp_path / "interrupted").exists()
         with started(*wanted, "--dask", address, "--out", "there", cwd=tmp_path) as process:
-            wait_until(lambda: has_vm(workers[0]), process)
-            workers[0].kill()
+            wait_until(lambda: any(map(has_vm, workers)), process)
+            busy = next(filter(has_vm, workers))  # one worker may get both points
+            busy.kill()
             _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
-        assert not has_vm(workers[0])
+        assert not has_vm(busy)
     recorded = {(row["mode"], row["collective"]): row["completion_ns"] for row in json.loads(RECORDED.read_text())}
     found = {(row["mode"], row.collective): round(row.completion_s * 1e9) for _, row in rows("there").iterrows()}
     assert found == {key: ns for key, ns in recorded.items() if key[0] in ("base", "joint")}
