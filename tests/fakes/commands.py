@@ -14,7 +14,8 @@ from scenarios.spec.load import Override, assignment, load_scenario
 
 def run(*arguments, status=0):
     """Run the command in this process, where its parts can be replaced."""
-    assert command.run([str(argument) for argument in arguments]) == status
+    found = command.run([str(argument) for argument in arguments])
+    assert found == status, f"status {found}, not {status}"
 
 
 def printed(main, capsys, *arguments):
