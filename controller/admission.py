@@ -165,7 +165,7 @@ def struck(
 
 
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:
-    """The first end, not before its own, at which a request fits, rounded up; None where there is none.
+    """The first end, not before its own, at which a request fits; None where there is none.
 
     Between two ends at which the order of all instants changes, the least is a linear programme's.
     """
@@ -178,7 +178,7 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
     for low_s, high_s in pairwise(turns):
         programme = _Programme(capacities, kept, request, protects=protects, ends_s=(low_s, high_s))
         if (found := programme.soonest()) is not None:
-            return found + _SAME * (found - request.begin_s)  # or it may not fit, by rounding
+            return found
     return None
 
 
