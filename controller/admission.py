@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 
-_SAME = 1e-12  # of the longest time: instants that are one
+_SAME = 1e-9  # of the longest time: instants that are one, as rates in between would be rounding errors alone
 _SPREAD = 1e-3  # what a tunnel's hop costs beside waiting until the end of all
 
 
@@ -372,7 +372,7 @@ class _Programme:
             return None
         splits = [tuple(np.zeros((len(self._spans), len(one.tunnels))) for one in self.requests) for _ in self._dead]
         for (f, r, i, p), column in self._split.items():
-            splits[f][r][i, p] = found.x[column] * self._unit[r] / self._spans[i, 0]
+            splits[f][r][i, p] = max(0.0, found.x[column]) * self._unit[r] / self._spans[i, 0]
         return Calendar(
             requests=self.requests,
             edges_s=self._edges[:, 0],

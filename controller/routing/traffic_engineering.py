@@ -34,6 +34,7 @@ Integers = npt.NDArray[np.integer[Any]]
 _POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
 _TOLERANCE = 1e-10
 _SLACK = 1e-9  # by which a rate that is fixed may be missed, of the most that a link can carry
+_IDLE = 1e-4  # of each link, for the demands of a class that want nothing, as they may begin
 _LARGE = 1e6  # of the most that a link can carry: a capacity that never binds
 
 
@@ -194,18 +195,21 @@ def divided(
     capacity_bps: Floats,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> list[float]:
-    """As `allocate`, where each demand has these parts of its rate in its tunnels: the rates of demands, bit/s."""
+    """As `allocate`, where each demand has these parts of its rate in its tunnels: the rates of demands, bit/s. Those
+    that want nothing have what all others leave, and hardly anything where they leave nothing."""
     passes, rate = np.zeros((len(demands), len(capacity_bps))), np.zeros(len(demands))
     for row, one, of_one in zip(passes, demands, parts, strict=True):
         for links, part in zip(one.tunnels, of_one, strict=True):
             row[list(set(links))] += part
-    wanted = np.array([one.wanted_bps for one in demands])
-    priorities = np.array([one.priority for one in demands], dtype=np.intp)
-    for priority in np.unique(priorities).tolist():
+    wanted = np.array([one.wanted_bps or np.inf for one in demands])
+    turns = np.array([(not one.wanted_bps, one.priority) for one in demands]).reshape(-1, 2)
+    every = sorted(set(map(tuple, turns.tolist())))
+    for place, turn in enumerate(every):
         room = capacity_bps - rate @ passes
-        for later in np.unique(priorities[priorities > priority]).tolist():
-            room -= kept.get(later, 0.0) * capacity_bps * passes[priorities == later].any(axis=0)
-        grows = (priorities == priority) & (wanted > 0)
+        for later in every[place + 1 :]:
+            part = _IDLE if later[0] else kept.get(later[1], 0.0)
+            room -= part * capacity_bps * passes[(turns == later).all(axis=1)].any(axis=0)
+        grows = (turns == turn).all(axis=1)
         while grows.any():
             used = passes[grows].sum(axis=0)
             most = np.divide(room, used, out=np.full(room.shape, np.inf), where=used > 0)

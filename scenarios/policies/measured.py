@@ -323,8 +323,8 @@ def wanted_within(
     """What demands want from the change of this number in a collective on, from 1, as `wanted_of`, by the readings
     since the one before, in which tunnels had the rates `given_bps`, [classes * paths]; None where there are none.
 
-    What has sent nothing wants nothing, and has no limit then; what has sent a little, a segment in every sample, as a
-    tunnel owes the time of one. What has filled the rates that it had is not known to be content with a little more:
+    What has sent nothing wants nothing, and has what others leave then; what has sent a little, a segment in every
+    sample, as less cannot be told. What has filled the rates that it had is not known to be content with a little more:
     what it requests counts.
     """
     last = change * spec.readings

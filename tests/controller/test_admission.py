@@ -234,6 +234,14 @@ def test_promises_move_to_other_tunnels_and_intervals() -> None:
     np.testing.assert_allclose(calendar.bps[0][first][:, 0], 0.0, atol=1e-9)
 
 
+def test_instants_that_differ_by_rounding_errors_are_one() -> None:
+    """An interval of 1e-14 s would be given whatever rate, even a negative one, that the solver's tolerance allows."""
+    one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, sooner_s=(0.0, 0.3))
+    other = replace(one, name="other", end_s=0.7 + 4e-11)
+    _, calendar = answers(Capacities(bps=np.array([[10.0, 10.0]])), [one, other], protects=False)
+    assert np.diff(calendar.edges_s) == pytest.approx([0.4, 0.3, 0.3])
+
+
 def test_no_request_takes_nothing() -> None:
     found, calendar = answers(Capacities(bps=np.ones((1, 2))), [], protects=True)
     assert found == [] and calendar.requests == ()

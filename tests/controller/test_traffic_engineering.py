@@ -106,7 +106,7 @@ def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not(
     rng, kept = np.random.default_rng(2), {1: 0.05, 2: 0.1}
     for _ in range(200):
         demands, capacity = _random(rng)
-        alone = [replace(one, tunnels=one.tunnels[:1]) for one in demands]
+        alone = [replace(one, tunnels=one.tunnels[:1]) for one in demands if one.wanted_bps]
         free = [rates[0] for rates in allocate(alone, capacity, None, kept)]
         assert divided(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
 

@@ -363,9 +363,10 @@ def test_by_time_measured_rounds_take_what_the_model_says(tmp_path: Path) -> Non
 
 
 def test_by_time_a_class_has_what_an_earlier_one_leaves_until_that_begins_and_nothing_is_lost(tmp_path: Path) -> None:
-    """As the earlier one begins it has no limit, and the other one still has its rates."""
+    """As the earlier one begins it has what the other leaves. Before that the other had a hundredth of each link, and
+    what it sent then is owed in bytes: a frame takes no longer than the rates from then on allow."""
     (tmp_path / "late.toml").write_text(LATE)
-    measured(tmp_path / "run", "late.toml", "--engine", "emulation", collectives=1, median=0.1, p99=0.1)
+    measured(tmp_path / "run", "late.toml", "--engine", "emulation", collectives=1)
 
 
 def test_tunnels_have_their_rates_the_wan_queues_nothing_and_an_update_loses_nothing(vm: VM) -> None:
