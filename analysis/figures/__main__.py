@@ -87,7 +87,7 @@ def jobs_of(
         jobs += [partial(training.by, axis, name, configurations, points) for axis in training.AXES]
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
-        jobs.append(partial(fidelity.picture, name, points))
+        jobs.append(partial(fidelity.picture, name, points, run.jobs))
     jobs += [
         partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
     ]

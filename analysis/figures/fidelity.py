@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -16,32 +16,23 @@ from matplotlib.patches import Patch
 from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
-from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, fifo_of, percentage
+from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
 """What is ringed: the column, its name in the legend, the colour and the size of the ring."""
 
 
-def fidelity_of(points: Points) -> Fidelity | None:
-    """How near the measured times are to the model's; None where nothing was measured."""
+def fidelity_of(points: Points, jobs: pd.DataFrame) -> Fidelity | None:
+    """How near the measured times are to the model's, those of `jobs`, too; None where nothing was measured."""
     measured = _measured(points)
-    columns = [
-        (
-            point.completion_s,
-            point.predicted_s,
-            point.rows["drops"].to_numpy(np.int64),
-            point.rows["late"].to_numpy(np.bool_),
-        )
-        for point in measured
-    ]
     # Where no collective was late, none is mentioned.
     lossy = any(point.configuration.values.get("fabric.wan_loss") for point in measured)
-    return fidelity(columns, is_real=True, fifo=fifo_of(point.rows for point in measured), lossy=lossy)
+    return fidelity((point.rows for point in measured), jobs, is_real=True, lossy=lossy)
 
 
-def picture(name: str, points: Points) -> Picture | None:
-    """The figure of the fidelity, `name` being the run's; None where nothing was measured."""
-    found = fidelity_of(points)
+def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
+    """The figure of the fidelity of a run of this name with these `jobs`; None where nothing was measured."""
+    found = fidelity_of(points, jobs)
     if found is None:
         return None
     measured = _measured(points)

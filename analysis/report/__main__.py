@@ -90,7 +90,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         name=run.provenance.get("name", "run"),
         answer=answer(_contests(every)),
         complete=run.complete,
-        fidelity=fidelity_of(points),
+        fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
         sharing=(
             *notes((one.label, one.shared_links) for one in configurations),

@@ -5,19 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:
     import pandas as pd
 
 NEAR = 0.01
 """How far the median of measured/predicted and the 99th percentile may lie from 1: the model holds up to there."""
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Measured = tuple[Floats, Floats, Integers, npt.NDArray[np.bool_]]
-"""Measured and predicted times, packets dropped, and whether the machine was too slow (on a wall clock), [K] each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +57,24 @@ class Fifo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobFidelity:
+    """Over all rounds measured, of one job: the median of measured/predicted and the 99th percentile of its distance
+    from 1."""
+
+    job: str
+    median_ratio: float
+    p99_abs_error: float
+
+    def __str__(self) -> str:
+        return f"of the job {self.job} median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fidelity:
     """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1,
     the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time).
-    `fifo` are those in fifo queues, None where there are none; `lossy` is True where WAN links are to lose frames."""
+    `fifo` are those in fifo queues, None where there are none; `jobs` are those for which the model does not hold, None
+    where it holds for each; `lossy` is True where WAN links are to lose frames."""
 
     collectives: int
     median_ratio: float
@@ -76,6 +82,7 @@ class Fidelity:
     drops: int
     late: int | None = None
     fifo: Fifo | None = None
+    jobs: tuple[JobFidelity, ...] | None = None
     lossy: bool | None = None
 
     def __str__(self) -> str:
@@ -88,13 +95,14 @@ class Fidelity:
         return (
             f"{_counted(self.collectives, 'collective')} measured, median measured/predicted {self.median_ratio:.4f}, "
             f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {_counted(self.drops, 'drop')}"
+            + "".join(f"; {job}" for job in self.jobs or ())
         )
 
     @property
     def holds(self) -> bool:
-        """Whether the median and the 99th percentile both lie within NEAR of what the model predicts, and in fifo
-        queues every transfer."""
-        near = abs(self.median_ratio - 1) <= NEAR and self.p99_abs_error <= NEAR
+        """Whether the median and the 99th percentile both lie within NEAR of what the model predicts, of each job, too,
+        and in fifo queues every transfer."""
+        near = _is_near(self.median_ratio, self.p99_abs_error) and not self.jobs
         return near and (self.fifo is None or self.fifo.holds)
 
     @property
@@ -106,6 +114,7 @@ class Fidelity:
             found.append(f"the model does not hold in fifo queues, where TCP decides what flows get: {self.fifo.words}")
         if not self.holds and not (unfair and self.fifo and self.fifo.collectives == self.collectives):
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
+            off = "; ".join(map(str, (off, *(self.jobs or ()))))
             found.append(
                 f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
                 "predictions for this configuration do not hold"
@@ -126,6 +135,10 @@ def percentage(share: float) -> str:
     """A share in per cent with two decimals, or as many as it takes to show two digits that count: "0.00040 %"."""
     decimals = 2 if not 0 < share < 1e-3 else 1 - math.floor(math.log10(share * 100))
     return f"{share * 100:.{decimals}f} %"
+
+
+def _is_near(median_ratio: float, p99_abs_error: float) -> bool:
+    return abs(median_ratio - 1) <= NEAR and p99_abs_error <= NEAR
 
 
 def _counted(number: int, thing: str) -> str:
@@ -165,21 +178,40 @@ def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
 
 
 def fidelity(
-    parts: Iterable[Measured], *, is_real: bool = False, fifo: Fifo | None = None, lossy: bool = False
+    parts: "Iterable[pd.DataFrame]",
+    jobs: "pd.DataFrame | None" = None,
+    *,
+    is_real: bool = False,
+    lossy: bool = False,
 ) -> Fidelity | None:
-    """The fidelity over these parts, measured on a wall clock or not, `fifo` being that of those in fifo queues, and
-    WAN links losing frames where it is `lossy`; None where nothing was measured."""
-    found = [part for part in parts if part[0].size]
+    """The fidelity over these rows of measured collectives without faults and over the rows of their `jobs`, measured
+    on a wall clock or not, WAN links losing frames where it is `lossy`; None where nothing was measured."""
+    import pandas as pd
+
+    found = [part for part in parts if len(part)]
     if not found:
         return None
-    measured_s, predicted_s, drops, late = (np.concatenate(column) for column in zip(*found, strict=True))
-    ratios = measured_s / predicted_s
+    rows = pd.concat(found)
+    ratios = rows["completion_s"] / rows["predicted_s"]
     return Fidelity(
-        collectives=len(ratios),
-        median_ratio=float(np.median(ratios)),
-        p99_abs_error=float(np.quantile(np.abs(ratios - 1), 0.99)),
-        drops=int(drops.sum()),
-        late=int(late.sum()) if is_real else None,
-        fifo=fifo,
+        collectives=len(rows),
+        median_ratio=float(ratios.median()),
+        p99_abs_error=float((ratios - 1).abs().quantile(0.99)),
+        drops=int(rows["drops"].sum()),
+        late=int(rows["late"].sum()) if is_real else None,
+        fifo=fifo_of([rows]),
+        jobs=None if jobs is None or jobs.empty else _jobs_off(rows, jobs) or None,
         lossy=lossy or None,
     )
+
+
+def _jobs_off(rows: "pd.DataFrame", jobs: "pd.DataFrame") -> tuple[JobFidelity, ...]:
+    """The jobs for which the model does not hold. Fifo queues are left out, as `Fifo` has all transfers there."""
+    found = []
+    which = ["engine", "setting", "mode", "collective"]
+    for job, times in jobs.merge(rows.loc[rows["retransmitted_bytes"].isna(), which]).groupby("job", sort=False):
+        ratios = times["completion_s"] / times["predicted_s"]
+        median_ratio, p99_abs_error = float(ratios.median()), float((ratios - 1).abs().quantile(0.99))
+        if not _is_near(median_ratio, p99_abs_error):
+            found.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
+    return tuple(found)

@@ -199,7 +199,8 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
         raise ScheduleError(f"{training.pipeline} with {chunks} chunk{'s' * (chunks != 1)} a stage; allowed: {allowed}")
     if chunks > 1 and (count % stages or stages < 2):
         raise ScheduleError(
-            f"interleaved with {count} micro-batches on {stages} stages; allowed: a multiple of 2 stages or more"
+            f"interleaved with {count} micro-batches on {stages} stages; allowed: 2 stages or more, "
+            "and as many micro-batches or a multiple"
         )
     if training.weights_s is not None and training.weights_s >= training.backward_s:
         raise ScheduleError(

@@ -29,7 +29,6 @@ from scenarios.experiment.summary import (
     as_text,
     collectives_by_point,
     firsts_of,
-    in_fifo,
     jobs_by_point,
     measured_of,
     results_of,
@@ -125,7 +124,7 @@ def _results(
     ]
     lossy = any(setting.transport.wan_loss for setting in run.scenario.settings())
     is_real = run.scenario.run.is_real
-    return results, fidelity(measured_of(stored), is_real=is_real, fifo=in_fifo(stored), lossy=lossy)
+    return results, fidelity(measured_of(stored), jobs, is_real=is_real, lossy=lossy)
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:

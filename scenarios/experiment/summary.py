@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
-from analysis.statistics.fidelity import Fidelity, Fifo, Measured, fifo_of
+from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import in_flight, more_by_stage
@@ -63,7 +63,7 @@ _VALUES = [
     "undisturbed",
     *_IN_FIFO,
 ]
-COLUMNS = [*_WHICH, *_VALUES]
+COLUMNS = [*_WHICH, "collective", *_VALUES]
 """The columns of the collectives that results are computed from."""
 _BUDGET = "its budget"
 _FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
@@ -198,13 +198,9 @@ def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Po
     }
 
 
-def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator[Measured]:
-    """What was measured while no fault was injected, for the fidelity."""
-    for point, rows in stored.items():
-        if point.engine != "model":
-            comparable = rows[rows["undisturbed"]]
-            times = comparable["completion_s"].to_numpy(), comparable["predicted_s"].to_numpy()
-            yield *times, comparable["drops"].to_numpy(), comparable["late"].to_numpy()
+def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFrame"]:
+    """The rows of what was measured while no fault was injected, for the fidelity."""
+    return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
 
 
 def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:

@@ -372,16 +372,16 @@ def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> 
     for key in given:
         swept = key.removeprefix("sweep.")
         if swept.startswith("training.") and kinds_known and TRAINING not in kinds:
-            yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRAINING}"')
+            yield Mistake(key, f'does nothing here; allowed: with the kind "{TRAINING}" of the collective or of a job')
         if swept == "training.weights" and _ZERO_BUBBLE not in axes.get(_PIPELINE, (scenario.training.pipeline,)):
             yield Mistake(key, f'does nothing here; allowed: with training.pipeline = "{_ZERO_BUBBLE}"')
         if swept == "collective.tflops" and kinds_known and TRACE not in kinds:
-            yield Mistake(key, f'does nothing here; allowed: with collective.kind = "{TRACE}"')
+            yield Mistake(key, f'does nothing here; allowed: with the kind "{TRACE}" of the collective or of a job')
         if swept == _CHUNK and kinds_known and kinds <= {*OWN_SIZES}:
             sizes = f"[{TRAINING}] has" if kinds == {TRAINING} else "its file has"
             yield Mistake(key, f"does nothing here; allowed: the sizes that {sizes}")
         if swept == "collective.ring" and kinds_known and kinds <= {*OWN_SIZES}:
-            yield Mistake(key, "does nothing here, where nothing is a ring; allowed: with a collective's kind")
+            yield Mistake(key, f"does nothing for {' and '.join(sorted(kinds))}, which have no ring; allowed: without")
         yield from _idle_te(swept, scenario)
         samplers = KEYS[swept].samplers if swept in KEYS else SAMPLERS
         if not {*chosen} & {*samplers}:

@@ -82,7 +82,6 @@ _READY_S = 60.0
 _PROBE_PORTS = 31_000  # from which on probes have theirs: above those of agents, below those of the kernel's choice
 NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
 _LOOK_AGAIN_S = 0.05
-_TUNNELS_LATE_S = 2e-6  # by which a class is late where several of a port wait for their times
 _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
 _DEADLINE_S = 60.0
@@ -275,7 +274,7 @@ class Testbed:
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
-            late_s=max(self.platform.late_s, _TUNNELS_LATE_S) if self._tunnels else self.platform.late_s,
+            late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self._tunnels else services(self.setting.classes),
             tunnels=self._tunnels,

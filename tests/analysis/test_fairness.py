@@ -50,10 +50,6 @@ def rows(**changes: object) -> pd.DataFrame:
     return pd.DataFrame([one | {"slowest_transfer": 1.0, "fairness": np.nan, "fairness_link": ""} | changes])
 
 
-def measured(frames: list[pd.DataFrame]) -> list[tuple[np.ndarray, ...]]:
-    return [(f["completion_s"], f["predicted_s"], f["drops"], np.zeros(len(f), bool)) for f in frames]
-
-
 def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> None:
     other = rows(retransmitted_bytes=np.nan)
     one = rows(
@@ -64,7 +60,7 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
     )
     assert fifo_of([other]) is None
     frames = [other, one, two]
-    found = fidelity(measured(frames), fifo=fifo_of(frames))
+    found = fidelity(frames)
     assert found is not None and not found.holds and found.fifo is not None and found.fifo.collectives == 2
     first, second = found.warnings
     assert first == (
@@ -77,22 +73,22 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
 
 
 def test_where_transfers_in_fifo_queues_take_what_the_model_says_nothing_is_said() -> None:
-    near = fidelity(measured([rows(slowest_transfer=1.009)]), fifo=fifo_of([rows(slowest_transfer=1.009)]))
+    near = fidelity([rows(slowest_transfer=1.009)])
     assert near is not None and near.holds and near.warnings == ()
-    late = fidelity(measured([rows()]), fifo=fifo_of([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")]))
+    late = fidelity([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")])
     assert late is not None and not late.holds and len(late.warnings) == 1
 
 
 def test_losses_that_are_wanted_are_told_and_no_others() -> None:
     frames = [rows(drops=2)]
-    found = fidelity(measured(frames), fifo=fifo_of(frames), lossy=True)
+    found = fidelity(frames, lossy=True)
     assert found is not None and found.holds
     assert found.warnings == ("WAN links lose frames (fabric.wan_loss), of which the model knows nothing",)
 
 
 def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none() -> None:
     frames = [rows(retransmitted_bytes=np.nan, drops=2), rows(slowest_transfer=9, drops=7)]
-    found = fidelity(measured(frames), fifo=fifo_of(frames))
+    found = fidelity(frames)
     assert found is not None and found.drops == 9
     assert [warning for warning in found.warnings if "lose none" in warning] == [
         "2 packets lost in a network that is to lose none: these times are not those of a lossless fabric"

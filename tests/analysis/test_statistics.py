@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.statistics.answer import Contest, answer
@@ -256,14 +257,15 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
     assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
 
 
-def measured(measured_s, predicted_s, drops=0, late=False):
-    return np.array([measured_s]), np.array([predicted_s]), np.array([drops]), np.array([late])
+def measured(measured_s, predicted_s, drops=0, late=False, collective=0):
+    of_point = {"engine": "emulation", "setting": 0, "mode": "base", "collective": collective}
+    times = {"completion_s": measured_s, "predicted_s": predicted_s}
+    return pd.DataFrame([of_point | times | {"drops": drops, "late": late, "retransmitted_bytes": np.nan}])
 
 
 def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
     assert fidelity([]) is None
-    none = np.zeros(0)
-    assert fidelity([(none, none, none.astype(int), none.astype(bool))]) is None  # a fault struck every one of them
+    assert fidelity([measured(1.0, 1.0)[:0]]) is None  # a fault struck every one of them
     found = fidelity([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
     assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
     assert 0.0198 <= found.p99_abs_error <= 0.02
@@ -279,6 +281,22 @@ def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
     ):
         found = fidelity(parts)
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
+
+
+def test_a_job_that_is_off_in_a_round_that_is_not_is_told_and_no_other():
+    rounds = [measured(1.0, 1.0, collective=k) for k in (0, 1, 3)]  # a fault struck the one between
+    times = {"near": [1.0, 1.0, 5.0, 1.009], "late": [0.16, 0.16, 5.0, 0.1]}
+    jobs = pd.concat(
+        measured(took, {"near": 1.0, "late": 0.1}[job], collective=k).assign(job=job)
+        for job, of_rounds in times.items()
+        for k, took in enumerate(of_rounds)
+    )
+    found = fidelity(rounds, jobs.drop(columns=["drops", "late", "retransmitted_bytes"]))
+    assert [(job.job, job.median_ratio) for job in found.jobs] == [("late", pytest.approx(1.6))]
+    assert (found.median_ratio, found.holds) == (1.0, False)
+    assert found.jobs[0].p99_abs_error == pytest.approx(0.6)
+    assert str(found).count("of the job late median 1.6000, p99 60.00 %") == 2  # in its line and in the warning
+    assert fidelity(rounds, jobs[jobs["job"] == "near"]).jobs is None
 
 
 def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():

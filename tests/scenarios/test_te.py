@@ -346,9 +346,12 @@ def test_measured_times_are_the_model_s_whatever_links_fail(tmp_path: Path) -> N
 
 
 def test_demands_are_measured_in_the_emulation_as_in_the_model(tmp_path: Path) -> None:
-    (tmp_path / "nic.toml").write_text(NIC)
+    inside = '[[job]]\nname = "inside"\nkind = "broadcast"\nranks = [1, 0]\nchunk = "4 MB"\n'
+    (tmp_path / "nic.toml").write_text(NIC + inside)
     measured(tmp_path / "run", "nic.toml", "--engine", "emulation", collectives=6)
     jobs = pd.read_parquet(tmp_path / "run" / "jobs.parquet")
+    within = jobs[jobs.job == "inside"]  # a site, where no class has a tunnel's burst
+    assert within.completion_s.to_numpy() == pytest.approx(within.predicted_s.to_numpy(), rel=4e-3)
     alone_s = jobs[jobs.job == "alone"].completion_s.to_numpy()
     assert alone_s[[0, -1]] == pytest.approx([8 * 32e6 / 5e9, 8 * 32e6 / 6.7e9], rel=0.02)
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")

@@ -72,6 +72,7 @@ _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 
 VIRTUAL_LATE_S = 64e-9
 """How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
+_TUNNELS_LATE_NS = 2_000  # by which a class is late where several of a port's tunnels wait for their times
 QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
 QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
 FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
@@ -294,7 +295,8 @@ class Shaping:
         return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
-        """What the classes below others have of their own under these conditions; `wanted` has their ceilings."""
+        """What the classes below others have of their own under these conditions; `wanted` has their ceilings. With
+        tunnels also what their ports have."""
         wanted = self.wanted(rates_bps)
         below = [(one, wanted[one.interface, one.parent]) for one in self.classes if one.parent]
         if self.services:
@@ -307,13 +309,16 @@ class Shaping:
             for (interface, _), rate in own.items():
                 of_port[interface] += rate
             own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
-        return {
+        ports = self._above if self.tunnels else ()
+        return {key: Inner(wanted[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
             one.key: Inner(max(1, own[one.key]), one.parent, one.service, self._burst_ns(one, port))
             for one, port in below
         }
 
     def _burst_ns(self, one: HtbClass, port: int) -> int:
         """How long a class below a port of so many bytes/s may wait for another's segment and catch up on it later."""
+        if self.tunnels:
+            return _TUNNELS_LATE_NS
         has_part = self.services and self.services[one.service].has_part
         return round(1e9 * self.segment_bytes / port) if has_part else 0
 
