@@ -218,7 +218,7 @@ class Run:
                 if samples % _MOST_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = min(next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else []))
+            until_ns = min([next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else [])])
             self._look(max(0, until_ns - self._now_ns()) / 1e9)
 
     def _change(self, now_ns: int) -> int | None:
