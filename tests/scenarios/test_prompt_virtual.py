@@ -44,8 +44,7 @@ def ratios(output: str) -> list[float]:
 
 def test_a_session_in_virtual_time(vm: VM) -> None:
     often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
-    soon = ("--set", 'program.deadline="2 s"')
-    with session(vm, "--out", "kept", *often, *soon, leave="\x04", clock="virtual") as (prompt, banner):
+    with session(vm, "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
@@ -105,8 +104,6 @@ def ctrl_c_and_keys(prompt: Session) -> None:
         assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
     assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
-    killed = prompt.ask("run g1: trap '' TERM; while :; do sleep 100; done")
-    assert "ended at the deadline after 2 s" in killed and "g1 ended by signal 9" in killed
     assert "chosen anew for one collective in 2" in prompt.ask("policy often")
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
