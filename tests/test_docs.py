@@ -147,6 +147,7 @@ MANUAL = {
     # commands that other tests run: the test
     "mn": "test_mn_pings_all_over_the_fabric_beside_the_controller",
     "vagrant": "test_a_bare_machine_is_set_up_and_runs_the_command_as_written",
+    ".venv/bin/pip": "test_a_trained_model_puts_on_the_wan_what_its_gradients_imply",
 }
 
 

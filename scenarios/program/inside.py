@@ -44,6 +44,7 @@ from topologies.shaping.classes import classes_of
 CAPTURES = "captures"
 """The folder in the run's for captures."""
 
+_FIRST_S = 1e-9  # for which the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MOST_SAMPLES = 4096  # at one interval; then it doubles
 _CHUNK = 65536
@@ -132,39 +133,46 @@ class Run:
         try:
             with _undisturbed():  # a rank that is just being started would be known to nobody
                 self._begin()
+                self._start(0)
+            # It listens before the others connect: torch's ranks, if refused, try again after a random time.
+            time.sleep(_FIRST_S)
+            with _undisturbed():
+                for rank in range(1, len(self._gpus)):
+                    self._start(rank)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def _begin(self) -> None:
-        testbed, count = self._testbed, len(self._gpus)
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # or what is due would come 50 us late
         for name in self._spec.capture:
             self._capture(name)
-        testbed.drops()
+        self._testbed.drops()
         self._beginning_ns = time.monotonic_ns()
         self._say(began=True, links=self._links)
         self._sample()
-        for rank, gpu in enumerate(self._gpus):
-            host = testbed.fabric.gpus[gpu]
-            prepare = partial(
-                self._rooms.prepare,
-                rank,
-                name=host.name,
-                host_pid=testbed.network.host_pids[gpu],
-                hidden=str(self._folder),
-                limit=MAX_PROCESSES * count,
-                memory_bytes=self._spec.memory_bytes,
-            )
-            command = self._spec.command or ""
-            process = started(command, user=self._user, environment=self._variables(rank), prepare=prepare)
-            self._running[rank] = process
-            pidfd = os.pidfd_open(process.pid)
-            self._waiting.register(pidfd, selectors.EVENT_READ, (rank, None))
-            for name in ("stdout", "stderr"):
-                self._waiting.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
-                self._streams += 1
+
+    def _start(self, rank: int) -> None:
+        testbed = self._testbed
+        host = testbed.fabric.gpus[self._gpus[rank]]
+        prepare = partial(
+            self._rooms.prepare,
+            rank,
+            name=host.name,
+            host_pid=testbed.network.host_pids[self._gpus[rank]],
+            hidden=str(self._folder),
+            limit=MAX_PROCESSES * len(self._gpus),
+            memory_bytes=self._spec.memory_bytes,
+        )
+        command = self._spec.command or ""
+        process = started(command, user=self._user, environment=self._variables(rank), prepare=prepare)
+        self._running[rank] = process
+        pidfd = os.pidfd_open(process.pid)
+        self._waiting.register(pidfd, selectors.EVENT_READ, (rank, None))
+        for name in ("stdout", "stderr"):
+            self._waiting.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
+            self._streams += 1
 
     def __exit__(self, *_: object) -> None:
         for process in self._running.values():
@@ -210,7 +218,7 @@ class Run:
                 if samples % _MOST_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = min(next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else []))
+            until_ns = min([next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else [])])
             self._look(max(0, until_ns - self._now_ns()) / 1e9)
 
     def _change(self, now_ns: int) -> int | None:

@@ -33,6 +33,7 @@ from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
+from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
 """Where the run's folder has each rank's output, the bytes on WAN links over time, the ranks, and all of it as JSON."""
@@ -132,9 +133,12 @@ class Account:
         for rank, gpu in enumerate(self.gpus):
             status, at_ns = self.ended.get(rank, (None, 0))
             doing = "runs" if status is None else f"{how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
-            line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
-            said = "".join(filter(str.isprintable, line.rpartition("\r")[2]))
-            yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", said
+            yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", self.said(rank)
+
+    def said(self, rank: int) -> str:
+        """The last line that a rank has printed, or its end."""
+        line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
+        return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
 def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
@@ -149,13 +153,14 @@ def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
     account = Account(place.path, spec.ranks_of(setting.gpus))
     request = {"setting": to_json(setting), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
     began_s = time.monotonic()
-    stillness = Stillness(spec.patience_s)
+    memory_bytes = network_bytes(setting) + spec.memory_bytes + spec.files_bytes
+    stillness = Stillness(spec.patience_s, memory_bytes=memory_bytes)
     try:
         with _attended(account, stillness, began_s) as on_start:
             status = vm.run(
                 [sys.executable, "-m", "scenarios.program.inside", json.dumps(request)],
                 clock="wall" if setting.run.is_real else "virtual",
-                memory_bytes=network_bytes(setting) + spec.memory_bytes + spec.files_bytes,
+                memory_bytes=memory_bytes,
                 results=place.path,
                 directory=launch.ROOT,
                 environment=launch.environment(),
@@ -165,6 +170,9 @@ def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
             )
     except vm.VMError as error:
         if stillness.sentence is None:
+            if isinstance(error, vm.NoRoomError):
+                remedy = f"{error.remedy}, or set program.memory below {format_size(spec.memory_bytes)}"
+                raise vm.CannotRunError(error.what, remedy=remedy) from None
             if isinstance(error, vm.CannotRunError) or not account.began:
                 raise
             return account, str(error)
@@ -265,6 +273,7 @@ def told(setting: Scenario, account: Account, why: str | None, wall_s: float) ->
                 "end_s": account.ended[rank][1] / 1e9 if rank in account.ended else None,
                 "retransmitted_segments": again[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
+                "last_line": account.said(rank),
             }
             for rank, gpu in enumerate(gpus)
         ],
@@ -298,11 +307,16 @@ def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[
     if found["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
     bad = [one for one in found["ranks"] if one["status"] != 0]
-    by_how: dict[str, list[str]] = {}
+    by_how: dict[str, list[Mapping[str, Any]]] = {}
     for one in bad:
-        by_how.setdefault(how(one["status"]), []).append(str(one["rank"]))
-    for words, which in by_how.items():
-        sentences.append(f"rank{'s' * (len(which) > 1)} {', '.join(which)} {words}: {folder / OUTPUT} has the output")
+        by_how.setdefault(how(one["status"]), []).append(one)
+    for words, ranks in by_how.items():
+        which = f"rank{'s' * (len(ranks) > 1)} {', '.join(str(one['rank']) for one in ranks)}"
+        # Who failed said why at last, and the first to end made others fail; who was ended may have said anything.
+        failed = [one for one in ranks if (one["status"] or 0) > 0 and one["last_line"]]
+        first = min(failed, key=lambda one: one["end_s"], default=None)
+        why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
+        sentences.append(f"{which} {words}{why}: {folder / OUTPUT} has the output")
     return sentences
 
 

@@ -21,6 +21,12 @@ ADVICE = (
 )
 """What helps where a program stops the clock."""
 
+MEMORY = (
+    "the VM's memory is full, so it may be loading the same files again and again: give the program more with "
+    "program.memory"
+)
+"""What helps as well where the memory is full."""
+
 PROMPT = "the prompt itself"
 """The cause where that is the prompt in the VM."""
 
@@ -28,6 +34,7 @@ _BUSY_TIMES = 20  # so many times as long may a program with signs of life take
 _HUNG_TIMES = 6  # so many times as long may one take that does not even use a processor
 _START_S = 180.0  # as long as a busy machine takes to bring the network up
 _GRAIN_BYTES = 4 << 20
+_FULL = 0.9  # of the memory: the VM's kernel keeps some free
 _MEASURED_S = 0.5
 _STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # below which a process of the VM has its arguments and environment
 _CLOCK_AT, _CLOCK = _STACK_TOP - 2 * 4096, struct.Struct("=6q")  # the last four: seconds, ns of two clocks each
@@ -48,11 +55,11 @@ class Stillness:
     the advice.
 
     `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
-    virtual time or a sign of life.
+    virtual time or a sign of life; `memory_bytes` is the VM's memory, where more can be had.
     """
 
-    def __init__(self, patience_s: float, advice: str = ADVICE) -> None:
-        self._patience_s, self._advice = patience_s, advice
+    def __init__(self, patience_s: float, advice: str = ADVICE, *, memory_bytes: int | None = None) -> None:
+        self._patience_s, self._advice, self._memory_bytes = patience_s, advice, memory_bytes
         self.cause: str | None = None
         self._began = False
         self._virtual_ns, self._life = -1, 0
@@ -81,6 +88,8 @@ class Stillness:
             cause = self.cause or "a process in the VM"
             still = f"virtual time has stood still for {still_s:.0f} s of wall time"
             self.sentence = f"{still}, as {cause} computes or spins: {self._advice}"
+            if self._memory_bytes is not None and self._most_bytes > _FULL * self._memory_bytes:
+                self.sentence += f"; {MEMORY}"
         return True
 
     def _signs(self) -> tuple[Hashable, ...]:

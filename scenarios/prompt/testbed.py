@@ -166,8 +166,12 @@ class InteractiveTestbed:
         self._since = 1  # a mode that re-embeds keeps it until its next time
 
     def scenario(self) -> Scenario:
-        """The mode, the links as they are, the last collective and the transfers that are asked for, as a scenario."""
+        """The mode, the links as they are, the last collective and the transfers that are asked for, as a scenario.
+
+        Raises PromptError where the failed cables leave a flow of that collective without a path.
+        """
         setting = self.testbed.setting
+        self._check_reach(self.state(), pairs(setting.workload.schedule, self._begun()))
         links = []
         for link in shared_by(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
@@ -180,9 +184,12 @@ class InteractiveTestbed:
 
     def has_other_placement(self) -> bool:
         """Whether GPUs stand elsewhere than the mode in force has them where it begins under the links as they are."""
+        return self.testbed.placement != self._begun()
+
+    def _begun(self) -> Sequence[int]:
+        """The placement that the mode in force begins with under the links as they are."""
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
-        found = self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
-        return self.testbed.placement != found
+        return self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
         """Run one collective in the mode that is in force; return its record and the model's prediction, s.
@@ -370,6 +377,11 @@ class InteractiveTestbed:
         self.testbed.change(rates_bps)
         self.set_bps = rates_bps
 
+    def _check_reach(self, state: State, flows: Sequence[tuple[int, int]]) -> None:
+        """Raise PromptError where the failed cables leave a flow without a path."""
+        if reason := text.unreachable(self.fabric, flows, state.dead):
+            raise PromptError(reason)
+
     def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, best: bool | None) -> None:
         """Connect the GPUs for this collective, placed so, by "rank", or "best", over the best paths, the fixed
         ones, or (None) those in force.
@@ -379,9 +391,7 @@ class InteractiveTestbed:
         state, workload = self.state(), self._workload(wanted)
         placement = self._placement(state, mode, order, workload)
         flows = pairs(workload.schedule, placement)
-        reason = text.unreachable(self.fabric, flows, state.dead)
-        if reason:
-            raise PromptError(reason)
+        self._check_reach(state, flows)
         # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
         back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
         if best is not None:

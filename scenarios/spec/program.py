@@ -54,7 +54,7 @@ class ProgramSpec:
     sample_s: float = 10e-3
     patience_s: float = 30.0
     message_bytes: int = 8_000_000
-    memory_bytes: int = 2_000_000_000
+    memory_bytes: int = 4_000_000_000
     output_bytes: int = 16_000_000
     files_bytes: int = 256_000_000
     capture: tuple[str, ...] = ()
