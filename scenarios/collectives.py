@@ -202,6 +202,8 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
 
 def _table(heading: str, lines: Sequence[Line]) -> str:
     """The lines as text; the best algorithm of a size and mode is marked."""
+    from scenarios.table import aligned
+
     best: dict[tuple[int, str], float] = {}
     for line in lines:
         best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
@@ -223,11 +225,7 @@ def _table(heading: str, lines: Sequence[Line]) -> str:
         )
         for line in lines
     ]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    text = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
-    ]
-    return "\n".join([heading, *text])
+    return "\n".join([heading, *aligned((heads, *rows))])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:

@@ -250,6 +250,8 @@ def _by_grain(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
 
 
 def _table(grain: str, lines: Sequence[Line]) -> str:
+    from scenarios.table import aligned
+
     heads = ["kind", "GPUs", "mode", "algorithm", "pieces", "predicted (us)", "over the ring's", "95 %"]
     heads += ["measured (us)", "over the ring's"] if lines[0].measured_s is not None else []
     rows = []
@@ -260,9 +262,7 @@ def _table(grain: str, lines: Sequence[Line]) -> str:
         if line.measured_s is not None:
             row += [f"{line.measured_s * 1e6:,.2f}", f"{line.measured_over_ring:.3f}"]
         rows.append(row)
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
-    return "\n".join([f"{grain} grain", *(line.rstrip() for line in text)])
+    return "\n".join([f"{grain} grain", *aligned((heads, *rows))])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -373,6 +373,8 @@ def _title(asked: Experiment) -> str:
 
 
 def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
+    from scenarios.table import aligned
+
     heads = ["routing", "engine", "median", "99 %", "max", "last, mean"]
     rows = [
         [line.routing, line.engine, *(f"{x:.3f}" for x in (line.median, line.p99, line.max, line.completion))]
@@ -383,12 +385,10 @@ def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
         for row, line in zip(rows, lines, strict=True):
             worst = line.worst_message, line.worst_completion
             row += ["" if off is None else f"{off:.2%}" for off in worst]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
     per_site = f"in each site leaves: {asked.leaves}, spines: {asked.spines}"
     per_site += f", border routers: {asked.border_routers}" if asked.sites > 1 else ""
     told = f"flow completion times over the optimum ({optimum_s * 1e6:,.2f} us on average)"
-    return "\n".join([_title(asked), per_site, told, *text])
+    return "\n".join([_title(asked), per_site, told, *aligned((heads, *rows))])
 
 
 def _experiment(parsed: argparse.Namespace) -> Experiment:

@@ -167,6 +167,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
 
 def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
     """The lines as text."""
+    from scenarios.table import aligned
 
     def ms(seconds: float | None) -> str:
         return "" if seconds is None else f"{1e3 * seconds:,.3f}"
@@ -184,10 +185,7 @@ def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
         )
         for line in lines
     ]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
-    )
+    return "\n".join(aligned((heads, *rows)))
 
 
 def _parser() -> argparse.ArgumentParser:

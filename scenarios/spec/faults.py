@@ -10,7 +10,7 @@ Collectives count from 0, as in the results; one that is lost and run again coun
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,18 @@ import numpy.typing as npt
 
 from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
+from topologies.fabric.failures import NONE, Cables, around, cable, failed_links, reachable
 from topologies.fabric.ports import shared_by
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
+MOST_ATTEMPTS = 4
+"""How often a collective is begun before the run is given up."""
 
 Floats = npt.NDArray[np.float64]
+Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -205,6 +208,27 @@ def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
         if fault.collective + (fault.after_s is not None) <= collective
         and (fault.lasts is None or collective < fault.collective + fault.lasts)
     )
+
+
+def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
+    """The faults as attempts meet them that complete: a collective whose GPUs are cut off is lost and begun again, and
+    every attempt is one of the collectives that a fault lasts. `ends` are the ranks that flows join."""
+    left = list(faults)
+    for number in sorted({fault.collective for fault in left}):
+        for _ in range(MOST_ATTEMPTS - 1):
+            here = [
+                index
+                for index, fault in enumerate(left)
+                if fault.collective <= number and (fault.lasts is None or number < fault.collective + fault.lasts)
+            ]
+            dead = dead_cables([left[index] for index in here], fabric)
+            if not dead or reachable(fabric, dead)[ends].all():
+                break
+            left = [
+                replace(fault, lasts=fault.lasts - 1) if index in here and fault.lasts is not None else fault
+                for index, fault in enumerate(left)
+            ]
+    return tuple(left)
 
 
 def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
