@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
+from topologies.errors import Mistake, did_you_mean, first_of, read_tables, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NONE, Cables, around, cable, failed_links, reachable
 from topologies.fabric.ports import shared_by
@@ -106,29 +106,11 @@ class Fault:
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
-    if len(tables) > MAX_FAULTS:
-        raise SpecError([Mistake("fault", f"{len(tables)} faults are too many; allowed: {MAX_FAULTS}")])
-    mistakes: list[Mistake] = []
-    faults = []
-    for number, table in enumerate(tables, 1):
-        fields: dict[str, Any] = {}
-        wrong = list(_mistakes(table, fields))
-        mistakes += [Mistake(f"fault[{number}]{place}", text) for place, text in wrong]
-        if not wrong:
-            faults.append(Fault(**fields))
-    if mistakes:
-        raise SpecError(mistakes)
-    return tuple(faults)
+    return tuple(Fault(**one) for one in read_tables("fault", tables, most=MAX_FAULTS, keys=WORDS, read=_read))
 
 
-def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a table, each with its place in it; adds the fields of its Fault to `fields`."""
-    if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
-        return
-    for key in table:
-        if key not in WORDS:
-            yield f".{key}", f"unknown key of a fault, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
     for key, read_text in (("at", _read_at), ("what", _read_what), ("for", _read_for)):
         value = table.get(key)
         text = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""

@@ -244,6 +244,8 @@ def _of_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """The classes of no job, where there are jobs; a share of what admission promises is taken by any class."""
     settings = [one for one in scenario.settings() if one.jobs]
     heeded = {job.traffic_class for one in settings for job in one.jobs}
+    if heeded - {None, *(of.name for one in settings for of in one.classes)}:
+        return  # a class that is not there, which is refused itself
     for one in settings:
         if any(job.kind == TRANSFER for job in one.jobs):
             heeded |= {of.name for of in one.classes if of.share}
