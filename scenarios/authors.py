@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scenarios.table import aligned
+
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
     from analysis.authors.study import Line
@@ -187,7 +189,7 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
         rows.append(
             (f"{one['size_mb']} MB", one["mode"], f"{one['total_s']:,.2f}", f"{100 * one['gain']:.1f}", *published)
         )
-    yield _aligned(rows)
+    yield "\n".join(aligned(rows, (0,)))
     for size in dict.fromkeys(line["size_mb"] for line in answer["sensitivity"]):
         lines = [line for line in answer["sensitivity"] if line["size_mb"] == size]
         modes = [mode for mode in lines[0]["gain"] if mode != "base"]
@@ -196,7 +198,7 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
             order = "yes" if line["in_order"] else "no"
             gains = (_gain(line["gain"][mode]) for mode in modes)
             rows.append((line["variation"], f"{line['total_s']['base']:,.1f}", *gains, order))
-        yield f"chunks of {size} MB, one thing changed at a time\n{_aligned(rows)}"
+        yield "\n".join((f"chunks of {size} MB, one thing changed at a time", *aligned(rows, (0,))))
     own = [line for line in answer["sensitivity"] if "initial rings of other draws" in line["variation"]]
     yield (
         f"Of the initial rings of other draws ({own[0]['collectives']:,} AllGathers) a gain is the median, with the "
@@ -207,11 +209,3 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
 def _gain(gain: Mapping[str, float | None]) -> str:
     value, low, high = (None if one is None else f"{100 * one:.1f}" for one in gain.values())
     return f"{value} [{low}, {high}]" if low is not None else f"{value}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table; its first column is text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )

@@ -15,11 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if __name__ == "__main__":  # modules are found from the top of the project, wherever the command is started
+    ROOT = Path(__file__).resolve().parent.parent
+    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
+
+from scenarios.tools import study
+
 if TYPE_CHECKING:
     from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
-DONE, BAD_USAGE, CANNOT, FAILED = 0, 2, 3, 1
 _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
 
 
@@ -57,35 +62,23 @@ class Line:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status. Of both engines the model's part is printed where no VM can run."""
-    parser = _parser()
-    asked = parser.parse_args(arguments)
-    try:
-        from scenarios.experiment.place import check_figure
-        from scenarios.vm import CannotRunError, VMError
-    except ModuleNotFoundError as missing:
-        print(f"collectives.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
-        return CANNOT
+    asked = _parser().parse_args(arguments)
+    return study.status_of("collectives.py", lambda: _study(asked), asked.figure)
 
-    try:
-        check_figure(asked.figure)
-        scenario = _scenario(asked)
-        failed: list[str] = []
-        unmeasured: CannotRunError | None = None
-        found = {}
-        for name in ("model", "emulation") if asked.engine == "both" else (asked.engine,):
-            try:
-                found[name] = _rows(scenario, name, asked.jobs, failed)
-            except CannotRunError as error:
-                if not found:
-                    raise
-                unmeasured = error
-        lines = list(_lines(scenario, found))
-    except VMError as error:
-        print(f"collectives.py: {error}", file=sys.stderr)
-        return CANNOT
-    except ValueError as error:
-        print(f"collectives.py: {error}", file=sys.stderr)
-        return BAD_USAGE
+
+def _study(asked: argparse.Namespace) -> int:
+    from scenarios.vm import CannotRunError
+
+    scenario, failed, found = _scenario(asked), list[str](), {}
+    unmeasured: CannotRunError | None = None
+    for name in ("model", "emulation") if asked.engine == "both" else (asked.engine,):
+        try:
+            found[name] = _rows(scenario, name, asked.jobs, failed)
+        except CannotRunError as error:
+            if not found:
+                raise
+            unmeasured = error
+    lines = list(_lines(scenario, found))
     kind, grain = scenario.collective.kind, f"{scenario.fabric.grain} grain"
     heading = f"{kind}, {grain}"
     print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(heading, lines))
@@ -98,20 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"collectives.py: {why}", file=sys.stderr)
     if unmeasured is not None:
         print(f"collectives.py: nothing was measured: {unmeasured}", file=sys.stderr)
-    return FAILED if failed else DONE if unmeasured is None else CANNOT
+    return study.FAILED if failed else study.DONE if unmeasured is None else study.CANNOT
 
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":
     """The scenario that is asked for, swept over algorithms and sizes; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
-    from scenarios.spec import ScenarioError
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import format_size, parse_size_bytes
 
-    if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
-    if asked.jobs < 1:
-        raise ValueError(f"--jobs: {asked.jobs}; allowed: 1 or more")
+    study.check_runs(asked, _MOST_COLLECTIVES)
     sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
     overrides = [
         Override("collective.kind", asked.kind, "--kind"),
@@ -130,13 +119,7 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
         names = [name for name in names if asked.algorithms or asked.channels == 1 or name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
     found = load_scenario(asked.scenario, overrides)
-    foreign = [axis.key for axis in found.sweep if axis.key not in ("collective.size", "collective.algorithm")]
-    if foreign:
-        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}; allowed: a single value"])
-    if found.faults:
-        raise ScenarioError([f"{asked.scenario} has faults; allowed: none"])
-    if found.jobs:
-        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own; allowed: none"])
+    study.check_plain(asked.scenario, found, ("collective.size", "collective.algorithm"))
     return found
 
 
@@ -202,6 +185,8 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
 
 def _table(heading: str, lines: Sequence[Line]) -> str:
     """The lines as text; the best algorithm of a size and mode is marked."""
+    from scenarios.table import aligned
+
     best: dict[tuple[int, str], float] = {}
     for line in lines:
         best[line.size, line.mode] = min(best.get((line.size, line.mode), math.inf), line.time_s)
@@ -223,11 +208,7 @@ def _table(heading: str, lines: Sequence[Line]) -> str:
         )
         for line in lines
     ]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    text = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
-    ]
-    return "\n".join([heading, *text])
+    return "\n".join([heading, *aligned((heads, *rows))])
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
@@ -265,9 +246,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    ROOT = Path(__file__).resolve().parent.parent
-    # Modules are found from the top of the project, wherever the command is started.
-    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
     from scenarios.signals import supervised
 
     sys.exit(supervised(main))

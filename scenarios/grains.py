@@ -10,12 +10,17 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+if __name__ == "__main__":  # modules are found from the top of the project, wherever the command is started
+    ROOT = Path(__file__).resolve().parent.parent
+    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
+
+from scenarios.tools import study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,14 +30,12 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 PIPELINED = ("chain", "tree", "double-tree")
 """The algorithms whose buffer is cut into pieces here: in one piece they pass it on once it is there whole."""
 PIECES = 16
 """Into how many, if nothing else is asked for."""
 
 _RING = "ring"
-_QUIET_S = 2.0
 _MOST_COLLECTIVES = 100_000
 
 
@@ -71,36 +74,12 @@ class _Point:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return the exit status."""
     asked = _parser().parse_args(arguments)
-    try:
-        from scenarios.api import RunError
-        from scenarios.experiment.place import check_figure
-        from scenarios.vm import VMError
-    except ModuleNotFoundError as missing:
-        print(f"grains.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
-        return CANNOT
-    began, told = time.monotonic(), False
+    return study.status_of("grains.py", lambda: _study(asked), asked.figure)
 
-    def progress(done: int, count: int) -> None:
-        nonlocal told
-        if told or time.monotonic() - began > _QUIET_S:
-            told = True
-            print(f"\rgrains.py: {asked.engine}: {done} of {count} algorithms", end="", file=sys.stderr, flush=True)
 
-    status, why, lines = DONE, "", list[Line]()
-    try:
-        check_figure(asked.figure)
-        lines = run(asked, progress)
-    except VMError as error:
-        status, why = CANNOT, str(error)
-    except RunError as error:
-        status, why = FAILED, str(error)
-    except ValueError as error:
-        status, why = BAD_USAGE, str(error)
-    if told:
-        print(file=sys.stderr)
-    if status != DONE:
-        print(f"grains.py: {why}", file=sys.stderr)
-        return status
+def _study(asked: argparse.Namespace) -> int:
+    with study.Progress("grains.py") as progress:
+        lines = run(asked, lambda done, count: progress.say(f"{asked.engine}: {done} of {count} algorithms"))
     text = json.dumps({grain: [asdict(line) for line in own] for grain, own in _by_grain(lines)}, indent=1)
     print(text if asked.json else "\n\n".join(_table(grain, own) for grain, own in _by_grain(lines)))
     if asked.figure is not None:
@@ -109,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [Row(one.grain, one.kind, one.gpus, one.algorithm, *_shown(one)) for one in lines]
         title = f"{asked.size}, mode {asked.mode}, {'predicted' if asked.engine == 'model' else 'measured'}"
         picture(rows, title=title).write_to(asked.figure, command="grains.py", answer=text)
-    return DONE
+    return study.DONE
 
 
 def run(asked: argparse.Namespace, progress: Callable[[int, int], None]) -> list[Line]:
@@ -153,13 +132,9 @@ def _asked_for(asked: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 
 def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) -> "Scenario":
     """The scenario of an algorithm in a grain, swept over numbers of GPUs; raises ValueError."""
-    from scenarios.spec import ScenarioError
     from scenarios.spec.load import Override, assignment, load_scenario
 
-    if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
-    if asked.jobs < 1:
-        raise ValueError(f"--jobs: {asked.jobs}; allowed: 1 or more")
+    study.check_runs(asked, _MOST_COLLECTIVES)
     counts = asked.gpus.split(",")
     if not all(count.isdecimal() for count in counts):
         raise ValueError(f"--gpus: {asked.gpus}; allowed: whole numbers with commas between")
@@ -180,13 +155,7 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
         Override("sweep.fabric.gpus", [int(count) for count in counts], "--gpus"),
     ]
     found = load_scenario(asked.scenario, overrides)
-    foreign = [axis.key for axis in found.sweep if axis.key != "fabric.gpus"]
-    if foreign:
-        raise ScenarioError([f"{asked.scenario} has a sweep of {', '.join(foreign)}; allowed: a single value"])
-    if found.faults:
-        raise ScenarioError([f"{asked.scenario} has faults; allowed: none"])
-    if found.jobs:
-        raise ScenarioError([f"{asked.scenario} has jobs, which have algorithms of their own; allowed: none"])
+    study.check_plain(asked.scenario, found, ("fabric.gpus",))
     return found
 
 
@@ -250,6 +219,8 @@ def _by_grain(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
 
 
 def _table(grain: str, lines: Sequence[Line]) -> str:
+    from scenarios.table import aligned
+
     heads = ["kind", "GPUs", "mode", "algorithm", "pieces", "predicted (us)", "over the ring's", "95 %"]
     heads += ["measured (us)", "over the ring's"] if lines[0].measured_s is not None else []
     rows = []
@@ -260,9 +231,7 @@ def _table(grain: str, lines: Sequence[Line]) -> str:
         if line.measured_s is not None:
             row += [f"{line.measured_s * 1e6:,.2f}", f"{line.measured_over_ring:.3f}"]
         rows.append(row)
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
-    return "\n".join([f"{grain} grain", *(line.rstrip() for line in text)])
+    return "\n".join([f"{grain} grain", *aligned((heads, *rows))])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -287,9 +256,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    ROOT = Path(__file__).resolve().parent.parent
-    # Modules are found from the top of the project, wherever the command is started.
-    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
     from scenarios.signals import supervised
 
     sys.exit(supervised(main))

@@ -15,11 +15,16 @@ Times are those of the fluid model (`analysis.model.fluid`) without propagation 
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+if __name__ == "__main__":  # modules are found from the top of the project, wherever the command is started
+    ROOT = Path(__file__).resolve().parent.parent
+    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
+
+from scenarios.tools import study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,10 +36,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
 
-DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 ECMP, SPRAY = "ecmp", "spray"
 _MOST_HOSTS, _MOST_SWITCHES, _MOST_DRAWS, _MOST_PIECES = 4096, 128, 10_000, 1 << 19
-_QUIET_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,38 +299,16 @@ def run(asked: Experiment, drawn: Callable[[int], None] = lambda _: None) -> "tu
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     parsed = _parser().parse_args(arguments)
-    try:
-        from scenarios.experiment.place import check_figure
-        from scenarios.tools.permutation_testbed import MeasureError
-        from scenarios.vm import VMError
-        from topologies.errors import FabricError
-    except ModuleNotFoundError as missing:
-        print(f"permutation.py: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
-        return CANNOT
-    began, told, measured = time.monotonic(), False, dict[str, Any]()
+    return study.status_of("permutation.py", lambda: _study(parsed), parsed.figure)
 
-    def say(done: str) -> None:
-        nonlocal told
-        if told or time.monotonic() - began > _QUIET_S:
-            told = True
-            print(f"\rpermutation.py: {done}", end="", file=sys.stderr, flush=True)
 
-    try:
-        check_figure(parsed.figure)
-        asked = _experiment(parsed)
-        found, optimum = run(asked, lambda done: say(f"{done} of {asked.draws} draws"))
+def _study(parsed: argparse.Namespace) -> int:
+    asked, measured = _experiment(parsed), dict[str, Any]()
+    with study.Progress("permutation.py") as progress:
+        found, optimum = run(asked, lambda done: progress.say(f"{done} of {asked.draws} draws"))
         if parsed.engine == "both":
-            points = 2 * asked.draws
-            measured = measure(asked, optimum, parsed.jobs, lambda done: say(f"{done} of {points} points measured"))
-    except (VMError, MeasureError) as error:
-        print(f"permutation.py: {error}", file=sys.stderr)
-        return FAILED if isinstance(error, MeasureError) else CANNOT
-    except (FabricError, ValueError) as error:
-        print(f"permutation.py: {error}", file=sys.stderr)
-        return BAD_USAGE
-    finally:
-        if told:
-            print(file=sys.stderr)
+            told = f"of {2 * asked.draws} points measured"
+            measured = measure(asked, optimum, parsed.jobs, lambda done: progress.say(f"{done} {told}"))
     lines = [_line(routing, "model", ratios) for routing, ratios in found.items()]
     lines += [_line(routing, "emulation", ratios, found[routing]) for routing, ratios in measured.items()]
     answer = asdict(asked) | {"grain": "physical", "optimum_s": float(optimum.mean())}
@@ -339,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         drawn_picture = picture(found, measured, title=_title(asked))
         drawn_picture.write_to(parsed.figure, command="permutation.py", answer=text)
-    return DONE
+    return study.DONE
 
 
 def _line(routing: str, engine: str, ratios: "Floats", predicted: "Floats | None" = None) -> Line:
@@ -373,6 +354,8 @@ def _title(asked: Experiment) -> str:
 
 
 def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
+    from scenarios.table import aligned
+
     heads = ["routing", "engine", "median", "99 %", "max", "last, mean"]
     rows = [
         [line.routing, line.engine, *(f"{x:.3f}" for x in (line.median, line.p99, line.max, line.completion))]
@@ -383,12 +366,10 @@ def _table(asked: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
         for row, line in zip(rows, lines, strict=True):
             worst = line.worst_message, line.worst_completion
             row += ["" if off is None else f"{off:.2%}" for off in worst]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    text = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)]
     per_site = f"in each site leaves: {asked.leaves}, spines: {asked.spines}"
     per_site += f", border routers: {asked.border_routers}" if asked.sites > 1 else ""
     told = f"flow completion times over the optimum ({optimum_s * 1e6:,.2f} us on average)"
-    return "\n".join([_title(asked), per_site, told, *text])
+    return "\n".join([_title(asked), per_site, told, *aligned((heads, *rows))])
 
 
 def _experiment(parsed: argparse.Namespace) -> Experiment:
@@ -455,9 +436,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    ROOT = Path(__file__).resolve().parent.parent
-    # Modules are found from the top of the project, wherever the command is started.
-    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
     from scenarios.signals import supervised
 
     sys.exit(supervised(main))

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scenarios.tools import study
+
 if TYPE_CHECKING:
     from scenarios.engines.offline import Totals
     from scenarios.spec.scenario import Scenario
 
-DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 _MOST_DRAWN = 20
 _MOST_COLLECTIVES = 1000
 
@@ -46,39 +47,31 @@ class Line:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     asked = _parser().parse_args(arguments)
-    try:
-        from analysis.model.optimum import NotInstalledError
-        from scenarios.engines.offline import totals
-        from scenarios.experiment.place import FolderError, check_figure
-    except ModuleNotFoundError as missing:
-        print(f"run.py referees: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
-        return CANNOT
-    try:
-        check_figure(asked.figure)
-        scenario = _scenario(asked)
-        lines, together = [], []
-        for setting in scenario.settings():
-            together.append((setting, totals(setting, asked.collectives)))
-            try:
-                lines += _lines(setting, asked.collectives, asked.seconds)
-            except NotInstalledError as error:
-                print(f"run.py referees: {setting.label}: no best schedule: {error}", file=sys.stderr)
-                lines += _lines(setting, asked.collectives, 0)
-        if asked.figure is not None:
-            _draw(asked.figure, lines, together, asked.collectives)
-    except (ValueError, FolderError) as error:
-        print(f"run.py referees: {error}", file=sys.stderr)
-        return BAD_USAGE
-    except OSError as error:
-        print(f"run.py referees: {asked.figure} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return FAILED
+    return study.status_of("run.py referees", lambda: _study(asked), asked.figure)
+
+
+def _study(asked: argparse.Namespace) -> int:
+    from analysis.model.optimum import NotInstalledError
+    from scenarios.engines.offline import totals
+
+    scenario = _scenario(asked)
+    lines, together = [], []
+    for setting in scenario.settings():
+        together.append((setting, totals(setting, asked.collectives)))
+        try:
+            lines += _lines(setting, asked.collectives, asked.seconds)
+        except NotInstalledError as error:
+            print(f"run.py referees: {setting.label}: no best schedule: {error}", file=sys.stderr)
+            lines += _lines(setting, asked.collectives, 0)
+    if asked.figure is not None:
+        _draw(asked.figure, lines, together, asked.collectives)
     if asked.json:
         policies = [{"setting": setting.label} | asdict(found) for setting, found in together]
         print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
     else:
         print(_table(lines, scenario.run.modes))
         print("\n".join(_together(setting, found, asked.collectives) for setting, found in together))
-    return DONE
+    return study.DONE
 
 
 def _draw(path: Path, lines: Sequence[Line], together: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:
@@ -115,8 +108,7 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import OWN_SIZES
     from scenarios.spec.load import assignment, load_scenario
 
-    if not 1 <= asked.collectives <= _MOST_COLLECTIVES:
-        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {_MOST_COLLECTIVES:,}")
+    study.check_runs(asked, _MOST_COLLECTIVES)
     if not 0 <= asked.seconds <= 1e6:
         raise ValueError(f"--seconds: {asked.seconds}; allowed: 0, for no search, to 1,000,000")
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
@@ -167,6 +159,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
 
 def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
     """The lines as text."""
+    from scenarios.table import aligned
 
     def ms(seconds: float | None) -> str:
         return "" if seconds is None else f"{1e3 * seconds:,.3f}"
@@ -184,10 +177,7 @@ def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
         )
         for line in lines
     ]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
-    )
+    return "\n".join(aligned((heads, *rows)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -202,12 +192,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--figure", type=Path, metavar="PATH", help="draw it: PATH.svg, PATH.png, PATH.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-if __name__ == "__main__":
-    ROOT = Path(__file__).resolve().parent.parent
-    # Modules are found from the top of the project, wherever the command is started.
-    sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    from scenarios.signals import supervised
-
-    sys.exit(supervised(main))

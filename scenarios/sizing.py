@@ -135,6 +135,7 @@ def _check(option: str, value: float | None, most: float) -> None:
 
 def _table(rows: "Sequence[Row]") -> Iterator[str]:
     from analysis.sizing import AGREES
+    from scenarios.table import aligned
 
     yield f"the document: Gherghescu et al., arXiv 2407.12819; *: more than {100 * AGREES:g} % from its number"
     cells = [("part", "model", "", "", "here", "document", "difference", "")]
@@ -143,10 +144,7 @@ def _table(rows: "Sequence[Row]") -> Iterator[str]:
         apart = "" if row.difference is None else f"{100 * row.difference:+.2f} %{'*' if is_apart else ' '}"
         note = row.note if row.value is None or is_apart else ""
         cells.append((row.part, row.model, row.what, row.unit, _number(row.value), _number(row.document), apart, note))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = "<<<<>>><"
-    for line in cells:
-        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)).rstrip()
+    yield from aligned(cells, (0, 1, 2, 3, 7))
 
 
 def _number(value: float | None) -> str:

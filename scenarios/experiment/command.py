@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from analysis.statistics.sharing import greedy_notes, loss_notes, notes, searched_notes
 from controller.routing.path_choice import MAX_COMBINATIONS
-from hosts.collectives.kinds import OWN_SIZES
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
@@ -23,10 +22,9 @@ from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
-from scenarios.policies.policy import When
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved
-from scenarios.spec.scenario import DEFAULTS, Scenario
+from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import first_of
 from topologies.fabric.fabric import LogicalLink
@@ -57,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
     admitted = [(one.label, [transfer.sentence for transfer in one.transfers]) for one in settings]
     greedily, answered = greedy_notes(greedy, most=MAX_COMBINATIONS), _answered(admitted)
-    found = notes(shared), greedily, _searched(settings), searches, losses, answered, _idle(settings)
+    found = notes(shared), greedily, _searched(settings), searches, losses, answered
     for note in chain.from_iterable(found):
         print(f"run.py: {note}", file=sys.stderr)
     if wanted.cli:
@@ -101,36 +99,6 @@ def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
                 by_ring[setting.mode(mode).ring or setting.collective.ring][mode] = ring_gap(setting, mode, _GAPS)
             gaps += [(setting.label, ring, by_mode) for ring, by_mode in by_ring.items()]
     return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_GAPS)
-
-
-def _idle(settings: Sequence[Scenario]) -> Iterator[str]:
-    """What is said of keys that do nothing beside training and traces in any configuration, unless they have their
-    defaults; runs of earlier versions may have them."""
-    why = {
-        "collective.reembed_every": "ranks stay where they are",
-        **dict.fromkeys(_OF_REPLICAS, "there is one replica"),
-        "training.held": "training.memory is not given",
-    }
-    for key, reason in why.items():
-        values = (one.value(key) for one in settings)
-        if any(value != DEFAULTS.value(key) for value in values) and all(key in _idle_keys(one) for one in settings):
-            yield f"{key} does nothing here: {reason}"
-
-
-_OF_REPLICAS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
-
-
-def _idle_keys(setting: Scenario) -> Iterator[str]:
-    """The keys that do nothing in a configuration of training or traces alone, as far as `_idle` tells them."""
-    if setting.kinds <= {*OWN_SIZES}:
-        modes = [setting.mode(name) for name in setting.run.modes]
-        weighs = any(mode.reroute.kind == "gain" and mode.horizon is None for mode in modes)
-        if setting.workload.groups == () and not weighs and When("every") not in [mode.reroute for mode in modes]:
-            yield "collective.reembed_every"
-    if setting.training_plan is not None:
-        yield from _OF_REPLICAS if setting.training.replicas == 1 else ()
-        if setting.training.memory_bytes is None:
-            yield "training.held"
 
 
 def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:

@@ -171,7 +171,7 @@ def asked(arguments: Sequence[str]) -> Asked:
         elif options.resume is None:
             if options.out is not None:
                 check(Path(options.out))
-            scenario = load_scenario(options.scenario or DEFAULT, overrides)
+            scenario = load_scenario(options.scenario or DEFAULT, overrides, at_prompt=options.cli)
     except FolderError as error:
         mistakes.append(f"--out: {error}")
     except ScenarioError as error:
@@ -276,7 +276,7 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
     except ResultsError as error:
         raise ScenarioError([f"--resume: {error}"]) from None
     if options.scenario is None:
-        wanted = scenario_of(before.text, overrides, path=folder / "scenario.toml")
+        wanted = scenario_of(before.text, overrides, path=folder / "scenario.toml", is_stored=True)
     else:
         wanted = load_scenario(options.scenario, overrides)
     mistakes = list(before.differences(wanted, None if options.engine is None else ENGINES[options.engine]))
@@ -287,7 +287,7 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
 
 def _overrides(options: argparse.Namespace) -> list["Override"]:
     """The options that are keys of the scenario; one with several values is an axis of its sweep."""
-    from scenarios.spec.load import Override, apart, toml_or_text
+    from scenarios.spec.load import Override, apart, cut, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
@@ -298,14 +298,15 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         if text is None:
             continue
         where = f"--{option.replace('_', '-')}"
+        typed = f"{where} {cut(text)}"
         parts = apart(text) if option in (*_SWEPT, "modes") else [text]
         values = (
             parts if option == "exec" else [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
         )
         if option in _SWEPT and len(values) > 1:
-            overrides.append(Override(f"sweep.{keys[0]}", values, where))
+            overrides.append(Override(f"sweep.{keys[0]}", values, where, typed))
         else:
-            overrides += [Override(key, values if option == "modes" else values[0], where) for key in keys]
+            overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in keys]
     if options.capture:
         overrides.append(Override("program.capture", options.capture, "--capture"))
     of_policies = [

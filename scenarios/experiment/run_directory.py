@@ -82,7 +82,7 @@ def recorded(path: Path) -> Recorded:
     provenance = reader.read_provenance(path)
     try:
         text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
-        scenario = scenario_of(text, path=path / reader.SCENARIO)
+        scenario = scenario_of(text, path=path / reader.SCENARIO, is_stored=True)
     except ScenarioError as error:
         raise reader.ResultsError(f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -25,6 +25,7 @@ from scenarios.engines.prediction import arrived_s, critical_path, exposed_s, li
 from scenarios.spec.admission import SENT
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
+from scenarios.table import aligned
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, shared_by
 from topologies.units import format_delay
@@ -522,13 +523,8 @@ def as_text(results: Sequence[SettingResult]) -> str:
     headings = (*_COLUMNS, *[_BUDGET] * limited, *(_REFEREES[name] for name in referees))
     headings += (*[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
     rows = [headings, *(row for result in results for row in _rows(result, limited, referees, reconfigured, queued))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
     more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
-    return "\n".join([*(line.rstrip() for line in lines), *more])
+    return "\n".join([*aligned(rows, range(3)), *more])
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -594,10 +590,6 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 def _ms(*seconds: float) -> list[str]:
     return [f"{one * 1e3:,.3f}" for one in seconds]
-
-
-def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column < 3 else cell.rjust(width)
 
 
 def _rows(

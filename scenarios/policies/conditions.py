@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
+from scenarios.policies.decide import rank_order_of
 from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Knowledge, Seen
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, slowed
+from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, outlasted, slowed
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.conditions.timed import Timed
@@ -203,12 +204,13 @@ def conditions_of(
 ) -> Conditions:
     """The conditions of a configuration, drawn from another seed if given.
 
-    `in_force`: the faults by collective; by default those that are in force where no collective is ever lost. Raises
-    ConditionsError for a trace that cannot be read or has holes.
+    `in_force`: the faults by collective; by default those that are in force where no collective is lost but those whose
+    GPUs are cut off. Raises ConditionsError for a trace that cannot be read or has holes.
     """
     fabric = build_fabric(setting.fabric)
     drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
     if in_force is None and setting.faults:
-        in_force = partial(active, setting.faults)
+        ranks, (src, dst) = rank_order_of(fabric, setting.workload), setting.workload.schedule.ends
+        in_force = partial(active, outlasted(setting.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
     timed = drawn if isinstance(drawn, Timed) else None
     return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force, timed)

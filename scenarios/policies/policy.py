@@ -14,7 +14,7 @@ from scenarios.policies import knowledge as knowing
 from scenarios.policies import own
 from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
 from topologies import units
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.errors import check_unique, read_tables, shown
 
 MAX_POLICIES = 100
 MAX_NUMBER = 10_000_000
@@ -195,25 +195,9 @@ WORDS = {
 
 def read(tables: list[object]) -> tuple[Mode, ...]:
     """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
-    if len(tables) > MAX_POLICIES:
-        raise SpecError([Mistake("policy", f"{len(tables)} policies are too many; allowed: {MAX_POLICIES}")])
-    found, mistakes = list[Mode](), list[Mistake]()
-    for number, table in enumerate(tables, 1):
-        wrong = [Mistake(f"policy[{number}]{place}", text) for place, text in _mistakes(table)]
-        mistakes += wrong
-        if isinstance(table, dict) and not wrong:
-            if table["name"] in [one.name for one in found]:
-                text = f"{shown(table['name'])} is that of another policy; allowed: {WORDS['name']}"
-                mistakes.append(Mistake(f"policy[{number}].name", text))
-            values: dict[str, Any] = {key: _READ[key](value) for key, value in table.items()}
-            if "function" in values:
-                values |= {"reroute": OWN, "reembed": OWN}
-            if values.get("knowledge", ORACLE).kind == PORTS:
-                values["measure_every_s"] = values.pop("measure_every", MEASURE_EVERY_S)
-            found.append(Mode(**values))
-    if mistakes:
-        raise SpecError(mistakes)
-    return tuple(found)
+    found = tuple(Mode(**one) for one in read_tables("policy", tables, most=MAX_POLICIES, keys=WORDS, read=_read))
+    check_unique("policy", found, "name", WORDS["name"])
+    return found
 
 
 def _name(value: object) -> str:
@@ -267,19 +251,17 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _mistakes(table: object) -> Iterator[tuple[str, str]]:
-    """What is wrong with a table, each with its place in it."""
-    if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
-        return
+def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
     for key, value in table.items():
-        if key not in WORDS:
-            yield f".{key}", f"unknown key of a policy, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
-            continue
         try:
-            _READ[key](value)
+            fields[key] = _READ[key](value)
         except ValueError as error:
             yield f".{key}", f"{shown(value)} {error}"
+    if "function" in fields:
+        fields |= {"reroute": OWN, "reembed": OWN}
+    if fields.get("knowledge", ORACLE).kind == PORTS:
+        fields["measure_every_s"] = fields.pop("measure_every", MEASURE_EVERY_S)
     if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
         yield ".measure_every", f"is given beside other knowledge; allowed: {WORDS['measure_every']}"
     if "ring" in table and "function" not in table and str(table.get("reembed", NEVER)).strip() == str(NEVER):

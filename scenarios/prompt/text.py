@@ -18,6 +18,7 @@ from controller.routing.paths import Ways
 from scenarios.policies.policy import Mode
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import SENT, Transfer
+from scenarios.table import aligned
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
@@ -50,14 +51,7 @@ def duration(seconds: float) -> str:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[int]) -> list[str]:
     """Lines of columns; those of `numbers` are aligned at the right."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
+    return aligned((headings, *rows), {*range(len(headings))} - {*numbers})
 
 
 def scale_note(scale: RateScale) -> list[str]:

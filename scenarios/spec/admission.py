@@ -156,9 +156,6 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     """What is wrong with a configuration that has transfers."""
     wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
     if not wanted:
-        if setting.admission != AdmissionSpec():
-            text = f"{setting.admission.protect} does nothing without a transfer"
-            yield Mistake("admission.protect", f'{text}; allowed: with a [[job]] of the kind "{TRANSFER}"')
         return
     for number, job in wanted:
         if setting.fabric.routing != ADMITS and job.rate_bps is not None:

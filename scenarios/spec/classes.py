@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.errors import Mistake, SpecError, check_unique, read_tables, shown
 from topologies.shaping.classes import Service
 
 MAX_CLASSES = 7
@@ -84,36 +84,19 @@ def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, l
 
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:
     """The classes that a scenario's list of tables declares; raises SpecError with mistakes, as "class[1].name"."""
-    if len(tables) > MAX_CLASSES:
-        raise SpecError([Mistake("class", f"{len(tables)} classes are too many; allowed: {MAX_CLASSES}")])
-    mistakes = [
-        Mistake(f"class[{number}]{place}", text)
-        for number, table in enumerate(tables, 1)
-        for place, text in _mistakes(table)
-    ]
-    if mistakes:
-        raise SpecError(mistakes)
-    found = tuple(ClassSpec(**table) for table in tables if isinstance(table, dict))
+    fields = read_tables("class", tables, most=MAX_CLASSES, keys=WORDS, read=_read)
+    found = tuple(ClassSpec(**one) for one in fields)
     for field in ("name", "priority"):
-        values = [getattr(one, field) for one in found]
-        for number, value in enumerate(values):
-            if value in values[:number]:
-                text = f"{shown(value)} is that of another class; allowed: {WORDS[field]}"
-                raise SpecError([Mistake(f"class[{number + 1}].{field}", text)])
+        check_unique("class", found, field, WORDS[field])
     shares = sum(one.share for one in found)
     if shares > 1 + 1e-9:
         raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])
     return found
 
 
-def _mistakes(table: object) -> Iterator[tuple[str, str]]:
-    """What is wrong with a table, each with its place in it."""
-    if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
-        return
-    for key in table:
-        if key not in WORDS:
-            yield f".{key}", f"unknown key of a class, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
+    fields |= table
     for key, allowed in WORDS.items():
         if key in table and not _fits(key, table[key]):
             yield f".{key}", f"{shown(table[key])} is not allowed; allowed: {allowed}"

@@ -103,8 +103,8 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
     """The workload of a schedule's file, which is named in place of an algorithm, or of a trace's."""
     gpus = sum(sites)
     if spec.kind == TRACE:
-        if (spec.channels, spec.pieces, spec.size_bytes) != (1, 1, None):
-            raise ScheduleError(f"{path} is beside channels, pieces or a size; allowed: an algorithm beside a trace")
+        if (spec.channels, spec.pieces) != (1, 1):
+            raise ScheduleError(f"{path} is beside channels or pieces; allowed: an algorithm beside a trace")
         return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
     if "*" in path.name and chakra.files_of(path):
         raise ScheduleError(f"{path}: it is a file for every rank, asked for as {spec.kind}; allowed: the kind {TRACE}")
@@ -112,8 +112,6 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
         raise ScheduleError(
             f"{path} is beside an algorithm, channels or pieces; allowed: the file alone, which has its own"
         )
-    if spec.kind == MESSAGES and spec.size_bytes is not None:
-        raise ScheduleError(f"collective.size is beside {path}; allowed: the sizes that its messages have")
     found = Workload(
         kind=spec.kind,
         algorithm=path.name,

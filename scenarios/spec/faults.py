@@ -10,23 +10,26 @@ Collectives count from 0, as in the results; one that is lost and run again coun
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
+from topologies.errors import Mistake, did_you_mean, first_of, read_tables, shown
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, failed_links
+from topologies.fabric.failures import NONE, Cables, around, cable, failed_links, reachable
 from topologies.fabric.ports import shared_by
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
+MOST_ATTEMPTS = 4
+"""How often a collective is begun before the run is given up."""
 
 Floats = npt.NDArray[np.float64]
+Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -103,29 +106,11 @@ class Fault:
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
-    if len(tables) > MAX_FAULTS:
-        raise SpecError([Mistake("fault", f"{len(tables)} faults are too many; allowed: {MAX_FAULTS}")])
-    mistakes: list[Mistake] = []
-    faults = []
-    for number, table in enumerate(tables, 1):
-        fields: dict[str, Any] = {}
-        wrong = list(_mistakes(table, fields))
-        mistakes += [Mistake(f"fault[{number}]{place}", text) for place, text in wrong]
-        if not wrong:
-            faults.append(Fault(**fields))
-    if mistakes:
-        raise SpecError(mistakes)
-    return tuple(faults)
+    return tuple(Fault(**one) for one in read_tables("fault", tables, most=MAX_FAULTS, keys=WORDS, read=_read))
 
 
-def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a table, each with its place in it; adds the fields of its Fault to `fields`."""
-    if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(WORDS)}"
-        return
-    for key in table:
-        if key not in WORDS:
-            yield f".{key}", f"unknown key of a fault, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
+def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
     for key, read_text in (("at", _read_at), ("what", _read_what), ("for", _read_for)):
         value = table.get(key)
         text = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""
@@ -205,6 +190,27 @@ def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
         if fault.collective + (fault.after_s is not None) <= collective
         and (fault.lasts is None or collective < fault.collective + fault.lasts)
     )
+
+
+def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
+    """The faults as attempts meet them that complete: a collective whose GPUs are cut off is lost and begun again, and
+    every attempt is one of the collectives that a fault lasts. `ends` are the ranks that flows join."""
+    left = list(faults)
+    for number in sorted({fault.collective for fault in left}):
+        for _ in range(MOST_ATTEMPTS - 1):
+            here = [
+                index
+                for index, fault in enumerate(left)
+                if fault.collective <= number and (fault.lasts is None or number < fault.collective + fault.lasts)
+            ]
+            dead = dead_cables([left[index] for index in here], fabric)
+            if not dead or reachable(fabric, dead)[ends].all():
+                break
+            left = [
+                replace(fault, lasts=fault.lasts - 1) if index in here and fault.lasts is not None else fault
+                for index, fault in enumerate(left)
+            ]
+    return tuple(left)
 
 
 def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:

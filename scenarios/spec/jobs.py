@@ -29,7 +29,7 @@ from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.training import TrainingPlan, sites_of
 from topologies import units
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.errors import Mistake, check_unique, read_tables, shown
 
 MAX_JOBS = 16
 MAX_COUNT = 1000
@@ -223,32 +223,15 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
     One without a name is called after its place, "job1".
     """
-    if len(tables) > MAX_JOBS:
-        raise SpecError([Mistake("job", f"{len(tables)} jobs are too many; allowed: {MAX_JOBS}")])
-    mistakes: list[Mistake] = []
-    jobs: list[JobSpec] = []
-    for number, table in enumerate(tables, 1):
-        fields: dict[str, Any] = {"name": f"job{number}"}
-        wrong = list(_mistakes(table, fields))
-        if not wrong and fields["name"] in {job.name for job in jobs}:
-            wrong = [(".name", f"{fields['name']} is the name of another job; allowed: another for each")]
-        mistakes += [Mistake(f"job[{number}]{place}", text) for place, text in wrong]
-        if not wrong:
-            jobs.append(JobSpec(**fields))
-    if mistakes:
-        raise SpecError(mistakes)
-    return tuple(jobs)
+    fields = read_tables("job", tables, most=MAX_JOBS, keys=KEYS, read=_read)
+    jobs = tuple(JobSpec(**{"name": f"job{number}"} | one) for number, one in enumerate(fields, 1))
+    check_unique("job", jobs, "name", KEYS["name"].allowed)
+    return jobs
 
 
-def _mistakes(table: object, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a table, each with its place in it; adds the fields of its JobSpec to `fields`."""
-    if not isinstance(table, dict):
-        yield "", f"{shown(table)} is not a table; allowed: the keys {', '.join(KEYS)}"
-        return
+def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
     for key, value in table.items():
-        if key not in KEYS:
-            yield f".{key}", f"unknown key of a job, allowed: {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
-            continue
         try:
             fields[KEYS[key].attribute] = KEYS[key].read(value)
         except ValueError as error:  # units.UnitError, too

@@ -3,16 +3,17 @@
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from hosts.collectives.kinds import OWN_SIZES, TRACE, TRAINING
+from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
-from scenarios.spec import FOLDER, ScenarioError, scenario_names, te
+from scenarios.spec import FOLDER, ScenarioError, scenario_names
+from scenarios.spec.idle import Idle, idle, is_default
 from scenarios.spec.scenario import (
     BEFORE,
     DEFAULTS,
@@ -25,10 +26,8 @@ from scenarios.spec.scenario import (
     inconsistencies,
     unique,
 )
-from topologies.conditions.sampler import SAMPLERS
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
 from topologies.fabric.maps import GRAPHML
-from topologies.fabric.wan import WAN_PRESETS
 from topologies.shaping.rate_scale import ScaleError
 from topologies.units import UnitError
 
@@ -39,33 +38,33 @@ _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
+_TYPED = 80  # characters of an option that a message repeats
 _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these is given in place of."""
-_PIPELINE, _ZERO_BUBBLE = "training.pipeline", "zero-bubble"
-_WAN_DELAY, _CHUNK, _KINDS = "conditions.wan_delay", "collective.chunk", ("collective.kind", "job")
-_OF_COLLECTIVES = (_CHUNK, "collective.ring")
-"""What does nothing where all have sizes of their own."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """A value from the command line: its key (``sweep.KEY`` for an axis), and the option, as a message names it."""
+    """A value from the command line: its key (``sweep.KEY`` for an axis), the option, as a message names it, and with
+    its value, as it was typed."""
 
     key: str
     value: object
     where: str
+    typed: str = ""
 
 
 def assignment(text: str) -> Override:
     """Read ``table.key=value`` of the option --set; a value that is not TOML is taken as text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
-    return Override(key, toml_or_text(value), f"--set {one_line(key)}")
+    return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {cut(text)}")
 
 
 def axis(text: str) -> Override:
     """Read ``table.key=a,b,c`` of the option --sweep; values are as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
-    return Override(f"sweep.{key}", [toml_or_text(part) for part in apart(values)], f"--sweep {one_line(key)}")
+    axis_of = [toml_or_text(part) for part in apart(values)]
+    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {cut(text)}")
 
 
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
@@ -73,6 +72,11 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     if not equals:
         raise ScenarioError([f"{option}: {shown(text)} has no equals sign; allowed: {allowed}"])
     return key.strip().replace('"', ""), value
+
+
+def cut(text: str) -> str:
+    """What was typed as a message can repeat it."""
+    return one_line(text if len(text) <= _TYPED else f"{text[:_TYPED]}…")
 
 
 def apart(text: str) -> list[str]:
@@ -100,8 +104,11 @@ def toml_or_text(text: str) -> object:
     return parsed["value"] if list(parsed) == ["value"] else text
 
 
-def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario:
+def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_prompt: bool = False) -> Scenario:
     """The scenario of this name or file, with the values of `overrides` in place of its own (the last one wins).
+
+    What the file has for a value that one displaces goes with that, such as another sampler's. `at_prompt`: every mode
+    may be run, whatever run.modes says.
 
     Raises ScenarioError with every mistake there is, one line each: ``place: what is wrong, what is allowed``, the
     place being ``file: key`` or the option that the value came from.
@@ -109,7 +116,7 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
     path = _found(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
     try:
-        return scenario_of(_content(path).decode(), overrides, path=path, label=label)
+        return scenario_of(_content(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
     except OSError as error:
         raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
@@ -121,11 +128,18 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = ()) -> Scenario
 
 
 def scenario_of(
-    text: str, overrides: Sequence[Override] = (), *, path: Path = Path("scenario.toml"), label: str | None = None
+    text: str,
+    overrides: Sequence[Override] = (),
+    *,
+    path: Path = Path("scenario.toml"),
+    label: str | None = None,
+    is_stored: bool = False,
+    at_prompt: bool = False,
 ) -> Scenario:
     """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, which messages call `label`.
 
-    A trace's path is relative to that of the file, or where an option gives it to the working directory.
+    A trace's path is relative to that of the file, or where an option gives it to the working directory. Keys that do
+    nothing in what a run has stored are left out, as earlier versions took them.
     """
     label = label or one_line(str(path))
     try:
@@ -134,34 +148,92 @@ def scenario_of(
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
     except ValueError as error:  # also numbers of thousands of digits, which are no TOMLDecodeError
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
+
+    def checked(options: Sequence[Override]) -> _Made:
+        made = _made(document, options, path, label)
+        idle, refused, gone = made.idle(at_prompt=at_prompt), list[Mistake](), list[str]()
+        own = _made(document, (), path, label).idle(at_prompt=at_prompt) if options and idle else idle
+        for key, (sentence, always) in idle.items():
+            if (whole := _whole(key, made.given)) is None:
+                continue
+            if (is_stored or key not in own) and not made.given[whole].by_option:
+                gone.append(key)  # with what is in its place
+            elif always or not is_default(made.scenario, key):
+                refused.append(Mistake(key, sentence))
+        if gone:
+            made = _made(document, options, path, label, without=gone)
+        return replace(made, mistakes=(*made.mistakes, *refused, *inconsistencies(made.scenario, made.unread)))
+
+    made = checked(overrides)
+    if made.mistakes:
+        blamed = _blamed(made, overrides, checked)
+        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(blamed, made.mistakes, strict=True))
+        raise ScenarioError(dict.fromkeys(lines))
+    return made.scenario
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A scenario of a file and options, what they give by known key, what is wrong with that, and the tables that are
+    `unread`, as a value in them is wrong: they have their defaults."""
+
+    scenario: Scenario
+    given: Mapping[str, "_Given"]
+    mistakes: tuple[Mistake, ...]
+    unread: Set[str]
+    label: str
+
+    def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
+        """The keys that do nothing, by what is given; at a prompt all modes can be had."""
+        found = self.scenario
+        if at_prompt:
+            found = replace(found, run=replace(found.run, modes=tuple(found.modes)))
+        return idle(found, self.unread)
+
+
+def _made(
+    document: Mapping[str, object],
+    overrides: Sequence[Override],
+    path: Path,
+    label: str,
+    without: Collection[str] = (),
+) -> _Made:
+    """The scenario of a document and options, `without` some of the keys that are given; not checked as a whole."""
     given, mistakes = _given(document, path, label, overrides)
+    given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
     values, axes, wrong = _read(given)
-    mistakes += wrong
     if "run.modes" not in given and (policies := values.get("policy")):
         values["run.modes"] = (*MODES, *(one.name for one in policies))
-    if any(key.removeprefix("sweep.").startswith("training.") for key in given) and not {
-        "job",
-        "sweep.job",
-        "collective.kind",
-        "sweep.collective.kind",
-    } & {*given}:
+    kinds = {f"{prefix}{key}" for key in ("job", "collective.kind") for prefix in ("", "sweep.")}
+    if any(key.removeprefix("sweep.").startswith("training.") for key in given) and not kinds & {*given}:
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
-    if any(given[key].by_option for one in _KINDS for key in (one, f"sweep.{one}") if key in given):
-        idle = [key for one in _OF_COLLECTIVES for key in (one, f"sweep.{one}") if key in given]
-        idle = [key for key in idle if not given[key].by_option]
-        if idle and _kinds(scenario) <= {*OWN_SIZES}:  # what the file has for its own kind goes with that
-            values = {key: value for key, value in values.items() if key not in idle}
-            axes = tuple(axis for axis in axes if f"sweep.{axis.key}" not in idle)
-            given = {key: one for key, one in given.items() if key not in idle}
-            scenario = replace(DEFAULTS.with_values(values), sweep=axes)
-    mistakes += [] if "conditions" in unread else _idle(scenario, given, unread)
-    mistakes += inconsistencies(scenario, unread)
-    if mistakes:
-        lines = (f"{_place(mistake.key, given, label)}: {one_line(mistake.text)}" for mistake in mistakes)
-        raise ScenarioError(dict.fromkeys(lines))
-    return scenario
+    return _Made(scenario, given, (*mistakes, *wrong), unread, label)
+
+
+def _blamed(
+    made: _Made, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Made]
+) -> Iterator[str]:
+    """Where the user made each mistake: the option or the key of the file that has the value at fault, or the options
+    without which there is no such mistake, if they do not have it themselves."""
+    others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
+    left: list[tuple[Mistake, ...]] | None = None
+    for mistake in made.mistakes:
+        whole = _whole(mistake.key, made.given)
+        given = None if whole is None else made.given[whole]
+        if whole is None or given is None:
+            place = f"{made.label}: {one_line(mistake.key)}"
+        else:
+            part = mistake.key.removeprefix("sweep.").removeprefix(whole.removeprefix("sweep."))
+            place = given.where + one_line(part)
+        if given is not None and given.by_option:
+            yield place
+            continue
+        if left is None:
+            left = [checked(options).mistakes for options in others]
+        guilty = [one.typed or one.where for one, found in zip(overrides, left, strict=True) if mistake not in found]
+        yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else place
 
 
 def of_its_time(text: str) -> str:
@@ -174,38 +246,25 @@ def of_its_time(text: str) -> str:
         table, _, name = key.partition(".")
         if key not in document.get("sweep", {}):
             document.setdefault(table, {}).setdefault(name, value)
-    kind, jobs = document.get("collective", {}).get("kind"), document.get("job", [])
-    if all(one in OWN_SIZES for one in [one.get("kind", kind) for one in jobs if isinstance(one, dict)] or [kind]):
-        for key in _OF_COLLECTIVES:  # which did nothing
-            document["collective"].pop(key.partition(".")[2], None)
     return tomli_w.dumps(document)
 
 
 def resolved(scenario: Scenario) -> str:
     """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
-    trains = any(one.training_plan is not None for one in scenario.settings())
-    samplers, rails = {*axes.get("conditions.sampler", (scenario.conditions.sampler,))}, scenario.fabric.rails
+    unheeded = {*idle(scenario)}
+    if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
+        unheeded |= {"fabric.leaves", "fabric.spines"}
+    if scenario.collective.size_bytes is not None:
+        unheeded.add("collective.chunk")
     document: dict[str, Any] = {}
     for key in KEYS.values():
-        if key.name not in axes and samplers & {*key.samplers}:
-            value = scenario.value(key.name)
-            if key.name == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
-                continue
-            if key.name in ("fabric.leaves", "fabric.spines") and None not in axes.get("fabric.rails", (rails,)):
-                continue
-            if key.table == "program" and scenario.program.command is None:
-                continue
-            if key.table == "training" and not trains:
-                continue
-            if key.name == _CHUNK and scenario.collective.size_bytes is not None:
-                continue
-            if key.name in _OF_COLLECTIVES and _kinds(scenario) <= {*OWN_SIZES}:
-                continue
-            if value in (None, ()):
-                continue
-            table = document.setdefault(key.table, {}) if key.table else document
-            table[key.name.rpartition(".")[2]] = key.kind.write(value)
+        value = scenario.value(key.name)
+        is_left_out = key.table == "program" and scenario.program.command is None
+        if key.name in axes or key.name in unheeded or is_left_out or value in (None, ()):
+            continue
+        table = document.setdefault(key.table, {}) if key.table else document
+        table[key.name.rpartition(".")[2]] = key.kind.write(value)
     if axes:
         document["sweep"] = {key: [KEYS[key].kind.write(item) for item in values] for key, values in axes.items()}
     return tomli_w.dumps(document)
@@ -254,13 +313,10 @@ def _given(
     ]
     if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
         mistakes.append(Mistake("collective.size", "is given beside collective.chunk; allowed: one of the two"))
-    for override in overrides:
-        if override.key == "conditions.sampler" and override.value in SAMPLERS:
-            # Parameters that the file has for its own sampler go with it.
-            idle = {key for key in flat if key in KEYS and override.value not in KEYS[key].samplers}
-            flat = {key: value for key, value in flat.items() if key not in idle}
-        if override.key == "fabric.wan" and isinstance(override.value, str) and override.value not in WAN_PRESETS:
-            flat = {key: value for key, value in flat.items() if key.removeprefix("sweep.") != _WAN_DELAY}  # of a map
+    by_option = {override.key.removeprefix("sweep."): override.where for override in overrides}
+    if {*_INSTEAD} <= {*by_option}:
+        text = f"is given beside {by_option['collective.chunk']}; allowed: one of the two"
+        mistakes.append(Mistake("collective.size", text))
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
@@ -362,56 +418,7 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
     return values, tuple(axes), mistakes
 
 
-def _idle(scenario: Scenario, given: Mapping[str, _Given], unread: Set[str]) -> Iterator[Mistake]:
-    """Keys given for a sampler or a kind that is not the one chosen: they would be read and do nothing. Of kinds in
-    tables that are `unread` nothing is known."""
-    axes = {axis.key: axis.values for axis in scenario.sweep}
-    chosen = axes.get("conditions.sampler", (scenario.conditions.sampler,))
-    kinds_known = not any(table.startswith(("collective", "job")) for table in unread)
-    kinds = _kinds(scenario)
-    for key in given:
-        swept = key.removeprefix("sweep.")
-        if swept.startswith("training.") and kinds_known and TRAINING not in kinds:
-            yield Mistake(key, f'does nothing here; allowed: with the kind "{TRAINING}" of the collective or of a job')
-        if swept == "training.weights" and _ZERO_BUBBLE not in axes.get(_PIPELINE, (scenario.training.pipeline,)):
-            yield Mistake(key, f'does nothing here; allowed: with training.pipeline = "{_ZERO_BUBBLE}"')
-        if swept == "collective.tflops" and kinds_known and TRACE not in kinds:
-            yield Mistake(key, f'does nothing here; allowed: with the kind "{TRACE}" of the collective or of a job')
-        if swept == _CHUNK and kinds_known and kinds <= {*OWN_SIZES}:
-            sizes = f"[{TRAINING}] has" if kinds == {TRAINING} else "its file has"
-            yield Mistake(key, f"does nothing here; allowed: the sizes that {sizes}")
-        if swept == "collective.ring" and kinds_known and kinds <= {*OWN_SIZES}:
-            yield Mistake(key, f"does nothing for {' and '.join(sorted(kinds))}, which have no ring; allowed: without")
-        yield from _idle_te(swept, scenario)
-        samplers = KEYS[swept].samplers if swept in KEYS else SAMPLERS
-        if not {*chosen} & {*samplers}:
-            text = f"does nothing with the sampler {' or '.join(chosen)}; allowed: only with {', '.join(samplers)}"
-            yield Mistake(key, text)
-        if swept == _WAN_DELAY and all(wan.km for wan in axes.get("fabric.wan", (scenario.fabric.wan,))):
-            yield Mistake(key, "does nothing on a WAN whose links have lengths; allowed: only with other ones")
-
-
-def _idle_te(key: str, scenario: Scenario) -> Iterator[Mistake]:
-    """A key of [te] that is given for another routing, or for measured demands where none are; those that have their
-    defaults do nothing anywhere, and folders of runs have them."""
-    if not key.startswith("te.") or all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings()):
-        return
-    if all(one.fabric.routing != te.ROUTING for one in scenario.settings()):
-        yield Mistake(key, f'does nothing here; allowed: with fabric.routing = "{te.ROUTING}"')
-    elif key == "te.sample" and all(one.te.demand != te.MEASURED for one in scenario.settings()):
-        yield Mistake(key, f'does nothing here; allowed: with te.demand = "{te.MEASURED}"')
-
-
-def _kinds(scenario: Scenario) -> set[str]:
-    """The kinds of collectives, and of jobs, in any configuration."""
-    few = replace(scenario, sweep=tuple(axis for axis in scenario.sweep if axis.key in _KINDS))  # there may be millions
-    return {kind for one in few.settings() for kind in one.kinds}
-
-
-def _place(key: str, given: Mapping[str, _Given], label: str) -> str:
-    """Where the user gave the value at fault: of a part of a value (``fabric.wan.links``) the place of the whole."""
-    for whole in (key, key.rpartition(".")[0], key.partition("[")[0]):
-        for place in (whole, f"sweep.{whole}"):
-            if place in given:
-                return given[place].where + one_line(key.removeprefix(whole))
-    return f"{label}: {one_line(key)}"
+def _whole(key: str, given: Mapping[str, _Given]) -> str | None:
+    """The key that is given of which this one is, or is a part (``fabric.wan.links``, ``job[1].start``); or None."""
+    wholes = (key, key.rpartition(".")[0], key.partition("[")[0])
+    return next((name for whole in wholes for name in (whole, f"sweep.{whole}") if name in given), None)

@@ -63,6 +63,7 @@ LEAST_CHANGE_S = 0.005  # after which Open vSwitch's kernel flows are looked ove
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # of a change of rules, which takes a round trip, the controller waits for 5 s
 MAX_SEED = 2**63 - 1
+_MOST_S = 1000.0
 MAX_AXIS_VALUES = 100
 LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem counts in 2^-32, and agents do not wait for TCP without end
 MAX_OPTIMUM = 300
@@ -457,9 +458,34 @@ def _one_of(*names: str) -> Kind:
     return _text(", ".join(names), names.__contains__, near=names)
 
 
-def _quantity(of: units.Quantity, example: str, parse: Callable[[str], Any], write: Callable[[Any], str]) -> Kind:
-    allowed = f'text with a unit, {of.least} to {of.most}, such as "{example}"'
-    return Kind(allowed, (str,), parse, write, unit=", ".join(of.units))
+def _tables(name: str, read: Callable[[list[object]], Sequence[Any]]) -> Kind:
+    """A list of tables, each of which is an object that can be `written`."""
+    return Kind(f"[[{name}]] tables", (list,), read, lambda found: [one.written() for one in found], is_object=True)
+
+
+_AS_TEXT: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "rate": (units.parse_rate_range_bps, units.format_rate_range),
+    "size": (units.parse_size_bytes, units.format_size),
+    "delay": (units.parse_delay_s, units.format_delay),
+}
+"""How quantities are read and written, by their nouns."""
+
+
+def _quantity(of: units.Quantity, example: str, within: tuple[float, float] | None = None, words: str = "") -> Kind:
+    """Text with a unit; `within` are the least and the most where they are not the unit's own, and `words` are more
+    about the least."""
+    parse, write = _AS_TEXT[of.noun]
+    least, most = (of.least, of.most) if within is None else map(write, within)
+    allowed = f'text with a unit, {least}{words} to {most}, such as "{example}"'
+
+    def convert(text: str) -> Any:
+        found = parse(text)
+        if within is not None and not within[0] <= found <= within[1]:
+            why = "too small" if found < within[0] else "too large"
+            raise Wrong(f"{shown(text)} is {why}; allowed: {allowed}")
+        return found
+
+    return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
 
 
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
@@ -472,42 +498,10 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     return found
 
 
-def _every_s(given: str) -> float:
-    if (found := units.parse_delay_s(given)) < LEAST_EVERY_S:
-        raise Wrong(f"{shown(given)} is too small; allowed: {_EVERY.allowed}")
-    return found
-
-
-def _sample_s(given: str) -> float:
-    if (found := units.parse_delay_s(given)) < te.LEAST_SAMPLE_S:
-        raise Wrong(f"{shown(given)} is too small; allowed: {_SAMPLE.allowed}")
-    return found
-
-
-def _control_delay_s(given: object) -> float:
-    if (found := float(_DELAY.read(given))) > MAX_CONTROL_DELAY_S:
-        raise Wrong(f"{shown(given)} is too large; allowed: {_CONTROL_DELAY.allowed}")
-    return found
-
-
-def _probe_bytes(given: str) -> int:
-    """What any window has room for, and what takes longer than the ns of clocks."""
-    if not LEAST_PROBE_BYTES <= (found := units.parse_size_bytes(given)) <= MAX_PROBE_BYTES:
-        raise Wrong(f"{shown(given)} is out of range; allowed: {_PROBE.allowed}")
-    return found
-
-
 def _ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
         raise Wrong(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
-
-
-def _frames(size_bytes: int, given: str) -> int:
-    if not FRAME_BYTES <= size_bytes <= MAX_BUFFER_BYTES:
-        why = "too small" if size_bytes < FRAME_BYTES else "too large"
-        raise Wrong(f"{shown(given)} is {why}; allowed: {_FRAMES.allowed}")
-    return size_bytes
 
 
 def _or_wrong(read: Callable[[Any], Any], value: Any) -> Any:
@@ -535,18 +529,20 @@ _SEARCH = _number((int, float), 0.01, 1000, "some seconds of a processor")
 _TFLOPS = _number((int, float), 0.001, 10**9)
 _STAY = _number((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
-_RATES = _quantity(units.RATE, "20-200 Gbit/s", units.parse_rate_range_bps, units.format_rate_range)
-_DELAY = _quantity(units.DELAY, units.DELAY.example, units.parse_delay_s, units.format_delay)
+_RATES = _quantity(units.RATE, "20-200 Gbit/s")
+_DELAY = _quantity(units.DELAY, units.DELAY.example)
+_ONE_DELAY = _quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
+_EVERY = _quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MOST_S))
+_SAMPLE = _quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MOST_S))
+_SIZE = _quantity(units.SIZE, units.SIZE.example)
+_PROBE = _quantity(units.SIZE, "250 kB", (LEAST_PROBE_BYTES, MAX_PROBE_BYTES))
+_FRAMES = _quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
 _CONTROL_DELAY = Kind(
-    f'text with a unit, 1 ns to {units.format_delay(MAX_CONTROL_DELAY_S)}, such as "5 ms", or a list of one for a site',
+    f"{_ONE_DELAY.allowed}, or a list of one for a site",
     (str, list),
-    lambda given: tuple(map(_control_delay_s, given)) if isinstance(given, list) else _control_delay_s(given),
-    lambda found: list(map(units.format_delay, found)) if isinstance(found, tuple) else units.format_delay(found),
+    lambda given: tuple(map(_ONE_DELAY.read, given)) if isinstance(given, list) else _ONE_DELAY.read(given),
+    lambda found: list(map(_ONE_DELAY.write, found)) if isinstance(found, tuple) else _ONE_DELAY.write(found),
     unit=_DELAY.unit,
-)
-_EVERY = _quantity(units.DELAY._replace(least="1 us"), "100 ms", _every_s, units.format_delay)
-_SAMPLE = _quantity(
-    units.DELAY._replace(least=units.format_delay(te.LEAST_SAMPLE_S)), "10 ms", _sample_s, units.format_delay
 )
 _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
@@ -554,8 +550,6 @@ _KEPT = Kind(
     lambda given: _SAMPLE.read(given) if isinstance(given, str) else _COUNT.read(given),
     lambda found: _SAMPLE.write(found) if isinstance(found, float) else found,
 )
-_PROBE = _quantity(units.SIZE._replace(least="10 kB", most="1 MB"), "250 kB", _probe_bytes, units.format_size)
-_SIZE = _quantity(units.SIZE, units.SIZE.example, units.parse_size_bytes, units.format_size)
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
 )
@@ -598,35 +592,15 @@ _RATIOS = Kind(
     lambda ratios: _ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
     lambda ratios: ratios[0] if len(ratios) == 1 else list(ratios),
 )
-_FAULTS = Kind(
-    "[[fault]] tables", (list,), faults.read, lambda found: [fault.written() for fault in found], is_object=True
-)
-_JOBS = Kind("[[job]] tables", (list,), jobs.read, lambda found: [job.written() for job in found], is_object=True)
-_FRAMES = Kind(
-    f"text with a unit, {units.format_size(FRAME_BYTES)} (one frame) to {units.format_size(MAX_BUFFER_BYTES)}, such as "
-    '"500 kB"',
-    (str,),
-    lambda text: _frames(units.parse_size_bytes(text), text),
-    units.format_size,
-    unit=_SIZE.unit,
-)
-_CLASSES = Kind(
-    "[[class]] tables", (list,), classes.read, lambda found: [one.written() for one in found], is_object=True
-)
-_LINKS = Kind(
-    "a table of links, each with a rate, a delay or both",
-    (dict,),
-    links.read,
-    links.write,
-    is_object=True,
-)
+_FAULTS = _tables("fault", faults.read)
+_JOBS = _tables("job", jobs.read)
+_CLASSES = _tables("class", classes.read)
+_LINKS = Kind("a table of links, each with a rate, a delay or both", (dict,), links.read, links.write, is_object=True)
 _COMMAND = _text(program.COMMAND, program.fits_command)
 _RANKS = Kind(program.RANKS, (list,), lambda ranks: _or_wrong(program.read_ranks, ranks), list)
 _CAPTURE = Kind(program.CAPTURE, (list,), lambda names: _or_wrong(program.read_capture, names), list)
 _ENV = Kind(program.ENV, (dict,), lambda env: _or_wrong(program.read_env, env), dict, is_object=True)
-_POLICIES = Kind(
-    "[[policy]] tables", (list,), policy.read, lambda found: [one.written() for one in found], is_object=True
-)
+_POLICIES = _tables("policy", policy.read)
 _CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
 _GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
@@ -746,12 +720,7 @@ KEYS: Mapping[str, Key] = {
         Key("training.across", "across", _one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
         Key("training.forward", "forward_s", _DELAY, "Time of a micro-batch's forward in a stage."),
         Key("training.backward", "backward_s", _DELAY, "Time of its backward."),
-        Key(
-            "training.weights",
-            "weights_s",
-            _DELAY,
-            "Its part for weights, of zero-bubble; by default half.",
-        ),
+        Key("training.weights", "weights_s", _DELAY, "Its part for weights, of zero-bubble; by default half."),
         Key("training.activations", "activation_bytes", _SIZE, "Bytes from a stage to the next, and back, of each."),
         Key("training.held", "held_bytes", _SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
         Key("training.memory", "memory_bytes", _SIZE, "What a GPU has for them; enough, if not given."),
@@ -973,11 +942,6 @@ def _of_control(setting: Scenario) -> Iterator[Mistake]:
 
 def _of_probes(setting: Scenario) -> Iterator[Mistake]:
     """A probe is a message of its own, sent at line rate over the path of its two ranks."""
-    if setting.control.probe_bytes != ControlSpec.probe_bytes and not any(
-        one.knowledge.kind == PROBED for one in setting.policies
-    ):
-        text = f"{units.format_size(setting.control.probe_bytes)} beside no policy that probes"
-        yield Mistake("control.probe", f'{text}; allowed: both, or "{units.format_size(ControlSpec.probe_bytes)}"')
     probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
     if not probing:
         return
@@ -1025,9 +989,6 @@ def _of_bests(scenario: Scenario) -> Iterator[Mistake]:
     if "schedule" in asked and not any(one.has_best_schedule for one in scenario.settings()):
         text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one way, of "
         yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
-    if scenario.run.search != RunSpec.search and "schedule" not in asked:
-        text = f'{scenario.run.search:g} beside no best schedule; allowed: "schedule" in run.referees, or'
-        yield Mistake("run.search", f"{text} {RunSpec.search:g}")
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
         text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)
@@ -1092,11 +1053,6 @@ def _of_workload(setting: Scenario) -> Iterator[Mistake]:
     if mistakes := [*of_jobs, *admission.check(setting)]:
         yield from mistakes
         return
-    if spec.kind == TRAINING:
-        given = {"algorithm": spec.algorithm, "schedule": spec.schedule, "size": not setting.jobs and spec.size_bytes}
-        given |= {"channels": spec.channels > 1, "pieces": spec.pieces > 1}
-        for name in (name for name, value in given.items() if value):
-            yield Mistake(f"collective.{name}", "does nothing beside training; allowed: without")
     try:
         _ = setting.carried
     except ScheduleError as error:

@@ -14,13 +14,10 @@ from pathlib import Path
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CUTS, dead_cables
+from scenarios.spec.faults import CUTS, MOST_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 from topologies.fabric.failures import cable
-
-MOST_ATTEMPTS = 4
-"""How often a collective is begun before the run is given up."""
 
 _SETTLE_S = 0.5  # for the packets under way, and in virtual time for the controller, too: it is free there
 _UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a collective the model does not know

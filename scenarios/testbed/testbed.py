@@ -120,7 +120,7 @@ class CollectiveRecord:
     were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
     `moved`, where paths may change meanwhile, are the changes of conditions from 0 on at which they were chosen, each
     with the path of every flow; the messages for that are among `reconfigure_messages`.
-    `late`: timers were later than the shaping allows for. `attempts` is how often it was begun, `faults` are those in
+    `late`: timers were later than the shaping allows for. `faults` are those in
     force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
     can predict it: nothing else happened to it.
 
@@ -145,7 +145,6 @@ class CollectiveRecord:
     probes: tuple[tuple[int, ...], ...] | None = None
     moved: tuple[tuple[int, ...], ...] | None = None
     late: bool
-    attempts: int
     faults: tuple[int, ...]
     undisturbed: bool
 
@@ -466,9 +465,7 @@ class Testbed:
                     watch.begin(start_ns)
                 on_start(start_ns)
 
-            record = self.measure(
-                number, change=change, attempt=attempt, faults=in_force, on_start=begun, undisturbed=undisturbed
-            )
+            record = self.measure(number, change=change, faults=in_force, on_start=begun, undisturbed=undisturbed)
             if watch is not None:
                 watch.end()
         if self._believing is not None:
@@ -692,7 +689,6 @@ class Testbed:
         number: int,
         *,
         change: Reconfiguration = _UNCHANGED,
-        attempt: int = 1,
         faults: Sequence[int] = (),
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
@@ -730,7 +726,6 @@ class Testbed:
             drops=self.drops(),
             retransmitted_bytes=again,
             late=late,
-            attempts=attempt,
             faults=tuple(faults),
             undisturbed=undisturbed(),
         )

@@ -12,6 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from scenarios import vm
+from scenarios.table import aligned
 from scenarios.testbed import capabilities
 from scenarios.testbed.capabilities import Lack
 from scenarios.vm.errors import SETUP
@@ -40,10 +41,7 @@ def table(found: dict[str, list[Lack]]) -> str:
         first, *more = lacks or [Lack("", "")]
         rows.append((ability, "no" if lacks else "yes", first.what, first.mend))
         rows += [("", "", lack.what, lack.mend) for lack in more]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows, range(len(_HEADINGS))))
 
 
 def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hosts.collectives.goal import text
 from hosts.collectives.kinds import MESSAGES
 from hosts.collectives.schedule import Flow, Schedule, Transfer
+from scenarios.api import RunError
 from scenarios.engines.base import Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks
 from scenarios.spec.scenario import DEFAULTS, Scenario
@@ -27,10 +28,6 @@ _ARRIVED_NS, _SRC = 6, 2  # columns of `Rows.transfers`
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-class MeasureError(Exception):
-    """A draw that could not be measured: one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +57,7 @@ def times_s(bed: Bed, draws: Sequence[Draw], done: Callable[[int], None], *, job
     """When each host's message had arrived whole, [draws, hosts] s, in `jobs` VMs at a time.
 
     `done` is called with the number of draws that are measured. Raises FabricError for what cannot be built, ValueError
-    for messages that are too large, MeasureError where a VM fails, vm.CannotRunError where none can run here.
+    for messages that are too large, RunError where a VM fails, vm.CannotRunError where none can run here.
     """
     found: dict[int, Floats] = {}
     with TemporaryDirectory() as folder:
@@ -69,7 +66,7 @@ def times_s(bed: Bed, draws: Sequence[Draw], done: Callable[[int], None], *, job
         with closing(Emulation(jobs).run(settings)) as news:
             for item in news:
                 if isinstance(item, Failed):
-                    raise MeasureError(item.why)
+                    raise RunError(item.why)
                 if isinstance(item, Slice):
                     transfers = item.rows.transfers
                     assert transfers is not None

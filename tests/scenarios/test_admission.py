@@ -207,7 +207,7 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
         ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
-        ([{}], HEAD + '[admission]\nprotect = "link"', "link does nothing without a transfer"),
+        ([{}], HEAD + '[admission]\nprotect = "link"', "protect: does nothing here"),
         ([COPY | {"deadline": "1 ns"}], HEAD, "copy is refused: nothing by 1 ns"),
         (
             [COPY],

@@ -11,10 +11,12 @@ from scenarios import api
 from scenarios.collectives import main
 from scenarios.engines.base import Failed
 from scenarios.engines.model import Model
+from tests.conftest import PROJECT
 from tests.fakes.commands import assert_refused, printed
 
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
+GOAL = str(PROJECT / "tests" / "data" / "goal" / "allreduce_ring.goal")
 RATE, N = 10e9, 8  # bytes a second, GPUs
 
 
@@ -88,7 +90,7 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--collectives", "0"], "--collectives"),
         (["--jobs", "0"], "--jobs"),
         (["--schedule", "/no/such/x"], "/no/such/x"),
-        (["--schedule", "/no/such/x", "--kind", "messages"], "messages"),
+        (["--schedule", GOAL, "--kind", "messages"], "--from: does nothing here"),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:

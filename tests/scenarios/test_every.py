@@ -107,7 +107,7 @@ def test_an_interval_alone_and_one_beside_a_trace_are_refused(tmp_path: Path) ->
     with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
         scenario("conditions.interval=2 ms")
     trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
-    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing with the sampler trace"):
+    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing here; allowed: with the sampler"):
         scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
 
 

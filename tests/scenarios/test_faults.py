@@ -148,6 +148,7 @@ def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str)
         ({"what": "agent 3 killed"}, 2, "fault[1].what: agent 3 killed is nothing that the model knows; allowed"),
         ({"at": "1 ms into collective 2"}, 2, "fault[1].at: 1 ms into collective 2 is within a collective, which"),
         ({"what": "switch s0l0 down"}, 1, "collectives 0 to 3: no path leads over the WAN from rank"),
+        ({"what": "switch s0l0 down", "for": "4 collectives"}, 1, "no path leads over the WAN from rank"),
     ],
 )
 def test_a_fault_that_the_model_does_not_know_or_leaves_no_path_is_said_in_a_sentence(
@@ -158,6 +159,22 @@ def test_a_fault_that_the_model_does_not_know_or_leaves_no_path_is_said_in_a_sen
     asked = ["--collectives", "4", "--modes", "base", "--set", f"fault=[{{{tables}}}]", "--out", str(tmp_path / "run")]
     assert command.run(["--engine", "model", *asked]) == status
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lasts", [1, 2, 3])
+def test_a_leaf_that_is_back_after_three_attempts_costs_no_collective_and_ages_other_faults(lasts: int) -> None:
+    """As in the testbed: the collective is lost that often, and every attempt is one that a fault lasts."""
+
+    def rows(*tables: dict[str, str]) -> list[float]:
+        overrides = [Override("fault", list(tables), "fault"), Override("run.modes", ["base"], "modes")]
+        overrides.append(Override("collective.count", 12, "count"))
+        news = [part for part in Model().run([load_scenario("paper", overrides)]) if isinstance(part, Slice)]
+        return [float(time_s) for part in news for time_s in part.rows.completion_s]
+
+    leaf = {"at": "collective 2", "what": "switch s0l0 down", "for": f"{lasts} collectives"}
+    link = {"at": "collective 2", "what": "link s0b0-s1b0 down", "for": "5 collectives"}
+    assert rows(leaf) == rows()
+    assert rows(leaf, link) == rows(link | {"for": f"{5 - lasts} collectives"}) != rows()
 
 
 # --- the watch ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
-from scenarios.spec.scenario import described, from_json, to_json
+from scenarios.spec.scenario import Axis, Scenario, described, from_json, to_json
 from scenarios.vm import NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended, measured_as_recorded
@@ -105,7 +105,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"start": "2 parsecs"}, ".start", "2 parsecs"),
         ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
-        ({"name": "a"}, ".name", "a is the name of another job"),
+        ({"name": "a"}, ".name", "is that of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
         ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here; allowed: the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here; allowed: only with the kind background"),
@@ -133,8 +133,7 @@ def test_messages_have_the_sizes_of_their_file_beside_jobs_that_have_another():
 
 
 def test_configurations_without_classes_or_jobs_are_said_to_be():
-    swept = [Override("sweep.class", [[], [GOLD]], "class"), Override("job", [{}], "job")]
-    labels = [one.label for one in load_scenario("paper", swept).settings()]
+    labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).settings()]
     assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
     (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).settings()]
     assert label.endswith("10 us, without jobs")

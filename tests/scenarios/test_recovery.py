@@ -33,7 +33,7 @@ class Scripted:
         self.last_dead: list[list[str]] = []
 
     def collective(
-        self, _mode: object, number: int, *, attempt: int, in_force: Any, reroute: bool, undisturbed: Any, **_: object
+        self, _mode: object, number: int, *, in_force: Any, reroute: bool, undisturbed: Any, **_: object
     ) -> CollectiveRecord:
         self.begun.append(number)
         self.calls += ["reroute"] * reroute
@@ -42,7 +42,7 @@ class Scripted:
             raise error
         return CollectiveRecord(
             collective=number, placement=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
-            reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False, attempts=attempt,
+            reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False,
             faults=in_force, undisturbed=undisturbed(),
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_a_collective_is_begun_four_times_at_most() -> None:
     testbed = Scripted([None, failed(), failed(), failed(), None, None])
     records, _, ended = run(testbed, 3)
     assert testbed.begun == [0, 1, 1, 1, 1, 2] and testbed.calls == ["renew"] * 3 and ended == ""
-    assert [(row.attempts, row.undisturbed) for row in records] == [(1, True), (4, False), (1, True)]
+    assert [row.undisturbed for row in records] == [True, False, True]
     testbed = Scripted([None, *(failed(f"try {number}") for number in range(1, 5))])
     _, events, ended = run(testbed, 3)
     assert testbed.begun == [0, 1, 1, 1, 1] and ended == "collective 1 was begun 4 times: try 4"

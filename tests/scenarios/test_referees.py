@@ -225,7 +225,7 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
             {"collective.count": 301, "run.referees": ["schedule"]},
             "the best schedule of 301 collectives; allowed: collective.count up to 300",
         ),
-        ({"collective.count": 9, "run.search": 3}, 'search: 3 beside no best schedule; allowed: "schedule" in run.ref'),
+        ({"collective.count": 9, "run.search": 3}, 'search: does nothing here; allowed: "schedule" in run.ref'),
         ({"collective.count": 9, "run.search": 0}, "0 is too small"),
         ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
         ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),

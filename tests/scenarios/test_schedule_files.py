@@ -80,12 +80,12 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('schedule = "GOAL"', 8, "asked for as allgather between 8; allowed: the kind messages"),
         ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "beside an algorithm, channels or pieces"),
         ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "beside an algorithm, channels or pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, "allowed: the sizes that its messages have"),
+        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes that \[training\] or a file has"),
         ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
         ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
         ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed: an algorithm beside"),
-        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, "allowed: an algorithm beside"),
+        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes that \[training\] or a file has"),
         ('schedule = "TRACE"', 4, "asked for as allgather; allowed: the kind trace"),
     ],
 )
@@ -96,7 +96,8 @@ def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, g
             text = text.replace(name, str(DATA / path))
         scenario(tmp_path, text, gpus=gpus)
     (sentence,) = refused.value.mistakes
-    assert f"collective.{'schedule' if 'schedule' in text else 'kind'}: " in sentence and "\n" not in sentence
+    key = next(key for key in ("size", "schedule", "kind") if key in text)
+    assert f"collective.{key}: " in sentence and "\n" not in sentence
 
 
 def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(tmp_path):

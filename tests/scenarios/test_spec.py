@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import (
     MAX_BYTES,
+    Override,
     assignment,
     axis,
     load_scenario,
@@ -175,7 +178,10 @@ def test_a_trace_is_relative_to_its_scenario_and_is_written_as_a_whole_path(load
         (trace_text(LINKS[1:]), "no rate at time 0"),
         (b"time,link,rate\n\xff\xfe", "t.csv"),
         (trace_text(LINKS) + "6,g0>g9,40 Gbit/s\n", "g0>g9"),
-        (trace_text(LINKS, times=(0, 3)), "my.toml: collective.count: 6 is too large: the trace covers 4"),
+        (
+            trace_text(LINKS, times=(0, 3)),
+            "sampler=trace: collective.count: 6 is too large: the trace covers 4",
+        ),
     ],
 )
 def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, says):
@@ -214,7 +220,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[conditions.links]\nwna = {delay = "1 s"}', "conditions.links.wna", "did you mean wan"),
         ('[conditions]\nlinks = "wan"', "conditions.links", "a table of links"),
         ('[conditions]\nsampler = "ar1"\ncoefficient = 1', "conditions.coefficient", "0.999999"),
-        ("[conditions]\nmean = 0.5", "conditions.mean", "does nothing with the sampler uniform"),
+        ("[conditions]\nmean = 0.5", "conditions.mean", "does nothing here; allowed: with the sampler gaussian"),
         ('[conditions]\nsampler = "trace"', "conditions.trace", "names no CSV file"),
         ('[collective]\nkind = "allreduced"', "collective.kind", "allowed: allgather, reducescatter"),
         ('[collective]\nchunk = "8 Mb"', "collective.chunk", "did you mean MB?"),
@@ -372,7 +378,62 @@ def test_options_displace_what_the_file_says(load):
     )
     assert (gaussian.conditions.sampler, gaussian.conditions.mean) == ("gaussian", 0.1)
     (line,) = mistakes(load, "", "conditions.sampler=markov", "conditions.mean=0.1")
-    assert line.startswith("--set conditions.mean: ") and "only with gaussian" in line
+    assert line.startswith("--set conditions.mean: ") and "allowed: with the sampler gaussian" in line
+
+
+IDLE = [
+    (("fabric.hash_seed=3",), "fabric.hash_seed"),
+    (("fabric.routing=te", "te.sample=5 ms"), "te.sample"),
+    (("fabric.routing=te", "run.modes=['joint']", "te.every=2"), "te.every"),
+    (("run.modes=['base', 'wan']", "collective.ring=sum"), "collective.ring"),
+    (("run.modes=['base', 'wan']", "collective.reembed_every=3"), "collective.reembed_every"),
+    (("run.search=3",), "run.search"),
+    (("control.probe=100 kB",), "control.probe"),
+    (("admission.protect=link",), "admission.protect"),
+    (("job=[{kind='alltoall', chunk='1 MB'}]", "collective.size=1 MB"), "collective.size"),
+    (("job=[{kind='alltoall', chunk='1 MB'}]", "collective.channels=2"), "collective.channels"),
+    (("conditions.links={wan={delay='1 ms'}}", "conditions.wan_delay=5 ms"), "conditions.wan_delay"),
+    (("conditions.links={'*'={rate='9 Gbit/s'}}", "conditions.intra_rate=1 Gbit/s"), "conditions.intra_rate"),
+    (("class=[{name='a', priority=0}, {name='b', priority=1}]", "job=[{class='a'}]"), "class[2]"),
+    (("policy=[{name='p', reembed='every 2', horizon=3}]",), "policy[1].horizon"),
+    (("policy=[{name='p', knowledge='stale 1'}]",), "policy[1].knowledge"),
+]
+
+
+@pytest.mark.parametrize(("values", "key"), IDLE)
+def test_a_key_that_does_nothing_is_refused_and_left_out_where_a_run_has_stored_it(load, values, key):
+    (line,) = mistakes(load, "", *values)
+    assert line.startswith(f"--set {key}") and "nothing" in line and "; allowed: " in line
+    if "[" in key:
+        return
+    *others, typed = values
+    scenario = load("", *others)
+    document = tomllib.loads(resolved(scenario))
+    table, _, name = key.partition(".")
+    assert name not in document.get(table, {})
+    document.setdefault(table, {})[name] = toml_or_text(typed.partition("=")[2])
+    assert scenario_of(of_its_time(tomli_w.dumps(document)), is_stored=True) == scenario
+
+
+def test_what_is_in_the_file_for_what_an_option_displaces_goes_with_that(load):
+    ecmp = '[fabric]\nrouting = "ecmp"\nhash_seed = 7\n'
+    assert load(ecmp).fabric.hash_seed == 7
+    assert load(ecmp, "fabric.routing=spray").fabric.hash_seed == 1
+    assert load('[collective]\nring = "sum"', "run.modes=['base']").collective.ring == DEFAULTS.collective.ring
+    (line,) = mistakes(load, "[fabric]\nhash_seed = 7\n", "collective.count=3")
+    assert line.startswith("my.toml: fabric.hash_seed: does nothing here; allowed: ")
+
+
+def test_a_mistake_that_an_option_makes_elsewhere_names_the_option_as_it_was_typed(load):
+    text = '[collective]\nkind = "allgather"\n'
+    (line,) = mistakes(load, text, "collective.count=9", "collective.algorithm=tree")
+    assert line.startswith("--set collective.algorithm=tree: collective.kind: there is no algorithm")
+    (line,) = mistakes(load, text, "training.replicas=3", "collective.kind=training")
+    assert line.startswith("--set training.replicas=3, --set collective.kind=training: training.pipeline: 3 replicas")
+    (line,) = mistakes(load, text + 'algorithm = "tree"\n', "collective.count=9")
+    assert line.startswith("my.toml: collective.kind: there is no algorithm")
+    with pytest.raises(ScenarioError, match=r"--set collective\.size: is given beside --chunk; allowed"):
+        load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 
 
 # --- the reference, and any input -----------------------------------------------------------------------------------

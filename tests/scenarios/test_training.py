@@ -134,10 +134,10 @@ def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
 
 @pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
 def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
-    text = f"[run]\nmodes = ['ccl']\n[collective]\ncount = 40\nreembed_every = 1\n{job}[training]\n"
-    placement = planned(scenario(f"{text}replicas = 4\n"), "ccl").placement
+    text = f"[run]\nmodes = ['ccl']\n{job}[training]\n"
+    placement = planned(scenario(f"{text}replicas = 4\n[collective]\ncount = 40\nreembed_every = 1\n"), "ccl").placement
     assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
-    placement = planned(scenario(f"{text}replicas = 1\n"), "ccl").placement
+    placement = planned(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").placement
     assert (placement == np.arange(8)).all()
 
 
@@ -170,7 +170,10 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
             "[collective]\nkind = 'allgather'\n[training]\nmicro_batches = 4\n",
             "training.micro_batches: does nothing here",
         ),
-        ("[collective]\nkind = 'training'\nalgorithm = 'ring'\n", "collective.algorithm: does nothing beside training"),
+        (
+            "[collective]\nkind = 'training'\nalgorithm = 'ring'\n",
+            "collective.algorithm: does nothing here; allowed: with another kind",
+        ),
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
         ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
         ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
@@ -215,8 +218,8 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
     assert mixed.collective.chunk_bytes == 64_000_000
     for kind, job in (("training", ""), ("allgather", "[[job]]\nkind = 'training'\n")):  # what older runs have stored
         old = f"[collective]\nkind = '{kind}'\nchunk = '64 MB'\n{job}"
-        assert scenario_of(of_its_time(old)).collective.chunk_bytes == 8_000_000
-    assert scenario_of(of_its_time(text)).collective.chunk_bytes == 64_000_000
+        assert scenario_of(of_its_time(old), is_stored=True).collective.chunk_bytes == 8_000_000
+    assert scenario_of(of_its_time(text), is_stored=True).collective.chunk_bytes == 64_000_000
 
 
 @pytest.mark.parametrize(
@@ -226,12 +229,16 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
         (("training.held=1 MB",), 1),
         (("collective.reembed_every=3", "training.replicas=4", "training.held=1 MB", "training.memory=80 MB"), 0),
         (("collective.reembed_every=3", "run.modes=['p']", "policy=[{name='p', reroute='every'}]"), 0),
+        (("collective.reembed_every=3", "run.modes=['p']", "policy=[{name='p', reroute='every 2'}]"), 1),
     ],
 )
-def test_keys_without_effect_are_told(values: tuple[str, ...], keys: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert experiment.run(["--engine", "model", "--dry-run", *command(*values, "collective.kind=training")]) == 0
+def test_keys_without_effect_are_refused(
+    values: tuple[str, ...], keys: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = experiment.run(["--engine", "model", "--dry-run", *command(*values, "collective.kind=training")])
     told = [line for line in capsys.readouterr().err.splitlines() if "does nothing here" in line]
-    assert len(told) == keys and all(values[index].partition("=")[0] in one for index, one in enumerate(told))
+    assert len(told) == keys and status == (2 if keys else 0)
+    assert all(any(value.partition("=")[0] in one for one in told) for value in values[:keys])
 
 
 def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:

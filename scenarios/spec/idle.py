@@ -1,0 +1,284 @@
+"""Keys that do nothing: for each a rule that says which configurations heed it. Pure.
+
+A key that no configuration of a scenario heeds is refused where it is given, and left out where a scenario is written.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Set
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hosts.collectives.kinds import MESSAGES, OWN_SIZES, TRACE, TRAINING
+from hosts.collectives.schedule import ScheduleError
+from scenarios.policies.knowledge import ORACLE, PROBED
+from scenarios.policies.policy import Mode
+from scenarios.spec import te
+from scenarios.spec.admission import ADMITS, TRANSFER
+from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_SETTINGS, Scenario
+from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler
+from topologies.fabric.fabric import build_fabric
+
+
+class Rule(NamedTuple):
+    """Which configurations heed keys, in code and as a message says it; `rests_on` are the tables that decide it.
+
+    Where a key has its default nothing is lost, and files have it that earlier versions wrote: it is refused there,
+    too, only if `always`.
+    """
+
+    keys: tuple[str, ...]
+    allowed: str
+    heeds: Callable[[Scenario], bool]
+    rests_on: tuple[str, ...]
+    always: bool = False
+
+
+class Idle(NamedTuple):
+    """Why a key does nothing, and whether it is refused where it has its default, too."""
+
+    text: str
+    always: bool
+
+
+def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
+    """The keys that no configuration of a scenario heeds, and those of its tables, as "class[1]", by key.
+
+    Of what rests on tables that are `unread`, as a value in them is wrong, nothing is said.
+    """
+    if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_SETTINGS:
+        return {}  # which is refused itself
+    found: dict[str, Idle] = {}
+    for rule in RULES:
+        if not any(table.startswith(rule.rests_on) for table in unread) and not _is_heeded(rule, scenario):
+            for key in rule.keys:
+                found.setdefault(key, Idle(f"does nothing here; allowed: {rule.allowed}", rule.always))
+    if not any(table.startswith(("class", "job", "policy", "fabric")) for table in unread):
+        found |= {key: Idle(text, always=True) for key, text in (*_of_classes(scenario), *_of_policies(scenario))}
+    return found
+
+
+def _is_heeded(rule: Rule, scenario: Scenario) -> bool:
+    try:
+        return any(map(rule.heeds, scenario.settings()))
+    except (ValueError, ScheduleError):  # of what is refused for itself
+        return True
+
+
+def _modes(setting: Scenario) -> list[Mode]:
+    return [setting.modes[name] for name in setting.run.modes if name in setting.modes]
+
+
+def _has(*kinds: str) -> Callable[[Scenario], bool]:
+    return lambda setting: not setting.kinds.isdisjoint(kinds)
+
+
+def _draws(samplers: Collection[str]) -> Callable[[Scenario], bool]:
+    return lambda setting: setting.conditions.sampler in samplers
+
+
+def _has_blocks(setting: Scenario) -> bool:
+    return not setting.kinds <= {*OWN_SIZES}
+
+
+def _has_rings(setting: Scenario) -> bool:
+    """Whether rings may be chosen by an objective."""
+    return bool(setting.run.referees) or any(mode.reembeds for mode in _modes(setting))
+
+
+def _has_period(setting: Scenario) -> bool:
+    """Whether a mode goes by `collective.reembed_every`: it chooses every so often, or weighs a gain over so many."""
+    modes = _modes(setting)
+    if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
+        return True
+    if any("gain" in (mode.reroute.kind, mode.reembed.kind) and mode.horizon is None for mode in modes):
+        return True
+    moves = _has_blocks(setting) or setting.workload.groups != ()
+    return moves and any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
+
+
+def _is_of_some(setting: Scenario) -> bool:
+    """Whether [collective] says what some job does, or what is repeated."""
+    kinds = {job.kind for job in setting.jobs}
+    return not kinds or not kinds.isdisjoint({None, setting.collective.kind})
+
+
+def _has_default_size(setting: Scenario) -> bool:
+    jobs = setting.jobs
+    return not jobs or any(
+        one.has_default_size(setting.collective) or (one.is_background and one.chunk_bytes is None) for one in jobs
+    )
+
+
+def _engineers(setting: Scenario) -> bool:
+    return not all(mode.reroutes for mode in _modes(setting))
+
+
+def _changes(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
+    """Whether another value of a range of rates, or of a delay, would change those of any link."""
+
+    def heeds(setting: Scenario) -> bool:
+        conditions, wan = setting.conditions, setting.fabric.wan
+        if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
+            return True
+        fabric = build_fabric(setting.fabric)
+        changed = replace(conditions, **{attribute: other(getattr(conditions, attribute))})
+        if attribute.endswith("delay_s"):
+            return bool((delays_s(fabric, conditions) != delays_s(fabric, changed)).any())
+        if conditions.sampler == "trace":
+            means = [sampler(fabric, one, seed=setting.run.seed).mean_bps for one in (conditions, changed)]
+            return bool((means[0] != means[1]).any())
+        return bool((ranges_bps(fabric, conditions) != ranges_bps(fabric, changed)).any())
+
+    return heeds
+
+
+def _twice(range_bps: tuple[int, int]) -> tuple[int, int]:
+    return 2 * range_bps[0], 2 * range_bps[1]
+
+
+_OF_TRAINING = tuple(key for key in KEYS if key.startswith("training."))
+_OF_REPLICAS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
+_OF_SAMPLERS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
+_OF_TE = ("te.every", "te.demand", "te.sample")
+_SIZES = ("collective.chunk", "collective.size")
+_DOES = ("collective.algorithm", "collective.channels", "collective.pieces", "collective.schedule")
+_LINKS, _KINDS, _MODES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
+
+RULES = (
+    *(
+        Rule(
+            tuple(key.name for key in KEYS.values() if key.samplers == samplers),
+            f"with the sampler {' or '.join(samplers)}",
+            _draws(samplers),
+            ("conditions",),
+            always=True,
+        )
+        for samplers in _OF_SAMPLERS
+    ),
+    Rule(
+        _OF_TRAINING, f'with the kind "{TRAINING}" of the collective or of a job', _has(TRAINING), _KINDS, always=True
+    ),
+    Rule(
+        ("training.weights",),
+        'with training.pipeline = "zero-bubble"',
+        lambda setting: setting.training.pipeline == "zero-bubble",
+        ("training",),
+        always=True,
+    ),
+    Rule(
+        _OF_REPLICAS,
+        "with training.replicas of 2 or more",
+        lambda one: one.training.replicas > 1,
+        ("training", *_KINDS),
+    ),
+    Rule(("training.held",), "with training.memory", lambda one: one.training.memory_bytes is not None, ("training",)),
+    Rule(
+        ("collective.tflops",),
+        f'with the kind "{TRACE}" of the collective or of a job',
+        _has(TRACE),
+        _KINDS,
+        always=True,
+    ),
+    Rule(_SIZES, "the sizes that [training] or a file has", _has_blocks, _KINDS, always=True),
+    Rule(
+        ("collective.ring",),
+        f"with another kind than {MESSAGES}, {TRACE} and {TRAINING}",
+        _has_blocks,
+        _KINDS,
+        always=True,
+    ),
+    Rule(_DOES, "with another kind than training", lambda setting: setting.kinds != {TRAINING}, _KINDS),
+    Rule(("collective.kind", *_DOES), "with a [[job]] that has no kind, or this one", _is_of_some, _KINDS),
+    Rule(_SIZES, "with a [[job]] that has no size of its own", _has_default_size, _KINDS),
+    Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _has_rings, _MODES),
+    Rule(
+        ("collective.reembed_every",),
+        'with a mode whose "every" is without a number, or "gain" without a horizon, and places that may be changed',
+        _has_period,
+        (*_MODES, *_KINDS, "training"),
+    ),
+    Rule(
+        ("conditions.wan_delay",),
+        "with WAN links that have neither a length nor a delay of their own",
+        _changes("wan_delay_s", lambda delay_s: delay_s + 1),
+        _LINKS,
+        always=True,
+    ),
+    Rule(
+        ("conditions.intra_delay",),
+        "with links within sites that have no delay of their own",
+        _changes("intra_delay_s", lambda delay_s: delay_s + 1),
+        _LINKS,
+    ),
+    Rule(
+        ("conditions.wan_rate",),
+        "with WAN links that have no rate of their own",
+        _changes("wan_rate_bps", _twice),
+        _LINKS,
+    ),
+    Rule(
+        ("conditions.intra_rate",),
+        "with links within sites that have no rate of their own",
+        _changes("intra_rate_bps", _twice),
+        _LINKS,
+    ),
+    Rule(
+        ("fabric.hash_seed",),
+        'with fabric.routing = "ecmp"',
+        lambda setting: setting.fabric.routing == "ecmp",
+        ("fabric",),
+    ),
+    Rule(
+        (*_OF_TE, "te.pieces"),
+        f'with fabric.routing = "{te.ROUTING}"',
+        lambda setting: setting.fabric.routing == te.ROUTING,
+        ("fabric",),
+    ),
+    Rule(_OF_TE, "with a mode that does not choose WAN paths", _engineers, _MODES),
+    Rule(
+        ("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda setting: setting.te.demand == te.MEASURED, ("te",)
+    ),
+    Rule(
+        ("admission.protect",),
+        f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITS}"',
+        lambda setting: setting.fabric.routing == ADMITS and any(one.kind == TRANSFER for one in setting.jobs),
+        ("job", "fabric"),
+    ),
+    Rule(
+        ("control.probe",),
+        "with a mode whose knowledge is probed",
+        lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes(setting)),
+        _MODES,
+    ),
+    Rule(("run.search",), '"schedule" in run.referees', lambda setting: "schedule" in setting.run.referees, ("run",)),
+)
+
+
+def _of_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """The classes of no job, where there are jobs; a share of what admission promises is taken by any class."""
+    settings = [one for one in scenario.settings() if one.jobs]
+    heeded = {job.traffic_class for one in settings for job in one.jobs}
+    if heeded - {None, *(of.name for one in settings for of in one.classes)}:
+        return  # a class that is not there, which is refused itself
+    for one in settings:
+        if any(job.kind == TRANSFER for job in one.jobs):
+            heeded |= {of.name for of in one.classes if of.share}
+    for classes in dict.fromkeys(one.classes for one in settings):
+        for number, one_class in enumerate(classes, 1):
+            if one_class.name not in heeded:
+                yield f"class[{number}]", f"{one_class.name} is of no job and does nothing; allowed: a [[job]] of it"
+
+
+def _of_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    engineers = any(one.fabric.routing == te.ROUTING for one in scenario.settings())  # by what is known, too
+    for number, one in enumerate(scenario.policies, 1):
+        if one.horizon is not None and "gain" not in (one.reroute.kind, one.reembed.kind):
+            yield f"policy[{number}].horizon", f'{one.horizon:,} does nothing here; allowed: with "gain"'
+        if one.knowledge != ORACLE and not (one.reroutes or one.reembeds or engineers):
+            text = f"{one.knowledge} does nothing here; allowed: with reroute or reembed other than never"
+            yield f"policy[{number}].knowledge", text
+
+
+def is_default(scenario: Scenario, key: str) -> bool:
+    """Whether a key has its default in all configurations."""
+    return key in KEYS and all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings())
