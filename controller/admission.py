@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 
 _SAME = 1e-9  # of the longest time: instants that are one, as rates in between would be rounding errors alone
+_LATER = (0.0, 1e-9, 1e-8, 1e-7, 1e-6)  # what the earliest end is put off by until it fits: programmes have tolerances
 _SPREAD = 1e-3  # what a tunnel's hop costs beside waiting until the end of all
 
 
@@ -131,8 +132,10 @@ def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *,
         return Answer(outcome=ADMITTED, request=request, promised=request)
     earliest_s = _earliest(capacities, kept, request, protects=protects)
     if earliest_s is not None and earliest_s <= request.latest_s:
-        later = request.until(earliest_s)
-        return Answer(outcome=DEFERRED, request=request, promised=later, earliest_s=earliest_s)
+        for share in _LATER:
+            later = request.until(earliest_s + share * (earliest_s - request.begin_s))
+            if calendar_of(capacities, [*kept, later], protects=protects) is not None:
+                return Answer(outcome=DEFERRED, request=request, promised=later, earliest_s=later.end_s)
     is_possible = request.end_s > request.begin_s
     most = _Programme(capacities, kept, request, protects=protects).most() if is_possible else 0.0
     return Answer(outcome=REFUSED, request=request, most=most, earliest_s=earliest_s)
