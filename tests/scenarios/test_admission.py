@@ -16,6 +16,7 @@ from scenarios.spec.admission import BROKEN
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import resolved, scenario_of
 from tests.conftest import PROJECT
+from tests.guest import mixes
 from topologies.fabric.fabric import build_fabric
 
 RUN = str(PROJECT / "scenarios" / "run.py")
@@ -220,6 +221,12 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
     with pytest.raises(ScenarioError) as caught:
         setting(*jobs, head=head)
     assert says in str(caught.value)
+
+
+def test_a_transfer_is_put_off_to_an_end_at_which_it_fits():
+    """The least end that its linear programme finds does not fit itself, by rounding."""
+    found = mixes.mix(212)
+    assert [one.outcome for one in found.transfers] == ["deferred", "deferred"]
 
 
 def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in_breaks_a_promise(vm):
