@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 from tests.conftest import PROJECT, VM
-from tests.fakes.processes import descendants, living
+from tests.fakes.processes import await_that, descendants, living
 
 RUN = str(PROJECT / "scenarios" / "run.py")
 PROMPT = "mininet> "
@@ -298,7 +298,7 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(
     assert says in str(child.before)
     child.close()
     assert child.exitstatus == 128 + signal.SIGTERM
-    assert not set(below) & living().keys()
+    await_that(lambda: not set(below) & living().keys(), 5)  # the host takes them away one after the other
     assert not list((vm.folder / "results").iterdir())
 
 
