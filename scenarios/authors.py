@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.table import aligned
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from analysis.authors.study import Line
     from scenarios.experiment.place import Place
 
-DONE, FAILED, BAD_USAGE = 0, 1, 2
 COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
 

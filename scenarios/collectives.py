@@ -19,6 +19,7 @@ if __name__ == "__main__":  # modules are found from the top of the project, whe
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
+from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _study(asked: argparse.Namespace) -> int:
         print(f"collectives.py: {why}", file=sys.stderr)
     if unmeasured is not None:
         print(f"collectives.py: nothing was measured: {unmeasured}", file=sys.stderr)
-    return study.FAILED if failed else study.DONE if unmeasured is None else study.CANNOT
+    return FAILED if failed else DONE if unmeasured is None else CANNOT
 
 
 def _scenario(asked: argparse.Namespace) -> "Scenario":

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # modules are found from the top of the project, whe
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
+from scenarios.experiment.options import DONE
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _study(asked: argparse.Namespace) -> int:
         rows = [Row(one.grain, one.kind, one.gpus, one.algorithm, *_shown(one)) for one in lines]
         title = f"{asked.size}, mode {asked.mode}, {'predicted' if asked.engine == 'model' else 'measured'}"
         picture(rows, title=title).write_to(asked.figure, command="grains.py", answer=text)
-    return study.DONE
+    return DONE
 
 
 def run(asked: argparse.Namespace, progress: Callable[[int, int], None]) -> list[Line]:

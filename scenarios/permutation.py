@@ -24,6 +24,7 @@ if __name__ == "__main__":  # modules are found from the top of the project, whe
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
+from scenarios.experiment.options import DONE
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ def _study(parsed: argparse.Namespace) -> int:
 
         drawn_picture = picture(found, measured, title=_title(asked))
         drawn_picture.write_to(parsed.figure, command="permutation.py", answer=text)
-    return study.DONE
+    return DONE
 
 
 def _line(routing: str, engine: str, ratios: "Floats", predicted: "Floats | None" = None) -> Line:

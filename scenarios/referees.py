@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scenarios.experiment.options import DONE
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _study(asked: argparse.Namespace) -> int:
     else:
         print(_table(lines, scenario.run.modes))
         print("\n".join(_together(setting, found, asked.collectives) for setting, found in together))
-    return study.DONE
+    return DONE
 
 
 def _draw(path: Path, lines: Sequence[Line], together: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:

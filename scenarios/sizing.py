@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scenarios.experiment.options import BAD_USAGE, DONE
+
 if TYPE_CHECKING:
     from analysis.sizing import Datacenter, Model, Row
 
-DONE, BAD_USAGE = 0, 2
 _MOST_MONEY, _MOST_WHOLE = 1e15, 100_000_000
 
 

@@ -220,8 +220,8 @@ def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
 
 
 def lacks_controller(faults: Iterable[Fault]) -> bool:
-    """Whether there is no controller while these faults are in force; one that is killed and no more is started again
-    at once."""
+    """Whether the controller stays away while these faults are in force: one that is killed without a duration is
+    started again at once."""
     return any(fault.kind == "controller killed" and fault.lasts is not None for fault in faults)
 
 

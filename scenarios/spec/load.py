@@ -215,8 +215,11 @@ def _made(
 def _blamed(
     made: _Made, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Made]
 ) -> Iterator[str]:
-    """Where the user made each mistake: the option or the key of the file that has the value at fault, or the options
-    without which there is no such mistake, if they do not have it themselves."""
+    """The place that each mistake is blamed on.
+
+    That is the option that gave the value at fault. Where the file gave it, that is each option without which the value
+    would be allowed; if there is none, it is the key in the file.
+    """
     others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
     left: list[tuple[Mistake, ...]] | None = None
     for mistake in made.mistakes:

@@ -120,9 +120,9 @@ class CollectiveRecord:
     were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
     `moved`, where paths may change meanwhile, are the changes of conditions from 0 on at which they were chosen, each
     with the path of every flow; the messages for that are among `reconfigure_messages`.
-    `late`: timers were later than the shaping allows for. `faults` are those in
-    force when its ring and paths were chosen (their indices in the scenario), and `undisturbed` is True where the model
-    can predict it: nothing else happened to it.
+    `late`: timers were later than the shaping allows for. `faults` are those in force when its ring and paths were
+    chosen (their indices in the scenario), and `undisturbed` is True where the model can predict it: nothing else
+    happened to it.
 
     Since the first rank began, `start_ns[rank]` is when each rank began, and `sent_ns` and `arrived_ns` are by transfer
     of the schedule (`hosts.communicator.Completed`).

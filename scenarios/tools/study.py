@@ -1,4 +1,4 @@
-"""What the commands of studies share: exit statuses, the sentences of errors, a line of progress, plain scenarios.
+"""What the commands of studies share: status and sentence of an error, a line of progress, plain scenarios.
 
 Nothing slow is imported before it is needed, so that --help is quick.
 """
@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
+
 if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
-DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 _QUIET_S = 2.0
 
 
