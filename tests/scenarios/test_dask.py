@@ -71,8 +71,18 @@ def wait_for_workers(address):
 
 
 def wait_until(there, process):
-    await_that(lambda: there() or process.poll() is not None, 120)
-    assert there(), process.communicate()
+    """Wait for what is there while a process runs, and return it as it was found: a process that starts another
+    program has no arguments for an instant, so looking twice may find less."""
+    found = None
+
+    def is_there():
+        nonlocal found
+        found = there()
+        assert found or process.poll() is None, process.communicate()
+        return found
+
+    await_that(is_there, 120)
+    return found
 
 
 def has_vm(worker):
@@ -115,8 +125,7 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
         await_that(lambda: not any(map(has_vm, workers)))
         assert not (tmp_path / "interrupted").exists()
         with started(*wanted, "--dask", address, "--out", "there", cwd=tmp_path) as process:
-            wait_until(lambda: any(map(has_vm, workers)), process)
-            busy = next(filter(has_vm, workers))  # one worker may get both points
+            busy = wait_until(lambda: next(filter(has_vm, workers), None), process)  # one worker may get both points
             busy.kill()
             _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
