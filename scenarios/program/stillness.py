@@ -155,7 +155,8 @@ def named(strings: bytes) -> str | None:
 def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
     """The kernel of this process's VM, and the processes that it runs; raises psutil.Error where there is none."""
     for child in psutil.Process().children(recursive=True):
-        if "rootfstype=hostfs" in child.cmdline() and Path(child.cmdline()[0]).name != "sh":
+        command = child.cmdline()
+        if "rootfstype=hostfs" in command and Path(command[0]).name != "sh":
             return child, child.children()
     raise psutil.NoSuchProcess(0)
 
