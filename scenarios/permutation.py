@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from scenarios.tools.permutation_testbed import Measure
     from topologies.fabric.fabric import Fabric
     from topologies.fabric.ports import Ports
 
@@ -240,12 +242,12 @@ def _drawn(asked: Experiment, draw: int) -> "tuple[Ints, int]":
     return dst, int(rng.integers(1 << 63))
 
 
-def measure(asked: Experiment, optimum: "Floats", jobs: int, done: Callable[[int], None]) -> "dict[str, Floats]":
-    """The measured completion times of each routing over these optima, [draws, hosts] each; `jobs` VMs at a time.
+def prepared(asked: Experiment) -> "AbstractContextManager[Measure]":
+    """As `scenarios.tools.permutation_testbed.prepared`, of every draw by ECMP and then by spray.
 
-    Raises what `scenarios.tools.permutation_testbed.times_s` does, and ValueError for what it has not.
+    Raises what that does, and ValueError for what the testbed has not.
     """
-    from scenarios.tools.permutation_testbed import Bed, Draw, times_s
+    from scenarios.tools import permutation_testbed as emulated
     from topologies.units import format_rate
 
     if asked.fabric_rate_bps != asked.rate_bps:
@@ -253,7 +255,7 @@ def measure(asked: Experiment, optimum: "Floats", jobs: int, done: Callable[[int
             f"--fabric-rate: {format_rate(asked.fabric_rate_bps)}: allowed in the emulation is the rate of the hosts' "
             f"cables, {format_rate(asked.rate_bps)}"
         )
-    bed = Bed(
+    bed = emulated.Bed(
         hosts=(asked.hosts // asked.sites,) * asked.sites,
         leaves=asked.leaves,
         spines=asked.spines,
@@ -263,9 +265,10 @@ def measure(asked: Experiment, optimum: "Floats", jobs: int, done: Callable[[int
         size=asked.size,
     )
     draws = [_drawn(asked, draw) for draw in range(asked.draws)]
-    points = [Draw(dst=dst, routing=routing, hash_seed=seed) for routing in (ECMP, SPRAY) for dst, seed in draws]
-    found = times_s(bed, points, done, jobs=jobs).reshape(2, asked.draws, asked.hosts) / optimum[:, None]
-    return {ECMP: found[0], SPRAY: found[1]}
+    return emulated.prepared(
+        bed,
+        [emulated.Draw(dst=dst, routing=routing, hash_seed=seed) for routing in (ECMP, SPRAY) for dst, seed in draws],
+    )
 
 
 def run(asked: Experiment, drawn: Callable[[int], None] = lambda _: None) -> "tuple[dict[str, Floats], Floats]":
@@ -305,11 +308,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(parsed: argparse.Namespace) -> int:
     asked, measured = _experiment(parsed), dict[str, Any]()
-    with study.Progress("permutation.py") as progress:
+    with study.Progress("permutation.py") as progress, ExitStack() as stack:
+        measure = stack.enter_context(prepared(asked)) if parsed.engine == "both" else None
         found, optimum = run(asked, lambda done: progress.say(f"{done} of {asked.draws} draws"))
-        if parsed.engine == "both":
+        if measure is not None:
             told = f"of {2 * asked.draws} points measured"
-            measured = measure(asked, optimum, parsed.jobs, lambda done: progress.say(f"{done} {told}"))
+            times_s = measure(lambda done: progress.say(f"{done} {told}"), parsed.jobs)
+            measured = dict(zip((ECMP, SPRAY), times_s.reshape(2, *found[ECMP].shape) / optimum[:, None], strict=True))
     lines = [_line(routing, "model", ratios) for routing, ratios in found.items()]
     lines += [_line(routing, "emulation", ratios, found[routing]) for routing, ratios in measured.items()]
     answer = asdict(asked) | {"grain": "physical", "optimum_s": float(optimum.mean())}

@@ -5,7 +5,7 @@ least there is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,28 +53,37 @@ class Bed:
     size: int
 
 
-def times_s(bed: Bed, draws: Sequence[Draw], done: Callable[[int], None], *, jobs: int = 1) -> Floats:
-    """When each host's message had arrived whole, [draws, hosts] s, in `jobs` VMs at a time.
+Measure = Callable[[Callable[[int], None], int], Floats]
 
-    `done` is called with the number of draws that are measured. Raises FabricError for what cannot be built, ValueError
-    for messages that are too large, RunError where a VM fails, vm.CannotRunError where none can run here.
+
+@contextmanager
+def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
+    """Within the context a function that measures when each host's message had arrived whole, [draws, hosts] s.
+
+    It is called with a function that takes the number of draws that are measured, and with how many VMs may run at a
+    time; it raises RunError where a VM fails, vm.CannotRunError where none can run here. Raises FabricError for what
+    cannot be built, ValueError for messages that are too large.
     """
-    found: dict[int, Floats] = {}
     with TemporaryDirectory() as folder:
         settings = [_setting(bed, draw, Path(folder, f"{place}.goal")) for place, draw in enumerate(draws)]
         check_chunks(settings)
-        with closing(Emulation(jobs).run(settings)) as news:
-            for item in news:
-                if isinstance(item, Failed):
-                    raise RunError(item.why)
-                if isinstance(item, Slice):
-                    transfers = item.rows.transfers
-                    assert transfers is not None
-                    whole = np.zeros(sum(bed.hosts))
-                    np.maximum.at(whole, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
-                    found[item.setting] = whole
-                    done(len(found))
-    return np.array([found[place] for place in range(len(draws))])
+
+        def times_s(done: Callable[[int], None], jobs: int) -> Floats:
+            found: dict[int, Floats] = {}
+            with closing(Emulation(jobs).run(settings)) as news:
+                for item in news:
+                    if isinstance(item, Failed):
+                        raise RunError(item.why)
+                    if isinstance(item, Slice):
+                        transfers = item.rows.transfers
+                        assert transfers is not None
+                        whole = np.zeros(sum(bed.hosts))
+                        np.maximum.at(whole, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
+                        found[item.setting] = whole
+                        done(len(found))
+            return np.array([found[place] for place in range(len(draws))])
+
+        yield times_s
 
 
 def _setting(bed: Bed, draw: Draw, path: Path) -> Scenario:

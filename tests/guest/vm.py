@@ -33,7 +33,7 @@ for n in 1 2; do
 done
 ip netns exec h1 ping -q -c 3 -i 0.2 10.0.1.2 | grep -o '3 received'
 ovs-appctl dpctl/dump-flows | grep -c 'actions:[0-9]'
-cat /proc/$(pidof ovs-vswitchd)/task/*/comm | grep -c '^handler'
+cat /proc/$(pidof ovs-vswitchd)/task/*/comm 2>/dev/null | grep -c '^handler'
 "$PY" -m scenarios.vm.openvswitch down
 pidof ovs-vswitchd ovsdb-server || echo stopped
 ip -br link | grep -c ovs-system || true

@@ -131,10 +131,8 @@ def test_the_vms_kernel_can_be_built_there(run: Run) -> None:
     script = r"""
         cd longhaul && mkfifo said && trap 'kill $build; wait $build' EXIT
         XDG_CACHE_HOME=/tmp .venv/bin/python -m scenarios.vm.build 2>said & build=$!
-        while read -r line; do echo "$line"; case $line in *compiling:*) exit 0;; esac; done <said
+        while read -r line; do echo "$line"; case $line in *compiling:\ [1-9]*) exit 0;; esac; done <said
         exit 1
     """
     done = run(script, timeout=600)
     assert done.returncode == 0, done.stdout
-    (files,) = re.findall(r"compiling: (\d+) of about", done.stdout)
-    assert int(files) > 0
