@@ -30,11 +30,18 @@ class Moves(NamedTuple):
 class Varying:
     """A schedule made ready to evaluate where rates change; it has this many flows, and slots of so many bytes.
 
+    With `packet_bytes` above 0 links have queues, in which each flow has two packets of this size at its bottleneck, as
+    TCP has in the testbed. A change of rates that moves its bottleneck towards the sender finds them behind the new
+    one: so much less is left to send there. Each new bottleneck sends one packet at once, as its time begins.
+
     Raises ValueError as `fluid.program_of`.
     """
 
-    def __init__(self, transfers: Sequence[Transfer], *, flows: int, slot_bytes: float) -> None:
+    def __init__(
+        self, transfers: Sequence[Transfer], *, flows: int, slot_bytes: float, packet_bytes: float = 0.0
+    ) -> None:
         self._program, self._slot_bits = program_of(transfers, flows), 8 * float(slot_bytes)
+        self._packet_bits = 8 * float(packet_bytes)
 
     def times(
         self,
@@ -90,7 +97,7 @@ class Varying:
                 np.require(ways, np.int32, ("C", "W")),
                 np.require(delays_s, np.float64, ("C", "W")),
             )
-            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, moved)
+            instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, self._packet_bits, moved)
             left = np.zeros((rows, len(links)))
             is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s, left), found)
             rows *= 2

@@ -25,6 +25,8 @@ def _event(function: Function) -> Function:
 
 _TIE = 1e-12  # events as close as this, of the time since the start, happen together
 _NONE = -1.0  # no rate yet
+_EQUAL = 1e-9  # of shares of links that limit a flow alike
+_QUEUED = 2.0  # packets of a flow at its bottleneck
 
 
 class State(NamedTuple):
@@ -35,7 +37,8 @@ class State(NamedTuple):
     have `arrived`. `stack` are transfers that wait for nothing more, `pending` those of them that have yet to begin,
     `active` the flows in service, each with its `size`.
     While rates are shared out, of each link the `room` that is left and the `open` flows that have no rate yet, and of
-    each flow the rate `given`.
+    each flow the rate `given` and the link that limits it, its `bottleneck`. `queue` is the one where its packets were
+    queued as rates last changed or it began.
     """
 
     begins: Floats
@@ -53,6 +56,8 @@ class State(NamedTuple):
     room: Floats
     open: Ints
     given: Floats
+    bottleneck: Ints
+    queue: Ints
 
 
 _STACK, _PENDING, _ACTIVE = range(3)
@@ -67,12 +72,14 @@ class Moves(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """The schedule, the links [F, H] and the delay of each flow as they are now, the bits of a slot, and what moves."""
+    """The schedule, the links [F, H] and the delay of each flow as they are now, the bits of a slot and of a packet, 0
+    without queues, and what moves."""
 
     program: Program
     links: Ints
     delay: Floats
     slot_bits: float
+    packet_bits: float
     moves: Moves
 
 
@@ -91,7 +98,9 @@ class Rates(NamedTuple):
 @njit(cache=True, error_model="numpy", nogil=True)
 def run(given: Instance, rates: Rates, found: Floats) -> bool:
     """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
-    one = Instance(given.program, given.links.copy(), given.delay.copy(), given.slot_bits, given.moves)
+    one = Instance(
+        given.program, given.links.copy(), given.delay.copy(), given.slot_bits, given.packet_bits, given.moves
+    )
     flows, links, transfers = len(one.links), rates.rows.shape[1], one.program.flow.size
     found[0], found[1], found[2] = 0.0, np.inf, np.inf
     state = State(
@@ -110,6 +119,8 @@ def run(given: Instance, rates: Rates, found: Floats) -> bool:
         np.empty(links),
         np.zeros(links, np.int32),
         np.empty(flows),
+        np.full(flows, -1, np.int32),
+        np.full(flows, -1, np.int32),
     )
     return _run(one, rates, state)
 
@@ -133,17 +144,21 @@ def _run(one: Instance, rates: Rates, state: State) -> bool:
         _end(together, one, state)
         _settle(one, state)
         _begin(together, one, state)
-        if change <= together:
+        is_changed = change <= together
+        if is_changed:
             row += 1
             change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
             _note(now, rates.left[row], one, state)
         while moved < one.moves.at.size and one.moves.at[moved] <= together:
+            is_changed = True
             _move(now, moved, one, state)
             moved += 1
         _open(rates.rows[row], one, state)
         _share_out(one, state)
+        if is_changed and one.packet_bits > 0.0:
+            _use_queues(now, one, state)
         _set_rates(now, one, state)
     return True
 
@@ -276,6 +291,9 @@ def _share_out(one: Instance, state: State) -> None:
             for link in one.links[flow]:
                 passes = passes or link == tightest
             if passes and state.given[flow] == _NONE:
+                for link in one.links[flow]:  # the last, if several do
+                    if link >= 0 and state.room[link] <= state.open[link] * share * (1.0 + _EQUAL):
+                        state.bottleneck[flow] = link
                 _give(flow, share, one, state)
 
 
@@ -289,12 +307,60 @@ def _give(flow: int, rate: float, one: Instance, state: State) -> None:
 
 
 @_event
+def _use_queues(now: float, one: Instance, state: State) -> None:
+    """Rates have changed: where a flow's bottleneck is now another one of its way, its queue moves.
+
+    A flow has two packets queued at its bottleneck. They have passed a new one that is nearer to the sender. Beside
+    what is sent at the new rates they pass the links from the old one to the new one, or to the end of the way: flows
+    that these limit lose as much. And a new bottleneck sends a packet at once, as its time begins, of any of its flows.
+    """
+    for link in range(state.room.size):
+        state.room[link] = 0.0  # from here on the packets that pass it beside
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        state.open[state.bottleneck[flow]] += 1
+        if not _queue_moves(flow, one, state):
+            continue
+        is_behind = False
+        for link in one.links[flow]:
+            is_behind = (is_behind and link != state.bottleneck[flow]) or link == state.queue[flow]
+            if link >= 0 and is_behind:
+                state.room[link] += _QUEUED
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        packets = state.room[state.bottleneck[flow]] / state.open[state.bottleneck[flow]]
+        if _queue_moves(flow, one, state):
+            packets -= 1.0 / state.open[state.bottleneck[flow]]
+            for link in one.links[flow]:
+                if link == state.queue[flow]:
+                    break
+                if link == state.bottleneck[flow]:
+                    packets -= _QUEUED
+        if state.rate[flow] != _NONE:
+            left = (state.finish[flow] - now) * state.rate[flow] + packets * one.packet_bits
+            state.finish[flow] = now + max(0.0, left) / state.rate[flow]
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        state.queue[flow], state.open[state.bottleneck[flow]] = state.bottleneck[flow], 0
+
+
+@_event
+def _queue_moves(flow: int, one: Instance, state: State) -> bool:
+    """Whether a flow that has been in service has another bottleneck than before, which was on the same way."""
+    was_passed = False
+    for link in one.links[flow]:
+        was_passed = was_passed or link == state.queue[flow]
+    return was_passed and state.bottleneck[flow] != state.queue[flow] and state.rate[flow] != _NONE
+
+
+@_event
 def _set_rates(now: float, one: Instance, state: State) -> None:
     """When all will finish at the rates that they were given."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         transfer, old, new = state.serving[flow], state.rate[flow], state.given[flow]
         if old == _NONE:
+            state.queue[flow] = state.bottleneck[flow]
             state.finish[flow] = state.begins[transfer] + one.program.amount[transfer] * (one.slot_bits / new)
         elif new != old:
             state.finish[flow] = now + (state.finish[flow] - now) * (old / new)

@@ -51,7 +51,7 @@ from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
-from topologies.shaping.classes import wan_of
+from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -374,11 +374,12 @@ def _changed(
     if not rows.size:
         return
     links = links_by_flow(workload, decisions, conditions, start=start)
+    packet_bytes = 0 if setting.fair_links(mode) is None else payload_bytes(FRAME_BYTES)
     reroutes = setting.mode(mode).reroute.within_s is not None
     for row in rows.tolist():
         yield (
             row,
-            _varying(workload).times(
+            _varying(workload, packet_bytes).times(
                 links[row],
                 partial(timed.from_beginning, start + row),
                 until_s=float(until_s[row]),
@@ -510,10 +511,11 @@ def _replanned(
 
 
 @lru_cache(maxsize=64)
-def _varying(workload: Workload) -> Varying:
-    """The timing model of a workload's schedule where rates change while it is under way."""
-    flows = len(workload.schedule.flows)
-    return Varying(workload.schedule.transfers, flows=flows, slot_bytes=workload.slot_bytes)
+def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
+    """The timing model of a workload's schedule where rates change while it is under way; with packets of this size,
+    if any, links have queues."""
+    transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
+    return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
 def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
