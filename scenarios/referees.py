@@ -135,7 +135,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     modes_s = {}
     for mode in setting.run.modes:
         decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
-        modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
+        modes_s[mode] = prediction.Plan(setting, mode, decisions, conditions).completion_s()
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     rings = rings_of(setting, conditions, start=0, count=count)
     searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= MOST_GPUS

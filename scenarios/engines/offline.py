@@ -16,7 +16,7 @@ from analysis.model.lower_bound import LowerBound
 from analysis.model.offline import offline_optimum
 from analysis.model.optimum import Best, Way, best_schedule, blocks_of
 from controller.routing.path_choice import Router
-from scenarios.engines.prediction import decided, predicted, reconfiguring_s
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies import cost
 from scenarios.policies.best_ring import FastestRings, fastest_rings
 from scenarios.policies.conditions import Conditions, conditions_of
@@ -135,9 +135,10 @@ def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
             every[mode] = decided(setting, mode, conditions, start=0, count=count)
     modes_s = {}
     for mode, found in every.items():
-        modes_s[mode] = float(predicted(setting, mode, found, conditions, start=0).sum())
+        plan = Plan(setting, mode, found, conditions)
+        modes_s[mode] = float(plan.completion_s().sum())
         if setting.control.counted:
-            modes_s[mode] += float(np.nansum(reconfiguring_s(setting, mode, found, conditions, start=0)))
+            modes_s[mode] += float(np.nansum(plan.reconfiguring_s()))
     anew = replace(setting, collective=replace(setting.collective, reembed_every=1))
     candidates = _distinct([*every.values(), decided(anew, "joint", conditions, start=0, count=count)])
     times_s = np.stack([_times_s(setting, conditions, one, count) for one in candidates], axis=1)
@@ -171,7 +172,7 @@ def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, co
     )
     # A mode whose flows may share links, if there is one: where none do, that gives the same times.
     mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
-    return predicted(setting, mode, decisions, conditions, start=0)
+    return Plan(setting, mode, decisions, conditions).completion_s()
 
 
 def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import decided, lower_bound, predicted
+from scenarios.engines.prediction import Plan, decided, lower_bound
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import decide, shared_links
 from scenarios.policies.policy import MODES
@@ -179,7 +179,7 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
     assert (bound_s > 0).all()
     for mode in MODES:
         plan = decided(setting, mode, conditions, start=0, count=5)
-        assert (predicted(setting, mode, plan, conditions, start=0) >= bound_s * (1 - 1e-9)).all()
+        assert (Plan(setting, mode, plan, conditions).completion_s() >= bound_s * (1 - 1e-9)).all()
 
 
 @settings(deadline=None, max_examples=40)
@@ -203,5 +203,5 @@ def test_nothing_beats_it_where_flows_share_links_or_ports(
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
     for mode in MODES:
         decisions = decided(setting, mode, conditions, start=0, count=10)
-        found_s = predicted(setting, mode, decisions, conditions, start=0)
+        found_s = Plan(setting, mode, decisions, conditions).completion_s()
         assert (found_s >= bound_s * (1 - 1e-9)).all()

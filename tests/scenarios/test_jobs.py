@@ -19,7 +19,7 @@ from scenarios.engines.base import Slice
 from scenarios.engines.emulation import check_chunks
 from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import decided, predicted_with_jobs
+from scenarios.engines.prediction import Plan, decided
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
@@ -234,7 +234,7 @@ def test_background_traffic_of_no_message_is_refused():
 def modelled(one, mode="base", count=20):
     conditions = conditions_of(one)
     decisions = decided(one, mode, conditions, start=0, count=count)
-    return predicted_with_jobs(one, mode, decisions, conditions, start=0)
+    return Plan(one, mode, decisions, conditions).with_jobs_s()
 
 
 def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
