@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _LINE = 500  # characters of a message's part, at most
@@ -33,6 +33,13 @@ class FabricError(SpecError):
 
 class ConditionsError(SpecError):
     """Conditions that cannot be sampled."""
+
+
+def beside(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistake]:
+    """A mistake for each of these others that is there: what `text` says stands beside it."""
+    for other, is_there in others.items():
+        if is_there:
+            yield Mistake(key, f"{text} beside {other}; allowed: one of the two")
 
 
 def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -5,11 +5,10 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 """
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ from analysis.model.varying import Instants, Moves, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
-from hosts.collectives.schedule import Stream
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import course_of, new_course
@@ -53,9 +51,6 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.shaping.classes import wan_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
@@ -622,31 +617,6 @@ def exposed_s(
     computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
     pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, last_s - computed_s))
     return pipeline_s / setting.training.every, data_s / setting.training.every
-
-
-def arrived_s(setting: Scenario, placement: Sequence[int], messages: "pd.DataFrame") -> Floats:
-    """When each transfer of a measured collective was over, [T] s: a message as its row says (`src`, `dst` and `end_s`,
-    in the schedule's order), and a computation its time after what it waits for and the one before it on its stream.
-
-    Raises ValueError where the rows are not those of the schedule.
-    """
-    schedule, rows = setting.workload.schedule, defaultdict[tuple[int, int], deque[float]](deque)
-    for src, dst, end_s in zip(*(messages[name].tolist() for name in ("src", "dst", "end_s")), strict=True):
-        rows[src, dst].append(end_s)
-    found, free_s = list[float](), dict[int, float]()
-    for one in schedule.transfers:
-        flow = schedule.flows[one.flow]
-        if isinstance(flow, Stream):
-            ready_s = max((found[index] for index in one.after), default=0.0)
-            found.append(max(ready_s, free_s.get(one.flow, 0.0)) + one.size)
-            free_s[one.flow] = found[-1]
-        elif left := rows[placement[flow.src], placement[flow.dst]]:
-            found.append(left.popleft())
-        else:
-            raise ValueError("there are fewer messages than in the schedule")
-    if any(rows.values()):
-        raise ValueError("there are more messages than in the schedule")
-    return np.array(found)
 
 
 def _first(setting: Scenario, job: str | None) -> slice:

@@ -19,9 +19,10 @@ from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
+from analysis.statistics.measured import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import in_flight, more_by_stage
-from scenarios.engines.prediction import arrived_s, critical_path, exposed_s, link_bytes
+from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.admission import SENT
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
@@ -257,7 +258,9 @@ def _result(
     series, arrived = {}, {}
     for mode, first in firsts.items():
         with suppress(ValueError):  # a run of a version that had another schedule
-            arrived[mode] = arrived_s(setting, first.placement, first.messages)
+            schedule, rank_at = setting.workload.schedule, first.placement
+            ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
+            arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
         series[mode] = series_of(setting, mode, np.arange(times_s.size), times_s)

@@ -181,10 +181,11 @@ class _Made:
     label: str
 
     def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
-        """The keys that do nothing, by what is given; at a prompt all modes can be had."""
+        """The keys that do nothing, by what is given; at a prompt all modes can be had, and programs, as yet none."""
         found = self.scenario
         if at_prompt:
-            found = replace(found, run=replace(found.run, modes=tuple(found.modes)))
+            program = replace(found.program, command=found.program.command or "")
+            found = replace(found, run=replace(found.run, modes=tuple(found.modes)), program=program)
         return idle(found, self.unread)
 
 

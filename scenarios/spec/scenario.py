@@ -54,7 +54,7 @@ from scenarios.spec.values import (
 from topologies import units
 from topologies.conditions import links, sampler
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
-from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
+from topologies.errors import Mistake, SpecError, beside, did_you_mean, first_of, shown
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -789,14 +789,13 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(f"policy[{number}].{key}", text)
     if setting.conditions.every_s is None:
         return
-    beside = {
+    others = {
         "the wall clock": setting.run.is_real,
         "faults": setting.faults,
         "classes": setting.classes,
         "control.counted": setting.control.counted,  # conditions would stand still while ring and paths are changed
     }
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("conditions.every", f"is given beside {what}; allowed: one of the two")
+    yield from beside("conditions.every", "is given", others)
 
 
 def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
@@ -848,14 +847,13 @@ def _of_probes(setting: Scenario) -> Iterator[Mistake]:
     if not probing:
         return
     transport, routing = setting.transport, setting.fabric.routing
-    beside = {
+    others = {
         f'fabric.routing "{routing}"': routing != "single",
         "fabric.rails": setting.fabric.has_planes,
         "transport.line_rate false": not transport.line_rate,
         "fabric.buffer": transport.buffer_bytes is not None,
     }
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("run.modes", f"{probing[0]} probes, beside {what}; allowed: one of the two")
+    yield from beside("run.modes", f"{probing[0]} probes,", others)
     if setting.program.command is not None:
         return  # which has a mistake of its own, and no collective
     fabric = build_fabric(setting.fabric)
@@ -911,14 +909,14 @@ def _of_te(setting: Scenario) -> Iterator[Mistake]:
     """Traffic engineering is for fair queues in virtual time, and where conditions stay during a collective."""
     if setting.fabric.routing != te.ROUTING:
         return
-    beside = {
+    others = {
         "the wall clock": setting.run.is_real,
         'transport.queue "fifo"': setting.transport.queue != "fair",
         "conditions.every": setting.conditions.every_s is not None,
         "control.counted": setting.control.counted,
         "fabric.rails": setting.fabric.has_planes,
     }
-    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, beside)
+    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, others)
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:

@@ -14,6 +14,7 @@ import numpy as np
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
+from hosts.collectives.schedule import Flow
 from scenarios.engines.prediction import Plan, decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import Override, load_scenario, resolved
@@ -130,7 +131,9 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
             if seen is not None:
                 free[transfer.flow] = seen.leaves_s[index, k]
             arrived.append(free[transfer.flow] + plan.alpha_s[k, transfer.flow])
-            steps.append(1 + max((steps[one] for one in transfer.after), default=0))
+            steps.append(isinstance(flow, Flow) + max((steps[one] for one in transfer.after), default=0))
+            if not isinstance(flow, Flow):
+                continue
             owner = workload.owner(transfer)
             block = -1 if owner < 0 else placement[owner]
             times = [round(handed * 1e9), round(arrived[-1] * 1e9)]
