@@ -19,12 +19,11 @@ from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Moves, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
-from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
 from scenarios.policies import cost
-from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.course import course_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of, ring_gaps
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
 from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured import (
     Demands,
@@ -212,14 +211,9 @@ class Plan:
         return self.setting.workload
 
     @cached_property
-    def router(self) -> Router:
-        """The paths between sites, with their delays."""
-        return Router(self.conditions.fabric, self.conditions.delays_s)
-
-    @cached_property
     def choices(self) -> Chooser:
         """What the mode chooses by conditions."""
-        return Chooser(self.router, self.chosen_by, self.workload, self.setting.collective.ring)
+        return chooser_of(self.setting, self.chosen_by, self.conditions)
 
     def rows(self, some: slice) -> "Plan":
         """Some of the collectives."""
@@ -255,7 +249,7 @@ class Plan:
         number, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
         probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
         found = cost.reconfiguring_s(
-            self.router,
+            self.choices.router,
             self.workload,
             placement=decisions.placement,
             path=decisions.path,
@@ -271,7 +265,7 @@ class Plan:
             of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
             takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
             in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
-            found[row] += cost.probing_s(self.router, self.workload, of, takes_s, in_force=in_force)
+            found[row] += cost.probing_s(self.choices.router, self.workload, of, takes_s, in_force=in_force)
         return found
 
     def completion_s(self, read: Readings | None = None) -> Floats:
@@ -570,13 +564,8 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
     """By which share of the least possible value of `collective.ring` a mode's rings exceed it at most, under a point's
     first `count` conditions, faults aside; 0 where they are chosen exactly."""
     conditions = conditions_of(setting, lambda _: ())
-    gaps = ring_gaps(
-        Router(conditions.fabric, conditions.delays_s),
-        conditions.rates_bps(0, min(count, setting.collective.count)),
-        mode=setting.mode(mode),
-        workload=setting.workload,
-        ring=setting.collective.ring,
-    )
+    rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
+    gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
     return float(gaps.max())
 
 
@@ -681,13 +670,9 @@ def decided(
     if chosen_by.knowledge.is_measured:
         return _played(setting, mode).decisions(start, count)
     return decide(
-        conditions.fabric,
+        chooser_of(setting, chosen_by, conditions),
         conditions,
-        delays_s=conditions.delays_s,
-        mode=chosen_by,
-        workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
-        ring=setting.collective.ring,
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),

@@ -51,12 +51,8 @@ def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None
     fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
     conditions = drawn or sampler(fabric, spec, seed=3)
     return decide(
-        fabric,
+        Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge"),
         conditions,
-        ring="slowest edge",
-        delays_s=delays_s(fabric, spec),
-        mode=mode,
-        workload=load_of(name),
         reembed_every=every,
         start=start,
         count=count,
