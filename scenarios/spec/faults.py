@@ -9,7 +9,7 @@ Collectives count from 0, as in the results; one that is lost and run again coun
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -100,32 +100,29 @@ class Fault:
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def _understood(allowed: str, read: Callable[[str], dict[str, Any] | None]) -> Kind:
-    """Text of which `read` makes fields of a fault; None for what it does not understand."""
+def _understood(
+    allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
+) -> Kind:
+    """Text of which `read` makes fields of a fault, by the name and the match of the first of these patterns."""
 
     def convert(text: str) -> dict[str, Any]:
-        found = read(" ".join(text.split())) if len(text) <= _LONGEST else None
-        if found is None:
-            raise ValueError(f"{shown(text)} is not understood; allowed: {allowed}")
-        return found
+        plain = " ".join(text.split()) if len(text) <= _LONGEST else ""
+        for name, pattern in patterns.items():
+            if match := pattern.fullmatch(plain):
+                return read(name, match)
+        raise ValueError(f"{shown(text)} is not understood; allowed: {allowed}")
 
     return Kind(allowed, (str,), convert)
 
 
-def _read_at(text: str) -> dict[str, Any] | None:
-    match = _AT.fullmatch(text)
-    if match is None:
-        return None
+def _read_at(_: str, match: re.Match[str]) -> dict[str, Any]:
     number = int(match["number"])
     if number > MAX_NUMBER:
         raise ValueError(f"collective {number:,} is too large; allowed: 0 to {MAX_NUMBER:,}")
     return {"collective": number, "after_s": parse_delay_s(match["after"]) if match["after"] else None}
 
 
-def _read_what(text: str) -> dict[str, Any] | None:
-    kind, match = next(((kind, match) for kind in KINDS if (match := _WHAT[kind].fullmatch(text))), ("", None))
-    if match is None:
-        return None
+def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
     parts = match.groupdict()
     target, amount = parts.get("target", ""), float(parts.get("amount", 0))
     if kind == "link loss" and not 0 < amount <= 100:
@@ -136,10 +133,7 @@ def _read_what(text: str) -> dict[str, Any] | None:
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
-def _read_for(text: str) -> dict[str, Any] | None:
-    match = _FOR.fullmatch(text)
-    if match is None:
-        return None
+def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
     number = int(match["number"])
     if not 1 <= number <= MAX_NUMBER:
         raise ValueError(f"{number:,} collectives are not allowed; allowed: 1 to {MAX_NUMBER:,}")
@@ -147,13 +141,14 @@ def _read_for(text: str) -> dict[str, Any] | None:
 
 
 KEYS = {
-    "at": _understood('"collective 12" and "40 ms into collective 12"', _read_at),
+    "at": _understood('"collective 12" and "40 ms into collective 12"', {"at": _AT}, _read_at),
     "what": _understood(
         '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
         '"agent R slow 10x"',
+        _WHAT,
         _read_what,
     ),
-    "for": _understood('"3 collectives"', _read_for),
+    "for": _understood('"3 collectives"', {"for": _FOR}, _read_for),
 }
 """The keys of a [[fault]] table, each with what it allows."""
 
