@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.table import aligned
+from scenarios.tools import study
 
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
@@ -76,11 +77,8 @@ def _check(asked: argparse.Namespace) -> float:
     from scenarios.experiment.place import check
     from topologies.units import parse_delay_s
 
-    if asked.collectives is not None and not _LEAST_COLLECTIVES <= asked.collectives <= _MOST_COLLECTIVES:
-        allowed = f"{_LEAST_COLLECTIVES} to {_MOST_COLLECTIVES:,}"
-        raise ValueError(f"--collectives: {asked.collectives}; allowed: {allowed}")
-    if not 0 <= asked.seed < 2**63:
-        raise ValueError(f"--seed: {asked.seed}; allowed: 0 to {2**63 - 1:,}")
+    study.check(asked, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
+    study.check(asked, 0, 2**63 - 1, "seed")
     if asked.out is not None:
         check(asked.out)
     return parse_delay_s(asked.wan_delay)

@@ -19,7 +19,7 @@ if __name__ == "__main__":  # modules are found from the top of the project, whe
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
-from scenarios.experiment.options import CANNOT, DONE, FAILED
+from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import format_size, parse_size_bytes
 
-    study.check_runs(asked, _MOST_COLLECTIVES)
+    study.check(asked, 1, _MOST_COLLECTIVES, "collectives")
+    study.check(asked, 1, MAX_JOBS, "jobs")
     sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
     overrides = [
         Override("collective.kind", asked.kind, "--kind"),

@@ -20,7 +20,7 @@ if __name__ == "__main__":  # modules are found from the top of the project, whe
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
-from scenarios.experiment.options import DONE
+from scenarios.experiment.options import DONE, MAX_JOBS
 from scenarios.tools import study
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ def _scenario(asked: argparse.Namespace, grain: str, kind: str, algorithm: str) 
     """The scenario of an algorithm in a grain, swept over numbers of GPUs; raises ValueError."""
     from scenarios.spec.load import Override, assignment, load_scenario
 
-    study.check_runs(asked, _MOST_COLLECTIVES)
+    study.check(asked, 1, _MOST_COLLECTIVES, "collectives")
+    study.check(asked, 1, MAX_JOBS, "jobs")
     counts = asked.gpus.split(",")
     if not all(count.isdecimal() for count in counts):
         raise ValueError(f"--gpus: {asked.gpus}; allowed: whole numbers with commas between")

@@ -382,16 +382,17 @@ def _experiment(parsed: argparse.Namespace) -> Experiment:
     """What is asked for; raises ValueError."""
     from topologies.units import parse_rate_bps, parse_size_bytes
 
-    for option, least, most in (("hosts", 2, _MOST_HOSTS), ("sites", 1, 8), ("draws", 1, _MOST_DRAWS)):
-        _check(option, getattr(parsed, option), least, most)
-    _check("seed", parsed.seed, 0, 2**63 - 1)
-    _check("jobs", parsed.jobs, 1, 64)
+    study.check(parsed, 2, _MOST_HOSTS, "hosts")
+    study.check(parsed, 1, 8, "sites")
+    study.check(parsed, 1, _MOST_DRAWS, "draws")
+    study.check(parsed, 0, 2**63 - 1, "seed")
+    study.check(parsed, 1, 64, "jobs")
+    study.check(parsed, 1, _MOST_SWITCHES, "leaves", "spines", "border_routers")
     each = max(1, parsed.hosts // parsed.sites)
     leaves = _power_of_two_near_root(each) if parsed.leaves is None else parsed.leaves
-    _check("leaves", leaves, 1, _MOST_SWITCHES)
     spines = -(-each // leaves) if parsed.spines is None else parsed.spines
-    for option, value in (("spines", spines), ("border_routers", parsed.border_routers)):
-        _check(option, value, 1, _MOST_SWITCHES)
+    if spines > _MOST_SWITCHES:  # so many hosts on few leaves
+        raise ValueError(f"--spines: {spines}; allowed: 1 to {_MOST_SWITCHES}")
     rate_bps = parse_rate_bps(parsed.rate)
     return Experiment(
         hosts=parsed.hosts,
@@ -406,11 +407,6 @@ def _experiment(parsed: argparse.Namespace) -> Experiment:
         draws=parsed.draws,
         seed=parsed.seed,
     )
-
-
-def _check(option: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"--{option.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
 
 
 def _power_of_two_near_root(hosts: int) -> int:

@@ -109,9 +109,8 @@ def _scenario(asked: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import OWN_SIZES
     from scenarios.spec.load import assignment, load_scenario
 
-    study.check_runs(asked, _MOST_COLLECTIVES)
-    if not 0 <= asked.seconds <= 1e6:
-        raise ValueError(f"--seconds: {asked.seconds}; allowed: 0, for no search, to 1,000,000")
+    study.check(asked, 1, _MOST_COLLECTIVES, "collectives")
+    study.check(asked, 0, 1_000_000, "seconds")
     found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
     if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in found.settings()):
         raise ValueError(
@@ -135,7 +134,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     modes_s = {}
     for mode in setting.run.modes:
         decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
-        modes_s[mode] = prediction.predicted(setting, mode, decisions, conditions, start=0)
+        modes_s[mode] = prediction.Plan(setting, mode, decisions, conditions).completion_s()
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     rings = rings_of(setting, conditions, start=0, count=count)
     searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= MOST_GPUS

@@ -2,8 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 _LINE = 500  # characters of a message's part, at most
 _SHOWN = 60  # characters of a value that a message repeats
@@ -35,44 +35,11 @@ class ConditionsError(SpecError):
     """Conditions that cannot be sampled."""
 
 
-def read_tables(
-    name: str,
-    tables: Sequence[object],
-    *,
-    most: int,
-    keys: Collection[str],
-    read: Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, str]]],
-) -> list[dict[str, Any]]:
-    """The fields of what a scenario's [[name]] tables declare, which have these keys.
-
-    `read` takes the known keys of a table and a dict that it adds fields to, and yields what is wrong, each with its
-    place in the table. Raises SpecError with every mistake, as "job[1].start".
-    """
-    if len(tables) > most:
-        raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
-    mistakes, found = list[Mistake](), list[dict[str, Any]]()
-    for number, table in enumerate(tables, 1):
-        fields = dict[str, Any]()
-        if isinstance(table, dict):
-            lost, allowed = [key for key in table if key not in keys], f"allowed: {', '.join(keys)}"
-            wrong = [(f".{key}", f"unknown key of a {name}, {allowed}{did_you_mean(key, keys)}") for key in lost]
-            wrong += read({key: value for key, value in table.items() if key in keys}, fields)
-        else:
-            wrong = [("", f"{shown(table)} is not a table; allowed: the keys {', '.join(keys)}")]
-        mistakes += [Mistake(f"{name}[{number}]{place}", text) for place, text in wrong]
-        found.append(fields)
-    if mistakes:
-        raise SpecError(mistakes)
-    return found
-
-
-def check_unique(name: str, found: Sequence[Any], field: str, allowed: str) -> None:
-    """Raise SpecError where one of what [[name]] tables declare has the field of another."""
-    values = [getattr(one, field) for one in found]
-    for number, value in enumerate(values):
-        if value in values[:number]:
-            text = f"{shown(value)} is that of another {name}; allowed: {allowed}"
-            raise SpecError([Mistake(f"{name}[{number + 1}].{field}", text)])
+def beside(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistake]:
+    """A mistake for each of these others that is there: what `text` says stands beside it."""
+    for other, is_there in others.items():
+        if is_there:
+            yield Mistake(key, f"{text} beside {other}; allowed: one of the two")
 
 
 def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -6,7 +6,7 @@ again from its seed, and compared with the stored times. Drawing is left to othe
 """
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
+from analysis.statistics.measured import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric
@@ -386,36 +387,17 @@ def _transfers(run: Run, index: int, mode: str, number: int) -> Any:
 
 
 def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tuple[list[float], Times]:
-    """When each transfer was handed over, and its times, from rows that are in program order among those of two ranks.
+    """When each transfer was handed over, and its times, from the rows of messages; raises ValueError (`times_of`).
 
     A flow carries one message after the other, so one leaves once the one before it has: when that arrived, less the
-    time that bits are on the way. Computations that have no row began when they could. Raises IndexError or ValueError
-    where the rows are not those of the schedule.
+    time that bits are on the way.
     """
-    rows: defaultdict[tuple[int, int], deque[tuple[float, float]]] = defaultdict(deque)
-    columns = (transfers[name].tolist() for name in ("src", "dst", "start_s", "end_s"))
-    for src, dst, start_s, end_s in zip(*columns, strict=True):
-        rows[src, dst].append((start_s, end_s))
-    has_streams = any(src == dst for src, dst in rows)
-    handed_s: list[float] = []
-    leaves_s: list[float] = []
-    ends_s: list[float] = []
-    free_s: dict[int, float] = {}
-    for transfer in schedule.transfers:
-        flow = flows[transfer.flow]
-        free = free_s.get(transfer.flow, 0.0)
-        if flow.links or has_streams:
-            start_s, end_s = rows[flow.src, flow.dst].popleft()
-        else:
-            start_s = max((ends_s[one] for one in transfer.after), default=0.0)
-            end_s = max(start_s, free) + transfer.amount
-        handed_s.append(start_s)
-        leaves_s.append(min(end_s, max(start_s, free)))
-        ends_s.append(end_s)
-        free_s[transfer.flow] = end_s - flow.delay_s
-    if any(rows.values()):
-        raise ValueError("there are more transfers than in the schedule")
-    delays_s = [flows[transfer.flow].delay_s for transfer in schedule.transfers]
+    handed_s, ends_s = times_of(schedule.transfers, [(flow.src, flow.dst) for flow in flows], transfers)
+    leaves_s, delays_s, free_s = list[float](), list[float](), dict[int, float]()
+    for transfer, start_s, end_s in zip(schedule.transfers, handed_s, ends_s, strict=True):
+        leaves_s.append(min(end_s, max(start_s, free_s.get(transfer.flow, 0.0))))
+        delays_s.append(flows[transfer.flow].delay_s)
+        free_s[transfer.flow] = end_s - delays_s[-1]
     begins, ends, delays = (np.array(values)[:, None] for values in (leaves_s, ends_s, delays_s))
     return handed_s, Times(begins_s=begins, leaves_s=ends - delays, arrives_s=ends)
 

@@ -101,7 +101,7 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
     carried_bps = measured_bps(largest, platform(largest))
     for setting in real:
         for mode in setting.run.modes:
-            demand = demand_bps(planned(setting, mode).beta_s, slot_bytes=setting.workload.slot_bytes)
+            demand = demand_bps(planned(setting, mode).decisions.beta_s, slot_bytes=setting.workload.slot_bytes)
             check(demand, carried_bps, setting.run.scale)
 
 
@@ -113,7 +113,7 @@ def check_program(setting: Scenario) -> None:
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     job = JobSpec(name="ranks", ranks=ranks)
     ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
-    demand = demand_bps(planned(ring, "base").beta_s, slot_bytes=ring.workload.slot_bytes)
+    demand = demand_bps(planned(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
     carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
     check(demand, carried_bps, setting.run.scale, what="the program's ranks, each to the next,", sends="send")
 

@@ -16,7 +16,7 @@ from controller.routing.path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, Lost, processes, results
-from scenarios.engines.prediction import decided, lower_bound, predicted_with_jobs, reconfiguring_s
+from scenarios.engines.prediction import Plan, decided, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.spec.faults import KNOWN
 from scenarios.spec.scenario import Scenario
@@ -128,10 +128,11 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
         except (SpecError, NoPathError) as error:  # of faults that leave no path
             found[mode] = Lost(str(error))
             continue
-        completion_s, jobs_s = predicted_with_jobs(setting, mode, decisions, conditions, start=batch.start)
+        plan = Plan(setting, mode, decisions, conditions, batch.start)
+        completion_s, jobs_s = plan.with_jobs_s()
         waits_s = None
         if setting.control.counted:
-            waits_s = reconfiguring_s(setting, mode, decisions, conditions, start=batch.start)
+            waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
         found[mode] = Rows(
             start=batch.start,

@@ -16,11 +16,11 @@ from analysis.model.lower_bound import LowerBound
 from analysis.model.offline import offline_optimum
 from analysis.model.optimum import Best, Way, best_schedule, blocks_of
 from controller.routing.path_choice import Router
-from scenarios.engines.prediction import decided, predicted, reconfiguring_s
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies import cost
 from scenarios.policies.best_ring import FastestRings, fastest_rings
-from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import Chooser, Decisions, edges_s
+from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
+from scenarios.policies.decide import Decisions
 from scenarios.policies.policy import MODES
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies.errors import SpecError
@@ -82,7 +82,7 @@ def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: in
     if not setting.has_best_ring:
         return None
     rates_bps = conditions.rates_bps(start, count)
-    cost_s, alpha_s = edges_s(conditions.fabric, conditions.delays_s, rates_bps, setting.workload)
+    cost_s, alpha_s = chooser_of(setting, MODES["joint"], conditions).edges_s(rates_bps)
     return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
 
 
@@ -135,9 +135,10 @@ def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
             every[mode] = decided(setting, mode, conditions, start=0, count=count)
     modes_s = {}
     for mode, found in every.items():
-        modes_s[mode] = float(predicted(setting, mode, found, conditions, start=0).sum())
+        plan = Plan(setting, mode, found, conditions)
+        modes_s[mode] = float(plan.completion_s().sum())
         if setting.control.counted:
-            modes_s[mode] += float(np.nansum(reconfiguring_s(setting, mode, found, conditions, start=0)))
+            modes_s[mode] += float(np.nansum(plan.reconfiguring_s()))
     anew = replace(setting, collective=replace(setting.collective, reembed_every=1))
     candidates = _distinct([*every.values(), decided(anew, "joint", conditions, start=0, count=count)])
     times_s = np.stack([_times_s(setting, conditions, one, count) for one in candidates], axis=1)
@@ -158,20 +159,13 @@ def _distinct(found: list[Decisions]) -> list[Decisions]:
 def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
     """The times of the first collectives with a candidate, [K] s."""
     placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
-    alpha_s, beta_s = _choices(setting, conditions).flows(placement, path, conditions.rates_bps(0, count))
     never = np.zeros(count, dtype=bool)
-    decisions = Decisions(
-        placement=placement,
-        path=path,
-        alpha_s=alpha_s,
-        beta_s=beta_s,
-        reembedded=never,
-        rerouted=never,
-        spreads=candidate.spreads,
-    )
+    choices, rates_bps = chooser_of(setting, MODES["joint"], conditions), conditions.rates_bps(0, count)
+    decisions = choices.decisions(placement, path, rates_bps, new=(never, never))
+    decisions = replace(decisions, spreads=candidate.spreads)
     # A mode whose flows may share links, if there is one: where none do, that gives the same times.
     mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
-    return predicted(setting, mode, decisions, conditions, start=0)
+    return Plan(setting, mode, decisions, conditions).completion_s()
 
 
 def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
@@ -185,8 +179,3 @@ def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions
     embeds = (placement[:, None] != placement).any(axis=-1)
     connects = embeds | (setting.transport.buffer_bytes is not None)
     return connecting_s, connects * connecting_s  # the controller's round trips to switches are left out
-
-
-def _choices(setting: Scenario, conditions: Conditions) -> Chooser:
-    router = Router(conditions.fabric, conditions.delays_s)
-    return Chooser(router, MODES["joint"], setting.workload, setting.collective.ring)

@@ -5,11 +5,10 @@ the collective's paths, and before that its ring, were chosen; the testbed recor
 """
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,11 @@ from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
 from analysis.model.varying import Instants, Moves, Varying
 from analysis.statistics.fairness import Shares, busy_s, shares
-from controller.routing.path_choice import Router
 from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
-from hosts.collectives.schedule import Stream
 from scenarios.policies import cost
-from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.course import course_of, new_course
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of, ring_gaps
+from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
 from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured import (
     Demands,
@@ -45,6 +42,7 @@ from scenarios.policies.measured import (
     wanted_of,
     wanted_within,
 )
+from scenarios.policies.policy import Mode
 from scenarios.policies.timing import Course
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
@@ -52,9 +50,6 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,7 +88,7 @@ class Expectations:
         if setting.faults and setting.has_course(mode) and not self._play:
             believed = self._conditions.believed(setting.mode(mode).knowledge)
             self._course = new_course(setting, mode, believed)
-        self._all = None if setting.faults or self._play or self._demands else planned(setting, mode)
+        self._all = None if setting.faults or self._play or self._demands else planned(setting, mode).decisions
         self._bound_s = lower_bound(setting, self._conditions)
 
     def bound_s(self, collective: int) -> Floats:
@@ -109,26 +104,20 @@ class Expectations:
         """What is expected of a collective while these faults, by their indices in the scenario, were in force; `read`
         is what was read of tunnels in it, by which they change."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
-        decisions = self._decisions(collective)
-        point = self._setting, self._mode
-        later = list[Decisions]()
+        plan = self._plan(collective)
         if read is not None and self._demands and self._setting.te.readings:  # the last time it was at the end
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
-        (predicted_s,), jobs_s = predicted_with_jobs(*point, decisions, self._conditions, start=collective, read=read)
-        if read is not None:
-            later = _replanned(*point, [decisions], self._conditions, number=collective, read=read)
+        (predicted_s,), jobs_s = plan.with_jobs_s(read)
+        later = [] if read is None else plan.replanned(read)
         waits_s = 0.0
         if self._setting.control.counted:
-            before = self._decisions(collective - 1) if collective else None
-            (found,) = reconfiguring_s(
-                self._setting, self._mode, decisions, self._conditions, start=collective, before=before
-            )
+            (found,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
             waits_s = 0.0 if np.isnan(found) else float(found)
         return Expected(
-            placement=decisions.placement[0],
-            path=decisions.path[0],
+            placement=plan.decisions.placement[0],
+            path=plan.decisions.path[0],
             later=[one.path[0] for one in later],
             predicted_s=float(predicted_s) + waits_s,
             reconfigure_s=waits_s,
@@ -138,9 +127,7 @@ class Expectations:
     def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
         """The paths of flows that are expected at those of these changes of conditions, while a collective runs, at
         which any are chosen: the place of each change, and behind it the path of every flow."""
-        decisions = self._decisions(collective)
-        of = self._setting, self._mode, decisions, self._conditions
-        found = moved_paths(*of, number=collective, among=places)
+        found = self._plan(collective).moved_paths(places)
         return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
@@ -162,34 +149,30 @@ class Expectations:
             fair = self._setting.fair_links(self._mode) is not None
             self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
         elif self._setting.mode(self._mode).knowledge.kind == ENDS:
-            self._seen[collective] = _seen(
-                self._setting,
-                self._decisions(collective),
-                self._conditions,
-                collective,
-                sent_s=sent_s,
-                arrived_s=arrived_s,
-            )
+            self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
         """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
         `arrived_s`, [T] s, are when each was handed over and had arrived."""
-        setting, decisions = self._setting, self._decisions(collective)
-        schedule = setting.workload.schedule
-        seen = predicted_times(setting, self._mode, decisions, self._conditions, start=collective)
+        plan = self._plan(collective)
+        schedule, seen = plan.workload.schedule, plan.times()
         fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
         measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
         users: defaultdict[int, list[int]] = defaultdict(list)
-        (rows,) = links_by_flow(setting.workload, decisions, self._conditions, start=collective)
+        (rows,) = plan.links()
         on = [row[row >= 0].tolist() for row in rows]
         kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
         for place, index in enumerate(kept):
             for link in on[schedule.transfers[index].flow]:
                 users[link].append(place)
         names = [link.name for link in self._conditions.shared.all]
-        shared = set(setting.shared_links(self._mode))
+        shared = set(self._setting.shared_links(self._mode))
         links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
         return shares(measured_s[kept], fair_s[kept], links)
+
+    def _plan(self, collective: int) -> "Plan":
+        """The plan of a collective, under the faults that were in force."""
+        return Plan(self._setting, self._mode, self._decisions(collective), self._conditions, collective)
 
     def _decisions(self, collective: int) -> Decisions:
         """The decisions for a collective, under the faults that were in force; one row."""
@@ -197,86 +180,286 @@ class Expectations:
             return self._play.decisions(collective, 1)
         if self._all is not None:
             return self._all.row(collective)
-        conditions = self._conditions
+        demands, course = self._demands, self._course
         return decided(
-            self._setting,
-            self._mode,
-            conditions,
-            start=collective,
-            count=1,
-            demands=self._demands,
-            course=self._course,
+            self._setting, self._mode, self._conditions, start=collective, count=1, demands=demands, course=course
         )
 
 
-def reconfiguring_s(
-    setting: Scenario,
-    mode: str,
-    decisions: Decisions,
-    conditions: Conditions,
-    *,
-    start: int,
-    before: Decisions | None = None,
-) -> Floats:
-    """The times that collectives from `start` on are predicted to wait for ring and paths, [K] s; NaN for no change.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Collectives from `start` on of a point as they were decided, one a row of `decisions`, and the model's times of
+    them.
 
-    `before` are the decisions for the collective before them, those that are planned unless given.
+    Where tunnels change by time, those go by what was `read` of tunnels in a collective, or by what is predicted to be.
     """
-    router, workload = Router(conditions.fabric, conditions.delays_s), setting.workload
-    one = before
-    if start:
-        one = before or decided(setting, mode, conditions, start=start - 1, count=1)
-        last = one.placement, one.path
-    else:
-        placement = decisions.placement[:1]
-        choices = Chooser(router, setting.mode(mode), workload, setting.collective.ring)
-        fixed = choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
-        last = placement[:0], fixed
-    number, chosen_by = np.arange(start, start + len(decisions.path)), setting.mode(mode)
-    probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
-    found = cost.reconfiguring_s(
-        router,
-        workload,
-        placement=decisions.placement,
-        path=decisions.path,
-        before=last,
-        exchanges=chosen_by.reroutes,
-        chooses=(number == 0) | decisions.reembedded | decisions.rerouted | probes,
-        parts=setting.transport.buffer_bytes is not None,
-        control_s=setting.control_delays_s,
-        probed_in=rank_order_of(conditions.fabric, workload) if chosen_by.knowledge.kind == PROBED else None,
-    )
-    for row in np.flatnonzero(probes):
-        last_one = decisions.row(int(row) - 1) if row else one
-        of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
-        takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
-        in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
-        found[row] += cost.probing_s(router, workload, of, takes_s, in_force=in_force)
-    return found
 
+    setting: Scenario
+    mode: str
+    decisions: Decisions
+    conditions: Conditions
+    start: int = 0
 
-def predicted_with_jobs(
-    setting: Scenario,
-    mode: str,
-    decisions: Decisions,
-    conditions: Conditions,
-    *,
-    start: int,
-    read: Readings | None = None,
-) -> tuple[Floats, Floats | None]:
-    """The times of `predicted`, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
-    spans = setting.workload.jobs
-    if not spans:
-        return predicted(setting, mode, decisions, conditions, start=start, read=read), None
-    found = []
-    step = max(1, _NUMBERS // len(setting.workload.schedule.transfers))
-    for first in range(0, len(decisions.path), step):
-        some = slice(first, first + step)
-        part = decisions.rows(some)
-        arrives_s = predicted_times(setting, mode, part, conditions, start=start + first, read=read).arrives_s
-        found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
-    rounds, jobs = zip(*found, strict=True)
-    return np.concatenate(rounds), np.concatenate(jobs)
+    @property
+    def chosen_by(self) -> Mode:
+        """The mode."""
+        return self.setting.mode(self.mode)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What every collective, or every round of jobs, does."""
+        return self.setting.workload
+
+    @cached_property
+    def choices(self) -> Chooser:
+        """What the mode chooses by conditions."""
+        return chooser_of(self.setting, self.chosen_by, self.conditions)
+
+    def rows(self, some: slice) -> "Plan":
+        """Some of the collectives."""
+        return replace(self, decisions=self.decisions.rows(some), start=self.start + (some.start or 0))
+
+    def row(self, row: int) -> "Plan":
+        """One of them."""
+        return self.rows(slice(row, row + 1))
+
+    def links(self) -> npt.NDArray[np.int32]:
+        """The links or ports that flows pass, by index, in order, -1 for none: [K, F, H]."""
+        return links_by_flow(self.workload, self.decisions, self.conditions, start=self.start)
+
+    def reconfiguring_s(self, before: Decisions | None = None) -> Floats:
+        """The times that collectives are predicted to wait for ring and paths, [K] s; NaN for no change.
+
+        `before` are the decisions for the collective before them, those that are planned unless given.
+        """
+        setting, mode, decisions, conditions, start = (
+            self.setting,
+            self.mode,
+            self.decisions,
+            self.conditions,
+            self.start,
+        )
+        one = before
+        if start:
+            one = before or decided(setting, mode, conditions, start=start - 1, count=1)
+            last = one.placement, one.path
+        else:
+            placement = decisions.placement[:1]
+            last = placement[:0], self.choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
+        number, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
+        probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
+        found = cost.reconfiguring_s(
+            self.choices.router,
+            self.workload,
+            placement=decisions.placement,
+            path=decisions.path,
+            before=last,
+            exchanges=chosen_by.reroutes,
+            chooses=(number == 0) | decisions.reembedded | decisions.rerouted | probes,
+            parts=setting.transport.buffer_bytes is not None,
+            control_s=setting.control_delays_s,
+            probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
+        )
+        for row in np.flatnonzero(probes):
+            last_one = decisions.row(int(row) - 1) if row else one
+            of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
+            takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
+            in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
+            found[row] += cost.probing_s(self.choices.router, self.workload, of, takes_s, in_force=in_force)
+        return found
+
+    def completion_s(self, read: Readings | None = None) -> Floats:
+        """The model's completion times, [K] seconds.
+
+        Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its
+        own. A round of jobs is over when all are that are not background.
+        """
+        return self.with_jobs_s(read)[0]
+
+    def with_jobs_s(self, read: Readings | None = None) -> tuple[Floats, Floats | None]:
+        """The completion times, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
+        spans = self.workload.jobs
+        if not spans:
+            return self._alone_s(read), None
+        found = []
+        step = max(1, _NUMBERS // len(self.workload.schedule.transfers))
+        for first in range(0, len(self.decisions.path), step):
+            arrives_s = self.rows(slice(first, first + step)).times(read).arrives_s
+            found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
+        rounds, jobs = zip(*found, strict=True)
+        return np.concatenate(rounds), np.concatenate(jobs)
+
+    def _alone_s(self, read: Readings | None) -> Floats:
+        """The completion times where there are no jobs, [K] seconds."""
+        alpha_s, beta_s = self.decisions.alpha_s, self.decisions.beta_s
+        if not self._shares:
+            found = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
+        else:
+            transfers, slot_bytes = self.workload.schedule.transfers, self.workload.slot_bytes
+            found = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
+        for row, instants in self._changed(found, read):
+            found[row] = instants.arrives_s.max()
+        return found
+
+    @property
+    def _shares(self) -> bool:
+        """Whether links may be shared, or are others than those of which decisions have the rates: behind other
+        spines."""
+        decisions, is_physical = self.decisions, self.setting.fabric.grain == "physical"
+        may_share = self.setting.shared_links(self.mode) or decisions.limits_bps.size
+        return bool(may_share) or (decisions.spreads and is_physical)
+
+    def times(self, read: Readings | None = None) -> Times:
+        """When every transfer begins, leaves and arrives."""
+        found = self._steady_times()
+        changed = dict(self._changed(found.arrives_s.max(axis=0), read))
+        if not changed:
+            return found
+        found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
+        for row, instants in changed.items():
+            found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
+        return found
+
+    def _changed(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
+        """The collectives, by row, in which conditions or tunnels change, of those that would take `steady_s` [K] if
+        nothing did."""
+        te, timed = self.setting.te, self.conditions.timed
+        if te.readings and self.decisions.limits_bps.size:
+            for row in np.flatnonzero(steady_s > te.every).tolist():
+                yield row, self.row(row)._by_time(read)
+        if timed is None:
+            return
+        until_s = timed.until_s(np.arange(self.start, self.start + len(steady_s)))
+        rows = np.flatnonzero(steady_s > until_s)
+        if not rows.size:
+            return
+        links = self.links()
+        packet_bytes = 0 if self.setting.fair_links(self.mode) is None else payload_bytes(FRAME_BYTES)
+        reroutes = self.chosen_by.reroute.within_s is not None
+        for row in rows.tolist():
+            instants = _varying(self.workload, packet_bytes).times(
+                links[row],
+                partial(timed.from_beginning, self.start + row),
+                until_s=float(until_s[row]),
+                every_s=timed.every_ns / 1e9,
+                delay_s=self.decisions.alpha_s[row],
+                moves=self.row(row)._moves if reroutes else None,
+            )
+            yield row, instants
+
+    def _moves(self, rows: int) -> Moves:
+        """The changes of ways while the one collective runs, among its first rows of conditions.
+
+        A flow takes its new way when the controller's message has come to the switches of its sender's site.
+        """
+        decisions, conditions = self.decisions, self.conditions
+        assert conditions.timed is not None
+        places, paths = self.moved_paths(range(rows - 1))
+        placement = np.repeat(decisions.placement, 1 + len(places), axis=0)
+        path = np.concatenate([decisions.path, paths])
+        links = links_passed(self.workload, placement, path, conditions, start=self.start, spreads=decisions.spreads)
+        rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
+        delay_s, _ = self.choices.flows(placement, path, rates_bps)
+        begins, _ = self.workload.schedule.ends
+        control_s = np.array(self.setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
+        waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
+        at_s = np.array([conditions.timed.change_ns(self.start, place) / 1e9 for place in places])
+        steps_s = np.unique(waits_s)
+        moved = (waits_s <= steps_s[:, None])[None]  # of the flows, [1, steps, F]
+        return Moves(
+            (at_s[:, None] + steps_s).reshape(-1),
+            np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
+            np.where(moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
+        )
+
+    def moved_paths(self, among: Iterable[int]) -> tuple[list[int], npt.NDArray[np.int16]]:
+        """At which of these changes of conditions the mode chooses paths while the one collective runs, and those of
+        its flows, [places, F]."""
+        decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
+        places = [place for place in among if conditions.reroutes_within(mode, self.start, place)]
+        if not places:
+            return [], decisions.path[:0]
+        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, places)
+        placement = np.repeat(decisions.placement, len(places), axis=0)
+        return places, self.choices.paths(placement, rates_bps, chosen=True)
+
+    def _by_time(self, read: Readings | None) -> Instants:
+        """The one collective, in which tunnels change by time, from these decisions on."""
+        workload, sample_s, often = self.workload, self.setting.te.sample_s, self.setting.te.readings
+        found = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
+        tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
+        while True:
+            networks = [replace(self, decisions=one)._network() for one in found]
+            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
+            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0: tunnels without a limit
+            instants, left = _varying(workload).progress(
+                networks[0][0][0],  # pieces stay in their tunnels
+                partial(_rows, rates_bps),
+                until_s=sample_s,
+                every_s=sample_s,
+                delay_s=self.decisions.alpha_s[0],
+            )
+            if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
+                return instants
+            seen = _sent(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
+            found += self.replanned(seen, found)
+
+    def replanned(self, read: Readings, found: Sequence[Decisions] = ()) -> list[Decisions]:
+        """The decisions of the changes of tunnels in the one collective that follow those `found`, one row each, by
+        what was read of tunnels while it ran."""
+        conditions, first, later = self.conditions, self.decisions, list(found or [self.decisions])
+        placement, already = first.placement, len(later)
+        rates_bps = conditions.rates_bps(self.start, 1)
+        known_bps = conditions.believed(self.chosen_by.knowledge).rates_bps(self.start, 1)
+        while True:
+            last, change = later[-1], len(later)
+            wanted_bps = wanted_within(
+                conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.setting.te
+            )
+            if wanted_bps is None:
+                return later[already:]
+            path, limits_bps = self.choices.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
+            alpha_s, beta_s = self.choices.flows(placement, path, rates_bps)
+            later.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
+
+    def _steady_times(self) -> Times:
+        """When every transfer begins, leaves and arrives if conditions stay as they begin."""
+        transfers, decisions = self.workload.schedule.transfers, self.decisions
+        if not self._shares:
+            return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
+        return fluid.times(
+            transfers,
+            *self._network(),
+            decisions.alpha_s,
+            slot_bytes=self.workload.slot_bytes,
+            classes=None if decisions.limits_bps.size else self._classes(),
+        )
+
+    def _network(self) -> tuple[npt.NDArray[np.int32], Floats]:
+        """What flows pass, [K, F, H], and the rates of that, [K, links]: links or ports, and behind the last of these
+        the beginning of each tunnel for each class, where tunnels have rates of their own."""
+        decisions, links = self.decisions, self.links()
+        rates_bps = self.conditions.shared_bps(self.start, len(decisions.path))
+        if not decisions.limits_bps.size:
+            return links, rates_bps
+        begins = tunnels_of(self.conditions.fabric, self.workload, decisions.path)
+        return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
+
+    def _classes(self) -> fluid.Classes | None:
+        """The classes of traffic, which WAN ports serve."""
+        if not self.setting.classes:
+            return None
+        wan = wan_of(self.conditions.fabric)
+        return fluid.Classes(
+            **of_flows(self.setting.classes, self.workload.dscp),
+            serves=[link in wan for link in range(len(self.conditions.shared.all))],
+        )
+
+    def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
+        """What messages of the one collective tell of links, [links] bit/s (`at_ends`), handed over and arrived when
+        this says, [T] s."""
+        (links,), delays_s = self.links(), self.conditions.shared_delays_s
+        return at_ends(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
@@ -290,185 +473,6 @@ def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     return np.stack(
         [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
     )
-
-
-def predicted(
-    setting: Scenario,
-    mode: str,
-    decisions: Decisions,
-    conditions: Conditions,
-    *,
-    start: int,
-    read: Readings | None = None,
-) -> Floats:
-    """The model's completion times of collectives from `start` on that were decided so, [K] seconds.
-
-    Where tunnels change by time that goes by what was `read` of them in a collective, or by what is predicted to be.
-
-    Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its own.
-    A round of jobs is over when all are that are not background.
-    """
-    if setting.workload.jobs:
-        return predicted_with_jobs(setting, mode, decisions, conditions, start=start)[0]
-    if not _shares(setting, mode, decisions):
-        found = compiled(setting.workload).completion_s(decisions.alpha_s.T, decisions.beta_s.T)
-    else:
-        found = fluid.completion_s(
-            setting.workload.schedule.transfers,
-            *_network(setting.workload, decisions, conditions, start=start),
-            decisions.alpha_s,
-            slot_bytes=setting.workload.slot_bytes,
-        )
-    for row, instants in _changed(setting, mode, decisions, conditions, found, start=start, read=read):
-        found[row] = instants.arrives_s.max()
-    return found
-
-
-def _shares(setting: Scenario, mode: str, decisions: Decisions) -> bool:
-    """Whether links may be shared, or are others than those of which decisions have the rates: behind other spines."""
-    is_physical = setting.fabric.grain == "physical"
-    return bool(setting.shared_links(mode) or decisions.limits_bps.size) or (decisions.spreads and is_physical)
-
-
-def predicted_times(
-    setting: Scenario,
-    mode: str,
-    decisions: Decisions,
-    conditions: Conditions,
-    *,
-    start: int,
-    read: Readings | None = None,
-) -> Times:
-    """When every transfer of those collectives begins, leaves and arrives; arguments as for `predicted`."""
-    found = _steady_times(setting, mode, decisions, conditions, start=start)
-    steady_s = found.arrives_s.max(axis=0)
-    changed = dict(_changed(setting, mode, decisions, conditions, steady_s, start=start, read=read))
-    if not changed:
-        return found
-    found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
-    for row, instants in changed.items():
-        found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
-    return found
-
-
-def _changed(
-    setting: Scenario,
-    mode: str,
-    decisions: Decisions,
-    conditions: Conditions,
-    steady_s: Floats,
-    *,
-    start: int,
-    read: Readings | None,
-) -> Iterator[tuple[int, Instants]]:
-    """The collectives, by row, in which conditions or tunnels change, of those that would take `steady_s` [K] if
-    nothing did."""
-    workload, timed = setting.workload, conditions.timed
-    if setting.te.readings and decisions.limits_bps.size:
-        for row in np.flatnonzero(steady_s > setting.te.every).tolist():
-            yield row, _by_time(setting, mode, decisions.row(row), conditions, number=start + row, read=read)
-    if timed is None:
-        return
-    until_s = timed.until_s(np.arange(start, start + len(steady_s)))
-    rows = np.flatnonzero(steady_s > until_s)
-    if not rows.size:
-        return
-    links = links_by_flow(workload, decisions, conditions, start=start)
-    packet_bytes = 0 if setting.fair_links(mode) is None else payload_bytes(FRAME_BYTES)
-    reroutes = setting.mode(mode).reroute.within_s is not None
-    for row in rows.tolist():
-        yield (
-            row,
-            _varying(workload, packet_bytes).times(
-                links[row],
-                partial(timed.from_beginning, start + row),
-                until_s=float(until_s[row]),
-                every_s=timed.every_ns / 1e9,
-                delay_s=decisions.alpha_s[row],
-                moves=partial(
-                    _moves,
-                    setting=setting,
-                    mode=mode,
-                    decisions=decisions.row(row),
-                    conditions=conditions,
-                    number=start + row,
-                )
-                if reroutes
-                else None,
-            ),
-        )
-
-
-def _moves(
-    rows: int, *, setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, number: int
-) -> Moves:
-    """The changes of ways while a collective runs that was decided so, among its first rows of conditions.
-
-    A flow takes its new way when the controller's message has come to the switches of its sender's site.
-    """
-    assert conditions.timed is not None
-    workload = setting.workload
-    places, paths = moved_paths(setting, mode, decisions, conditions, number=number, among=range(rows - 1))
-    placement = np.repeat(decisions.placement, 1 + len(places), axis=0)
-    path = np.concatenate([decisions.path, paths])
-    links = links_passed(workload, placement, path, conditions, start=number, spreads=decisions.spreads)
-    router = Router(conditions.fabric, conditions.delays_s)
-    rates_bps = np.repeat(conditions.rates_bps(number, 1), len(path), axis=0)
-    delay_s, _ = Chooser(router, setting.mode(mode), workload, setting.collective.ring).flows(
-        placement, path, rates_bps
-    )
-    begins, _ = workload.schedule.ends
-    control_s = np.array(setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
-    waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
-    at_s = np.array([conditions.timed.change_ns(number, place) / 1e9 for place in places])
-    steps_s = np.unique(waits_s)
-    moved = (waits_s <= steps_s[:, None])[None]  # of the flows, [1, steps, F]
-    return Moves(
-        (at_s[:, None] + steps_s).reshape(-1),
-        np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
-        np.where(moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
-    )
-
-
-def moved_paths(
-    setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, number: int, among: Iterable[int]
-) -> tuple[list[int], npt.NDArray[np.int16]]:
-    """At which of these changes of conditions a mode chooses paths while a collective runs that was decided so, and
-    those of its flows, [places, F]."""
-    chosen_by = setting.mode(mode)
-    places = [place for place in among if conditions.reroutes_within(chosen_by, number, place)]
-    if not places:
-        return [], decisions.path[:0]
-    rates_bps = conditions.believed_within_bps(chosen_by.knowledge, number, places)
-    choices = Chooser(
-        Router(conditions.fabric, conditions.delays_s), chosen_by, setting.workload, setting.collective.ring
-    )
-    return places, choices.paths(np.repeat(decisions.placement, len(places), axis=0), rates_bps, chosen=True)
-
-
-def _by_time(
-    setting: Scenario, mode: str, first: Decisions, conditions: Conditions, *, number: int, read: Readings | None
-) -> Instants:
-    """A collective in which tunnels change by time, from these decisions on."""
-    workload, sample_s, often, found = setting.workload, setting.te.sample_s, setting.te.readings, [first]
-    if read is not None:
-        found += _replanned(setting, mode, found, conditions, number=number, read=read)
-    tunnels = tunnels_of(conditions.fabric, workload, first.path[0])
-    while True:
-        networks = [_network(workload, one, conditions, start=number) for one in found]
-        rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
-        rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0: tunnels without a limit
-        instants, left = _varying(workload).progress(
-            networks[0][0][0],  # pieces stay in their tunnels
-            partial(_rows, rates_bps),
-            until_s=sample_s,
-            every_s=sample_s,
-            delay_s=first.alpha_s[0],
-        )
-        if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
-            return instants
-        seen = _sent(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
-        found += _replanned(setting, mode, found, conditions, number=number, read=seen)
 
 
 def _rows(rates_bps: Floats, count: int) -> Floats:
@@ -491,69 +495,12 @@ def _sent(
     return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(of_link / 8).astype(np.int64))
 
 
-def _replanned(
-    setting: Scenario, mode: str, found: Sequence[Decisions], conditions: Conditions, *, number: int, read: Readings
-) -> list[Decisions]:
-    """The decisions of the changes of tunnels in a collective that follow these, one row each, by what was read of
-    tunnels while it ran."""
-    fabric, workload, placement = conditions.fabric, setting.workload, found[0].placement
-    choices = Chooser(Router(fabric, conditions.delays_s), setting.mode(mode), workload, setting.collective.ring)
-    rates_bps, known = conditions.rates_bps(number, 1), conditions.believed(setting.mode(mode).knowledge)
-    later = list[Decisions]()
-    while True:
-        last, change = [*found, *later][-1], len(found) + len(later)
-        wanted_bps = wanted_within(fabric, workload, read, change, last.limits_bps[0], spec=setting.te)
-        if wanted_bps is None:
-            return later
-        path, limits_bps = choices.fixed(placement, known.rates_bps(number, 1), [wanted_bps], last.path[0].tolist())
-        alpha_s, beta_s = choices.flows(placement, path, rates_bps)
-        later.append(replace(found[0], path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
-
-
 @lru_cache(maxsize=64)
 def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
     """The timing model of a workload's schedule where rates change while it is under way; with packets of this size,
     if any, links have queues."""
     transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
     return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
-
-
-def _steady_times(setting: Scenario, mode: str, decisions: Decisions, conditions: Conditions, *, start: int) -> Times:
-    """When every transfer of those collectives begins, leaves and arrives if conditions stay as they begin."""
-    transfers = setting.workload.schedule.transfers
-    if not _shares(setting, mode, decisions):
-        return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-    return fluid.times(
-        transfers,
-        *_network(setting.workload, decisions, conditions, start=start),
-        decisions.alpha_s,
-        slot_bytes=setting.workload.slot_bytes,
-        classes=None if decisions.limits_bps.size else _classes(setting, conditions),
-    )
-
-
-def _network(
-    workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
-) -> tuple[npt.NDArray[np.int32], Floats]:
-    """What flows pass, [K, F, H], and the rates of that, [K, links]: links or ports, and behind the last of these the
-    beginning of each tunnel for each class, where tunnels have rates of their own."""
-    links = links_by_flow(workload, decisions, conditions, start=start)
-    rates_bps = conditions.shared_bps(start, len(decisions.path))
-    if not decisions.limits_bps.size:
-        return links, rates_bps
-    begins = tunnels_of(conditions.fabric, workload, decisions.path)
-    return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
-
-
-def _classes(setting: Scenario, conditions: Conditions) -> fluid.Classes | None:
-    """The classes of traffic, which WAN ports serve."""
-    if not setting.classes:
-        return None
-    wan = wan_of(conditions.fabric)
-    return fluid.Classes(
-        **of_flows(setting.classes, setting.workload.dscp),
-        serves=[link in wan for link in range(len(conditions.shared.all))],
-    )
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
@@ -619,31 +566,24 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
     """By which share of the least possible value of `collective.ring` a mode's rings exceed it at most, under a point's
     first `count` conditions, faults aside; 0 where they are chosen exactly."""
     conditions = conditions_of(setting, lambda _: ())
-    gaps = ring_gaps(
-        Router(conditions.fabric, conditions.delays_s),
-        conditions.rates_bps(0, min(count, setting.collective.count)),
-        mode=setting.mode(mode),
-        workload=setting.workload,
-        ring=setting.collective.ring,
-    )
+    rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
+    gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
     return float(gaps.max())
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
     "g0>g4", or by the GPU that computes, the most first."""
-    setting = replace(setting, faults=())  # what is admitted depends on them
-    conditions, transfers = conditions_of(setting), setting.workload.waited_for
-    decisions = planned(setting, mode, count)
-    seen = predicted_times(setting, mode, decisions, conditions, start=0)
-    links = links_by_flow(setting.workload, decisions, conditions, start=0)
+    plan = planned(setting, mode, count)
+    conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
+    seen, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
     if decisions.limits_bps.size:  # what limits a tunnel is told as the link that it begins with
         first = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
         names += first * (decisions.limits_bps.shape[1] // len(first))
     spent: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops = _hops(setting, conditions, decisions.placement[row], links[row], row)
+        hops = _hops(plan.row(row), links[row])
         limits = fluid.limits(seen, names, row)
         for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
             spent[name] += spends.seconds / count
@@ -663,37 +603,11 @@ def exposed_s(
     streams = np.equal(begins, ends)
     alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
     if arrived_s is None:
-        conditions, decisions = conditions_of(setting), planned(setting, mode, 1)
-        arrived_s = predicted_times(setting, mode, decisions, conditions, start=0).arrives_s[:, 0]
+        arrived_s = planned(setting, mode, 1).times().arrives_s[:, 0]
     last_s = arrived_s[some].max()
     computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
     pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, last_s - computed_s))
     return pipeline_s / setting.training.every, data_s / setting.training.every
-
-
-def arrived_s(setting: Scenario, placement: Sequence[int], messages: "pd.DataFrame") -> Floats:
-    """When each transfer of a measured collective was over, [T] s: a message as its row says (`src`, `dst` and `end_s`,
-    in the schedule's order), and a computation its time after what it waits for and the one before it on its stream.
-
-    Raises ValueError where the rows are not those of the schedule.
-    """
-    schedule, rows = setting.workload.schedule, defaultdict[tuple[int, int], deque[float]](deque)
-    for src, dst, end_s in zip(*(messages[name].tolist() for name in ("src", "dst", "end_s")), strict=True):
-        rows[src, dst].append(end_s)
-    found, free_s = list[float](), dict[int, float]()
-    for one in schedule.transfers:
-        flow = schedule.flows[one.flow]
-        if isinstance(flow, Stream):
-            ready_s = max((found[index] for index in one.after), default=0.0)
-            found.append(max(ready_s, free_s.get(one.flow, 0.0)) + one.size)
-            free_s[one.flow] = found[-1]
-        elif left := rows[placement[flow.src], placement[flow.dst]]:
-            found.append(left.popleft())
-        else:
-            raise ValueError("there are fewer messages than in the schedule")
-    if any(rows.values()):
-        raise ValueError("there are more messages than in the schedule")
-    return np.array(found)
 
 
 def _first(setting: Scenario, job: str | None) -> slice:
@@ -710,31 +624,20 @@ def _first(setting: Scenario, job: str | None) -> slice:
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
     """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
     by name, faults aside."""
-    setting = replace(setting, faults=())
-    conditions, schedule = conditions_of(setting), setting.workload.schedule
-    decisions = planned(setting, mode, 1)
-    (links,), names = links_by_flow(setting.workload, decisions, conditions, start=0), conditions.shared.all
+    plan = planned(setting, mode, 1)
+    (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
     found: defaultdict[str, int] = defaultdict(int)
-    for one in schedule.transfers[_first(setting, job)]:
+    for one in workload.schedule.transfers[_first(plan.setting, job)]:
         for link in links[one.flow][links[one.flow] >= 0].tolist():
-            found[names[link].name] += round(one.amount * setting.workload.slot_bytes)
+            found[names[link].name] += round(one.amount * workload.slot_bytes)
     return dict(sorted(found.items()))
 
 
-def _hops(
-    setting: Scenario,
-    conditions: Conditions,
-    placement: npt.NDArray[np.int16],
-    links: npt.NDArray[np.int32],
-    collective: int,
-) -> list[list[Hop]]:
-    """What each flow of a collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
-    (rates_bps,), delays_s, all_ = (
-        conditions.shared_bps(collective, 1),
-        conditions.shared_delays_s,
-        conditions.shared.all,
-    )
-    places, _ = setting.workload.schedule.ends
+def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
+    """What each flow of the one collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
+    conditions, all_ = plan.conditions, plan.conditions.shared.all
+    (rates_bps,), delays_s = conditions.shared_bps(plan.start, 1), conditions.shared_delays_s
+    placement, (places, _) = plan.decisions.placement[0], plan.workload.schedule.ends
     return [
         [Hop(all_[link].name, float(rates_bps[link]), float(delays_s[link])) for link in row[row >= 0].tolist()]
         or [Hop(conditions.fabric.gpus[placement[place]].name, math.inf, 0.0)]
@@ -742,10 +645,12 @@ def _hops(
     ]
 
 
-def planned(setting: Scenario, mode: str, count: int | None = None) -> Decisions:
+def planned(setting: Scenario, mode: str, count: int | None = None) -> Plan:
     """The plan of a point's first collectives, all unless told otherwise, its faults aside."""
-    whole = replace(setting, faults=())
-    return decided(whole, mode, conditions_of(whole), start=0, count=count or setting.collective.count)
+    whole = replace(setting, faults=())  # what is admitted depends on them
+    conditions = conditions_of(whole)
+    decisions = decided(whole, mode, conditions, start=0, count=count or setting.collective.count)
+    return Plan(whole, mode, decisions, conditions)
 
 
 def decided(
@@ -767,13 +672,9 @@ def decided(
     if chosen_by.knowledge.is_measured:
         return _played(setting, mode).decisions(start, count)
     return decide(
-        conditions.fabric,
+        chooser_of(setting, chosen_by, conditions),
         conditions,
-        delays_s=conditions.delays_s,
-        mode=chosen_by,
-        workload=setting.workload,
         reembed_every=setting.collective.reembed_every,
-        ring=setting.collective.ring,
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
@@ -790,7 +691,7 @@ def _demands(setting: Scenario, mode: str) -> Demands:
     def seen(number: int) -> Floats:
         fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
         decisions = decided(setting, mode, conditions, start=number, count=1)
-        found = predicted_times(setting, mode, decisions, conditions, start=number)
+        found = Plan(setting, mode, decisions, conditions, number).times()
         tunnels = tunnels_of(fabric, workload, decisions.path[0])
         link = np.unique(tunnels[tunnels >= 0])
         rates_bps = conditions.shared_bps(number, 1)[0]
@@ -812,23 +713,14 @@ def _played(setting: Scenario, mode: str) -> Play:
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
             return at_probes(conditions, number, probes, took_s, size_bytes)
         assert decisions is not None
-        found = predicted_times(setting, mode, decisions, conditions, start=number)
-        every_s = setting.mode(mode).measure_every_s
+        plan = Plan(setting, mode, decisions, conditions, number)
+        found, every_s = plan.times(), plan.chosen_by.measure_every_s
         if every_s is not None:
-            (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
+            (links,) = plan.links()
             link = counted_alone(conditions.fabric, links)
             (rates_bps,), fair = conditions.shared_bps(number, 1), setting.fair_links(mode) is not None
             readings = predicted_readings(setting.workload, links, rates_bps, link, found, every_s=every_s, fair=fair)
             return at_ports(readings, links=len(rates_bps), fair=fair)
-        ends = {"sent_s": found.begins_s[:, 0], "arrived_s": found.arrives_s[:, 0]}
-        return _seen(setting, decisions, conditions, number, **ends)
+        return plan.seen(sent_s=found.begins_s[:, 0], arrived_s=found.arrives_s[:, 0])
 
     return Play(setting, mode, conditions, seen)
-
-
-def _seen(
-    setting: Scenario, decisions: Decisions, conditions: Conditions, number: int, *, sent_s: Floats, arrived_s: Floats
-) -> Floats:
-    """What a collective's messages tell of links, [links] bit/s (`at_ends`)."""
-    (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
-    return at_ends(setting.workload, links, conditions.shared_delays_s, sent_s=sent_s, arrived_s=arrived_s)

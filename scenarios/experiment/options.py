@@ -42,8 +42,6 @@ _KEYS = {
     "exec": ("program.command",),
 }
 """The keys of the scenario that an option gives."""
-_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")
-"""The keys of a program that the prompt's own do not heed."""
 _OF_COLLECTIVES = ("collective", "training", "te", "admission")
 """The tables that a program does not heed."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
@@ -183,8 +181,6 @@ def asked(arguments: Sequence[str]) -> Asked:
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
         mistakes.append(f"--cli is beside {TRAINING}, which is of a run; allowed: {', '.join(ALGORITHMS)}")
-    if scenario is not None and scenario.program.command is None:
-        mistakes += _without_program(options, scenario)
     if scenario is not None and scenario.program.command is not None:
         mistakes += _beside_program(options, scenario, overrides)
     if mistakes or scenario is None:
@@ -229,18 +225,6 @@ def _clashes(options: argparse.Namespace) -> list[str]:
             if getattr(options, name):
                 mistakes.append(f"--{name.replace('_', '-')} is beside --cli; allowed: one of both")
     return mistakes
-
-
-def _without_program(options: argparse.Namespace, scenario: "Scenario") -> Iterator[str]:
-    """What is given for a program where there is none; at the prompt those that it runs heed some of it."""
-    from scenarios.spec.scenario import DEFAULTS, KEYS
-
-    for key in (name for name in KEYS if name.startswith("program.")):
-        is_heeded = options.cli and key not in _OF_RUNS
-        if scenario.value(key) != DEFAULTS.value(key) and not is_heeded:
-            given = "--capture" if options.capture and key == "program.capture" else key
-            others = "" if key in _OF_RUNS else ", or --cli"
-            yield f"{given} does nothing without a program; allowed: with --exec or program.command{others}"
 
 
 def _beside_program(

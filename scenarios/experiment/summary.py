@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from analysis.results.rows import Point
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
+from analysis.statistics.measured import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import in_flight, more_by_stage
-from scenarios.engines.prediction import arrived_s, critical_path, exposed_s, link_bytes
+from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.admission import SENT
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
@@ -33,17 +34,6 @@ from topologies.units import format_delay
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = (
-    "engine",
-    "setting",
-    "mode",
-    "collectives",
-    "mean, 95 % interval (ms)",
-    "lower bound (ms)",
-    "total (s)",
-    "gain over base, 95 % interval",
-)
-_RECONFIGURATION = "reconfiguration (ms)"  # a column where routes were changed in an emulation
 _WHICH = ["engine", "setting", "mode"]
 _IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
 _REFEREES = {
@@ -66,8 +56,6 @@ _VALUES = [
 ]
 COLUMNS = [*_WHICH, "collective", *_VALUES]
 """The columns of the collectives that results are computed from."""
-_BUDGET = "its budget"
-_FIFO_COLUMNS = ("drops", "sent again (MB)", "transfers, measured/predicted", "least fair link, Jain's index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +245,9 @@ def _result(
     series, arrived = {}, {}
     for mode, first in firsts.items():
         with suppress(ValueError):  # a run of a version that had another schedule
-            arrived[mode] = arrived_s(setting, first.placement, first.messages)
+            schedule, rank_at = setting.workload.schedule, first.placement
+            ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
+            arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
         series[mode] = series_of(setting, mode, np.arange(times_s.size), times_s)
@@ -515,14 +505,10 @@ def _ends(point: PointResult) -> dict[str, float | None]:
 
 def as_text(results: Sequence[SettingResult]) -> str:
     """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
-    reconfigured = any(point.reconfigure_s is not None for result in results for point in result.points)
-    queued = any(point.fifo is not None for result in results for point in result.points)
-    limited = any(point.budget is not None for result in results for point in result.points)
-    points = [point for result in results for point in result.points]
-    referees = [name for name in _REFEREES if any(name in point.referees_s for point in points)]
-    headings = (*_COLUMNS, *[_BUDGET] * limited, *(_REFEREES[name] for name in referees))
-    headings += (*[_RECONFIGURATION] * reconfigured, *_FIFO_COLUMNS * queued)
-    rows = [headings, *(row for result in results for row in _rows(result, limited, referees, reconfigured, queued))]
+    points = [(result, point) for result in results for point in result.points]
+    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_MORE_COLUMNS)]
+    shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
+    rows = list(zip(*shown, strict=True))
     more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
     return "\n".join([*aligned(rows, range(3)), *more])
 
@@ -592,32 +578,6 @@ def _ms(*seconds: float) -> list[str]:
     return [f"{one * 1e3:,.3f}" for one in seconds]
 
 
-def _rows(
-    result: SettingResult, limited: bool, referees: Sequence[str], reconfigured: bool, queued: bool
-) -> Iterator[tuple[str, ...]]:
-    for point in result.points:
-        summary = point.summary
-        mean = f"{summary.mean_s.value * 1e3:,.3f}{_between(summary.mean_s, 1e3, 3)}"
-        total, count = f"{summary.total_s.value:,.3f}", f"{summary.collectives:,}"
-        best_s = [point.referees_s.get(name) for name in referees]
-        bound, reconfiguration, *best = (
-            "" if value is None else f"{value * 1e3:,.3f}" for value in (point.bound_s, point.reconfigure_s, *best_s)
-        )
-        which = result.engine, result.setting.label, point.mode
-        budget = "" if point.budget is None else point.budget.words(summary.collectives)
-        fifo = _fifo_cells(point.fifo) if queued else ()
-        more = (*[budget] * limited, *best, *[reconfiguration] * reconfigured, *fifo)
-        yield *which, count, mean, bound, total, _gain(point), *more
-
-
-def _fifo_cells(found: Fifo | None) -> tuple[str, ...]:
-    """The cells of `_FIFO_COLUMNS`."""
-    if found is None:
-        return ("",) * len(_FIFO_COLUMNS)
-    link = "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"
-    return f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}", found.transfers_took, link
-
-
 def _gain(point: PointResult) -> str:
     if point.gain is None or point.mode == "base":
         return ""
@@ -628,6 +588,44 @@ def _between(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
         return " [-]"
     return f" [{interval.low * scale:,.{digits}f}, {interval.high * scale:,.{digits}f}]"
+
+
+def _ms_of(value_s: float | None) -> str:
+    return "" if value_s is None else f"{value_s * 1e3:,.3f}"
+
+
+def _of_fifo(cell: Callable[[Fifo], str]) -> "_Cell":
+    return lambda _, point: "" if point.fifo is None else cell(point.fifo)
+
+
+_Cell = Callable[[SettingResult, PointResult], str]
+_COLUMNS: Sequence[tuple[str, _Cell]] = (
+    ("engine", lambda result, _: result.engine),
+    ("setting", lambda result, _: result.setting.label),
+    ("mode", lambda _, point: point.mode),
+    ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
+    (
+        "mean, 95 % interval (ms)",
+        lambda _, point: _ms_of(point.summary.mean_s.value) + _between(point.summary.mean_s, 1e3, 3),
+    ),
+    ("lower bound (ms)", lambda _, point: _ms_of(point.bound_s)),
+    ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
+    ("gain over base, 95 % interval", lambda _, point: _gain(point)),
+)
+"""The columns of the table of points, with what stands in them."""
+_MORE_COLUMNS: Sequence[tuple[str, _Cell]] = (
+    ("its budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
+    *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
+    ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
+    ("drops", _of_fifo(lambda found: f"{found.drops:,}")),
+    ("sent again (MB)", _of_fifo(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
+    ("transfers, measured/predicted", _of_fifo(lambda found: found.transfers_took)),
+    (
+        "least fair link, Jain's index",
+        _of_fifo(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
+    ),
+)
+"""Columns that are left out where nothing stands in them."""
 
 
 def _orders(results: Sequence[SettingResult]) -> Iterator[str]:

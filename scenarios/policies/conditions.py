@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
-from scenarios.policies.decide import rank_order_of
+from controller.routing.path_choice import Router
+from scenarios.policies.decide import Chooser, rank_order_of
 from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Knowledge, Seen
 from scenarios.policies.policy import Mode
 from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, outlasted, slowed
@@ -197,6 +198,12 @@ class _Held:
         number = np.arange(start, start + count)
         drawn, which = np.unique(number - number % self.every, return_inverse=True)
         return np.concatenate([self.source.rates_bps(int(one), 1) for one in drawn] or [np.empty((0, 0))])[which]
+
+
+def chooser_of(setting: Scenario, mode: Mode, conditions: Conditions) -> Chooser:
+    """The choices of a mode in a configuration."""
+    router = Router(conditions.fabric, conditions.delays_s)
+    return Chooser(router, mode, setting.workload, setting.collective.ring)
 
 
 def conditions_of(

@@ -2,10 +2,8 @@
 
 from functools import lru_cache
 
-from controller.routing.path_choice import Router
 from scenarios.policies import cost
-from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.decide import Chooser
+from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.timing import Course, Moments, periodic
 from scenarios.spec.scenario import Scenario
 
@@ -21,10 +19,9 @@ def course_of(setting: Scenario, mode: str) -> Course:
 def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
     """The course of a mode in a configuration under what is believed of its conditions."""
     chosen_by = setting.mode(mode)
-    router = Router(believed.fabric, believed.delays_s)
-    choices = Chooser(router, chosen_by, setting.workload, setting.collective.ring)
+    choices = chooser_of(setting, chosen_by, believed)
     exchange_s = 2 * max(setting.control_delays_s, default=0.0)
-    connecting_s = float(cost.connecting_s(router, setting.workload, choices.in_order[None])[0])
+    connecting_s = float(cost.connecting_s(choices.router, setting.workload, choices.in_order[None])[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
         if not setting.control.counted:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import least_values
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
-from scenarios.policies.policy import MODES, Mode
+from scenarios.policies.policy import Mode
 from scenarios.policies.timing import Course, periodic
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
@@ -71,70 +72,6 @@ class Decisions:
         return replace(self, **{name: getattr(self, name)[some] for name in arrays})
 
 
-def decide(
-    fabric: Fabric,
-    conditions: Sampler,
-    *,
-    delays_s: Floats,
-    mode: Mode,
-    workload: Workload,
-    reembed_every: int,
-    ring: str,
-    start: int,
-    count: int,
-    believed: Sampler | None = None,
-    course: Course | None = None,
-    wanted: Callable[[int], Floats | None] | None = None,
-) -> Decisions:
-    """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
-
-    `delays_s`, [links], are the propagation delays. Everything is chosen under the conditions `believed` (by default
-    the true ones) of the collective before which it is chosen, and meets the true ones: a placement for the routes in
-    force then, the fixed ones or those a mode that re-routes is about to choose; a ring is the best by the objective
-    `ring` (`hosts.embedding.ring`). `course` is that of a mode that is not periodic, if it is there already
-    (`course_of`). `wanted` gives what demands want in a collective, as `Traffic.wanting`, None for what they request.
-    Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
-    """
-    choices, known = Chooser(Router(fabric, delays_s), mode, workload, ring), believed or conditions
-    if course is None and mode.is_periodic:
-        moments = periodic(mode, reembed_every, start, count)
-    else:
-        course = course or Course(mode, choices, known, reembed_every=reembed_every)
-        moments = course.moments(start, count)
-    rates_bps = conditions.rates_bps(start, count)
-    known_bps = rates_bps if believed is None else believed.rates_bps(start, count)
-
-    def known_at(numbers: npt.NDArray[np.int64]) -> Floats:
-        before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
-        return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
-
-    number, limits_bps = np.arange(start, start + count), np.zeros((0, 0))
-    embedded, which = np.unique(moments.embedded, return_inverse=True)
-    chosen = choices.placements(known_at(embedded[embedded >= 0]))
-    fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
-    placement = np.concatenate([fixed, chosen])[which]
-    if mode.reroutes:
-        routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
-        free = routed >= 0  # the others, the first at most, are before any choice
-        path = choices.paths(placement[first[free]], known_at(routed[free]), chosen=True)
-        fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
-        path = np.concatenate([fixed, path])[which]
-    else:
-        wanted_bps = [] if wanted is None else [wanted(one) for one in number.tolist()]
-        path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
-    alpha_s, beta_s = choices.flows(placement, path, rates_bps)
-    return Decisions(
-        placement=placement,
-        path=path,
-        alpha_s=alpha_s,
-        beta_s=beta_s,
-        reembedded=moments.embedded == number,
-        rerouted=moments.routed == number,
-        spreads=ways_of(fabric, mode) is not None,
-        limits_bps=limits_bps,
-    )
-
-
 def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
     """The ways over which a fabric spreads flows in a mode; None where each two GPUs have one, or the mode chooses."""
     return None if mode.reroutes else multipath(fabric)
@@ -175,7 +112,8 @@ def traffic(workload: Workload) -> Traffic:
 
 @dataclass(frozen=True)
 class Chooser:
-    """The choices of a mode in one fabric."""
+    """The choices of a mode in one fabric; a ring is the best by the mode's own objective or `ring`
+    (`hosts.embedding.ring`)."""
 
     router: Router
     mode: Mode
@@ -188,8 +126,79 @@ class Chooser:
         return rank_order_of(self.router.fabric, self.workload)
 
     def placements(self, rates_bps: Floats) -> Ranks:
-        """As `choose_placements`."""
-        return choose_placements(self.router, rates_bps, mode=self.mode, workload=self.workload, ring=self.ring)
+        """The placement under each of these conditions [K, links], 0 for a link that is down: [K, n].
+
+        Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for
+        the fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best (`best_rings`),
+        of anything else the placement of least predicted time that a descent finds (`best_placements`), in which each
+        rank stays in its site and the root is rank 0. Raises ValueError where there is none.
+        """
+        if not self.mode.reembeds:
+            return np.tile(self.in_order, (len(rates_bps), 1))
+        unsprayed, chosen = self._unsprayed, np.empty((len(rates_bps), len(self.router.fabric.gpus)), dtype=np.int16)
+        for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
+            batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
+            chosen[batch] = unsprayed._best(rates_bps[batch])
+        return chosen
+
+    @property
+    def _unsprayed(self) -> "Chooser":
+        return replace(self, workload=self.workload.unsprayed)
+
+    def _best(self, rates_bps: Floats) -> Ranks:
+        """The placements for one batch of conditions, chosen for the workload's largest message."""
+        fabric, workload = self.router.fabric, self.workload
+        cost_s, delay_s = self.edges_s(rates_bps)
+        if workload.is_ring:
+            return best_rings(
+                cost_s,
+                delay_s,
+                gpus_per_site=fabric.gpus_per_site,
+                objective=self.mode.ring or self.ring,
+                messages=_messages_a_round(workload),
+            )
+        return best_placements(
+            _compiled_waited_for(workload).completion_s,
+            list(zip(*workload.schedule.ends, strict=True)),
+            delay_s=delay_s,
+            slot_s=(cost_s - delay_s) * (workload.slot_bytes / workload.largest_message_bytes),
+            start=self.in_order.tolist(),
+            sites=fabric.gpus_per_site,
+            root_stays=workload.is_rooted,
+            groups=workload.groups,
+        )
+
+    def edges_s(self, rates_bps: Floats) -> tuple[Floats, Floats]:
+        """What the workload's largest message costs from each rank to each other, over the best path where the mode
+        chooses paths, and the delay, [K, n, n] seconds each, under rates [K, links]."""
+        fabric, delays_s = self.router.fabric, self.router.delays_s
+        message_bytes, ways = self.workload.largest_message_bytes, self._ways
+        inside = fabric.intra_index >= 0
+        link = fabric.intra_index[inside]
+        if ways is not None and not ways.engineers:
+            cost_s, delay_s = ways.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
+        else:
+            fixed = ways is None and not self.mode.reroutes
+            cost_s, delay_s = self.router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
+        with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
+            cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
+        delay_s[:, inside] = delays_s[link]
+        if self.workload.is_ring and self.workload.schedule.turns_both_ways:  # an edge is as slow as its slower way
+            cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
+        return cost_s, delay_s
+
+    def ring_gaps(self, rates_bps: Floats) -> Floats:
+        """By how much the ring that is chosen under each of these conditions [K, links] can exceed the least possible
+        value of its objective, as a share of it: [K]; 0 where nothing is chosen or the choice is exact."""
+        sites, workload = self.router.fabric.gpus_per_site, self.workload.unsprayed
+        if not (self.mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
+            return np.zeros(len(rates_bps))
+        rings = self.placements(rates_bps)
+        cost_s, delay_s = self._unsprayed.edges_s(rates_bps)
+        how: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_a_round(workload)}
+        found_s = values(rings, cost_s, delay_s, **how)
+        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **how)
+        return np.maximum(found_s / least_s - 1, 0)
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
         """The path of every flow in `Fabric.paths`, -1 within a site: [K, F].
@@ -197,9 +206,31 @@ class Chooser:
         For these placements [K, n], under rates of logical links [K, links]: `chosen`, or the fixed ones. Raises
         NoPathError where a flow has none.
         """
-        if self._ways is not None and self._ways.engineers:
+        if self._ways is None:
+            return self._paths_of_pairs(placement, rates_bps, chosen=chosen)
+        if self._ways.engineers:
             return self.fixed(placement, rates_bps)[0]
-        return _paths(self.router, placement, rates_bps, workload=self.workload, ways=self._ways, chosen=chosen)
+        return _spread(self._ways, _ends(placement, self.workload), channels(self.workload), rates_bps)
+
+    def _paths_of_pairs(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
+        """The same where all flows between two places take one path."""
+        ends = list(zip(*self.workload.schedule.ends, strict=True))
+        pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}  # once, in the order of the flows
+        src, dst = (placement[:, places] for places in zip(*pairs, strict=True))
+        path = np.full(src.shape, -1, dtype=np.int16)
+        crosses = (self.router.fabric.intra_index[src, dst] < 0) & (src != dst)
+        count = crosses.sum(axis=1)
+        message_bytes = self.workload.unsprayed.largest_message_bytes
+        for crossings in np.unique(count[count > 0]):
+            rows = np.flatnonzero(count == crossings)
+            at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
+            rates = rates_bps if len(rows) == len(path) else rates_bps[rows]
+            if chosen:
+                routes = self.router.together(rates, src[at], dst[at], chunk_bytes=message_bytes)
+            else:
+                routes = self.router.fixed(rates, src[at], dst[at])
+            path[at] = routes.path
+        return path[:, [pairs[pair] for pair in ends]]
 
     def fixed(
         self,
@@ -223,11 +254,46 @@ class Chooser:
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
 
     def flows(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> tuple[Floats, Floats]:
-        """The delay of every flow and its time per slot, [K, F] s each; of a stream they are 0 and 1.
+        """The delay of every flow over these paths and its time per slot, [K, F] s each; of a stream they are 0 and 1.
 
         Raises NoPathError for a flow over a link whose rate is 0.
         """
-        return _flows(self.router, placement, path, rates_bps, workload=self.workload)
+        streams = np.array([isinstance(flow, Stream) for flow in self.workload.schedule.flows])
+        src, dst = _ends(placement, self.workload)
+        link = self.router.fabric.intra_index[src, dst]
+        alpha_s = self.router.delays_s[link]
+        rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
+        at = (path >= 0).nonzero()
+        alpha_s[at], rate_bps[at] = self.router.along(rates_bps, at[0], src[at], dst[at], path[at])
+        if (rate_bps[:, ~streams] <= 0).any():
+            row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
+            raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
+        beta_s = 8 * self.workload.slot_bytes / rate_bps
+        alpha_s[:, streams], beta_s[:, streams] = 0, 1
+        return alpha_s, beta_s
+
+    def decisions(
+        self,
+        placement: Ranks,
+        path: npt.NDArray[np.int16],
+        rates_bps: Floats,
+        *,
+        new: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
+        limits_bps: Floats | None = None,
+    ) -> Decisions:
+        """The decisions for K collectives that have this placement [K, n] and these paths [K, F], each of which is
+        `new` or not, [K], under rates [K, links]; raises NoPathError as `flows`."""
+        alpha_s, beta_s = self.flows(placement, path, rates_bps)
+        return Decisions(
+            placement=placement,
+            path=path,
+            alpha_s=alpha_s,
+            beta_s=beta_s,
+            reembedded=new[0],
+            rerouted=new[1],
+            spreads=ways_of(self.router.fabric, self.mode) is not None,
+            limits_bps=np.zeros((0, 0)) if limits_bps is None else limits_bps,
+        )
 
     @property
     def _ways(self) -> Multipath | None:
@@ -237,6 +303,56 @@ class Chooser:
         """The time of a collective, [K] s, each flow taken as alone, as where placements are chosen."""
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
         return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
+
+
+def decide(
+    choices: Chooser,
+    conditions: Sampler,
+    *,
+    reembed_every: int,
+    start: int,
+    count: int,
+    believed: Sampler | None = None,
+    course: Course | None = None,
+    wanted: Callable[[int], Floats | None] | None = None,
+) -> Decisions:
+    """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
+
+    Everything is chosen under the conditions `believed` (by default the true ones) of the collective before which it is
+    chosen, and meets the true ones: a placement for the routes in force then, the fixed ones or those a mode that
+    re-routes is about to choose. `course` is that of a mode that is not periodic, if it is there already (`course_of`).
+    `wanted` gives what demands want in a collective, as `Traffic.wanting`, None for what they request.
+    Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
+    """
+    mode, known = choices.mode, believed or conditions
+    if course is None and mode.is_periodic:
+        moments = periodic(mode, reembed_every, start, count)
+    else:
+        course = course or Course(mode, choices, known, reembed_every=reembed_every)
+        moments = course.moments(start, count)
+    rates_bps = conditions.rates_bps(start, count)
+    known_bps = rates_bps if believed is None else believed.rates_bps(start, count)
+
+    def known_at(numbers: npt.NDArray[np.int64]) -> Floats:
+        before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
+        return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
+
+    number, limits_bps = np.arange(start, start + count), None
+    embedded, which = np.unique(moments.embedded, return_inverse=True)
+    chosen = choices.placements(known_at(embedded[embedded >= 0]))
+    fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
+    placement = np.concatenate([fixed, chosen])[which]
+    if mode.reroutes:
+        routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
+        free = routed >= 0  # the others, the first at most, are before any choice
+        path = choices.paths(placement[first[free]], known_at(routed[free]), chosen=True)
+        fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
+        path = np.concatenate([fixed, path])[which]
+    else:
+        wanted_bps = [] if wanted is None else [wanted(one) for one in number.tolist()]
+        path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
+    new = moments.embedded == number, moments.routed == number
+    return choices.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
 
 
 def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NONE) -> Ranks:
@@ -264,95 +380,10 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
     return np.array(found, dtype=np.int16).reshape(-1, 3)
 
 
-def choose_placements(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Ranks:
-    """The placement of a mode under each of these conditions [K, links], 0 for a link that is down: [K, n].
-
-    Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for the
-    fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best by the mode's own
-    objective or `ring` (`best_rings`), of anything else the placement of least predicted time that a descent finds
-    (`best_placements`), in which each rank stays in its site and the root is rank 0. Raises ValueError where there is
-    none.
-    """
-    fabric = router.fabric
-    if not mode.reembeds:
-        return np.tile(rank_order_of(fabric, workload), (len(rates_bps), 1))
-    chosen = np.empty((len(rates_bps), len(fabric.gpus)), dtype=np.int16)
-    for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
-        batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
-        chosen[batch] = _placements(router, rates_bps[batch], workload.unsprayed, mode, mode.ring or ring)
-    return chosen
-
-
 def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
     """The placement where none was chosen, [n]: ranks in order, around a ring site by site in an order in which the WAN
     joins them."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
-
-
-def _placements(router: Router, rates_bps: Floats, workload: Workload, mode: Mode, ring: str) -> Ranks:
-    """The placements for one batch of conditions, chosen for the workload's largest message."""
-    fabric, message_bytes = router.fabric, workload.largest_message_bytes
-    cost_s, delay_s = _edges(router, rates_bps, workload, mode)
-    if workload.is_ring:
-        return best_rings(
-            cost_s,
-            delay_s,
-            gpus_per_site=fabric.gpus_per_site,
-            objective=ring,
-            messages=_messages_a_round(workload),
-        )
-    return best_placements(
-        _compiled_waited_for(workload).completion_s,
-        list(zip(*workload.schedule.ends, strict=True)),
-        delay_s=delay_s,
-        slot_s=(cost_s - delay_s) * (workload.slot_bytes / message_bytes),
-        start=rank_order_of(fabric, workload).tolist(),
-        sites=fabric.gpus_per_site,
-        root_stays=workload.is_rooted,
-        groups=workload.groups,
-    )
-
-
-def _edges(router: Router, rates_bps: Floats, workload: Workload, mode: Mode) -> tuple[Floats, Floats]:
-    """What the workload's largest message costs from each rank to each other, and the delay, [K, n, n] seconds each."""
-    fabric, delays_s, message_bytes = router.fabric, router.delays_s, workload.largest_message_bytes
-    inside = fabric.intra_index >= 0
-    link = fabric.intra_index[inside]
-    ways = spreads_over(fabric, mode)
-    if ways is not None and not ways.engineers:
-        cost_s, delay_s = ways.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
-    else:
-        cost_s, delay_s = router.crossings(
-            rates_bps, chunk_bytes=message_bytes, fixed=ways is None and not mode.reroutes
-        )
-    with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
-        cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
-    delay_s[:, inside] = delays_s[link]
-    if workload.is_ring and workload.schedule.turns_both_ways:  # an edge is as slow as its slower direction
-        cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
-    return cost_s, delay_s
-
-
-def edges_s(fabric: Fabric, delays_s: Floats, rates_bps: Floats, workload: Workload) -> tuple[Floats, Floats]:
-    """What a workload's largest message costs from each rank to each other over its best path, and the delay of that,
-    [K, n, n] seconds each, under rates [K, links]."""
-    return _edges(Router(fabric, delays_s), rates_bps, workload, MODES["joint"])
-
-
-def ring_gaps(router: Router, rates_bps: Floats, *, mode: Mode, workload: Workload, ring: str) -> Floats:
-    """By how much the ring that a mode chooses under each of these conditions [K, links] can exceed the least possible
-    value of its own objective or `ring`, as a share of it: [K]; 0 where nothing is chosen or the choice is exact.
-    """
-    ring = mode.ring or ring
-    sites, workload = router.fabric.gpus_per_site, workload.unsprayed
-    if not (mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
-        return np.zeros(len(rates_bps))
-    rings = choose_placements(router, rates_bps, mode=mode, workload=workload, ring=ring)
-    cost_s, delay_s = _edges(router, rates_bps, workload, mode)
-    messages = _messages_a_round(workload)
-    found_s = values(rings, cost_s, delay_s, objective=ring, messages=messages)
-    least_s = least_values(cost_s, delay_s, gpus_per_site=sites, objective=ring, messages=messages)
-    return np.maximum(found_s / least_s - 1, 0)
 
 
 def _messages_a_round(workload: Workload) -> float:
@@ -510,36 +541,6 @@ def _ends(placement: Ranks, workload: Workload) -> tuple[Ranks, Ranks]:
     return src, dst
 
 
-def _paths(
-    router: Router,
-    placement: Ranks,
-    rates_bps: Floats,
-    *,
-    workload: Workload,
-    ways: Multipath | None,
-    chosen: bool,
-) -> npt.NDArray[np.int16]:
-    """The path of every flow, [K, F]: those of `ways`, or the flows between two places take one."""
-    if ways is not None:
-        return _spread(ways, _ends(placement, workload), channels(workload), rates_bps)
-    ends = list(zip(*workload.schedule.ends, strict=True))
-    pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}  # once, in the order of the flows
-    src, dst = (placement[:, places] for places in zip(*pairs, strict=True))
-    path = np.full(src.shape, -1, dtype=np.int16)
-    crosses = (router.fabric.intra_index[src, dst] < 0) & (src != dst)
-    count = crosses.sum(axis=1)
-    for crossings in np.unique(count[count > 0]):
-        rows = np.flatnonzero(count == crossings)
-        at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
-        rates = rates_bps if len(rows) == len(path) else rates_bps[rows]
-        if chosen:
-            routes = router.together(rates, src[at], dst[at], chunk_bytes=workload.unsprayed.largest_message_bytes)
-        else:
-            routes = router.fixed(rates, src[at], dst[at])
-        path[at] = routes.path
-    return path[:, [pairs[pair] for pair in ends]]
-
-
 def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> npt.NDArray[np.int16]:
     """The path of flows over the ways of a fabric's routing, [K, F]; -1 of streams."""
     src, dst = ends
@@ -550,22 +551,3 @@ def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bp
             at = some[:, None], flows
             path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
     return path
-
-
-def _flows(
-    router: Router, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats, *, workload: Workload
-) -> tuple[Floats, Floats]:
-    """Delay and time per slot of every flow over these paths, [K, F] each; raises NoPathError where a rate is 0."""
-    streams = np.array([isinstance(flow, Stream) for flow in workload.schedule.flows])
-    src, dst = _ends(placement, workload)
-    link = router.fabric.intra_index[src, dst]
-    alpha_s = router.delays_s[link]
-    rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-    at = (path >= 0).nonzero()
-    alpha_s[at], rate_bps[at] = router.along(rates_bps, at[0], src[at], dst[at], path[at])
-    if (rate_bps[:, ~streams] <= 0).any():
-        row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
-        raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
-    beta_s = 8 * workload.slot_bytes / rate_bps
-    alpha_s[:, streams], beta_s[:, streams] = 0, 1
-    return alpha_s, beta_s

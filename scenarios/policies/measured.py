@@ -10,20 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.max_plus import Times
-from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
-from scenarios.policies.conditions import Conditions
+from scenarios.policies.conditions import Conditions, chooser_of
 from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import (
-    Chooser,
     Decisions,
     channels,
     in_service,
     probes_of,
     rank_order_of,
     traffic,
-    ways_of,
 )
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
@@ -379,8 +376,7 @@ class Play:
         self, setting: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
     ) -> None:
         self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
-        router = Router(conditions.fabric, conditions.delays_s)
-        self._choices = Chooser(router, self._mode, setting.workload, setting.collective.ring)
+        self._choices = chooser_of(setting, self._mode, conditions)
 
         def after(number: int, before_bps: Floats) -> Floats:
             if not tells(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
@@ -405,17 +401,8 @@ class Play:
         while len(self._chosen) < start + count:
             self._chosen.append(self._next(len(self._chosen)))
         rows = self._chosen[start : start + count]
-        placement, path = (np.stack([row[part] for row in rows]) for part in (0, 1))
-        alpha_s, beta_s = self._choices.flows(placement, path, self._conditions.rates_bps(start, count))
-        return Decisions(
-            placement=placement,
-            path=path,
-            alpha_s=alpha_s,
-            beta_s=beta_s,
-            reembedded=np.array([row[2] for row in rows]),
-            rerouted=np.array([row[3] for row in rows]),
-            spreads=ways_of(self._conditions.fabric, self._mode) is not None,
-        )
+        placement, path, embeds, routes = (np.stack(part) for part in zip(*rows, strict=True))
+        return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
         moments = moments_of(self._setting, self._mode.name, number, 1, course=self._course)

@@ -6,15 +6,16 @@ The built-in ones are `MODES`; a scenario declares others in [[policy]] tables.
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import knowledge as knowing
 from scenarios.policies import own
 from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
+from scenarios.spec.values import NAME, Kind, check_unique, name_of, quantity, read_tables, texts, whole
 from topologies import units
-from topologies.errors import check_unique, read_tables, shown
+from topologies.errors import shown
 
 MAX_POLICIES = 100
 MAX_NUMBER = 10_000_000
@@ -23,7 +24,6 @@ MEASURE_EVERY_S = 1e-3
 """The time between two readings of counters, if not given."""
 _LEAST_EVERY_S = 100e-6
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _WHEN = (
     f"never, every, every K (1 to {MAX_NUMBER:,} collectives), drift SHARE or gain SHARE (a number from 0 up, or inf)"
 )
@@ -180,46 +180,17 @@ MODES = {
 }
 """The built-in policies."""
 
-WORDS = {
-    "name": "1 to 32 letters, digits, '-', '_' and '.', another for each policy and none of " + ", ".join(MODES),
-    "reroute": _OR_TIME,
-    "reembed": _WHEN,
-    "knowledge": knowing.WORDS,
-    "measure_every": 'with measured ports: text with a unit, 100 us to 1000 s, such as "1 ms" (the default)',
-    "ring": f"with one that re-embeds: {', '.join(OBJECTIVES)}; that of collective.ring if not given",
-    "function": "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
-    "horizon": f"a whole number of collectives from 1 to {MAX_NUMBER:,}",
-}
-"""The keys of a [[policy]] table, each with what it allows."""
 
+def _said(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """As a kind of value wants it, of a function whose errors are sentences without the value."""
 
-def read(tables: list[object]) -> tuple[Mode, ...]:
-    """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
-    found = tuple(Mode(**one) for one in read_tables("policy", tables, most=MAX_POLICIES, keys=WORDS, read=_read))
-    check_unique("policy", found, "name", WORDS["name"])
-    return found
+    def convert(value: str) -> Any:
+        try:
+            return read(value)
+        except ValueError as error:
+            raise ValueError(f"{shown(value)} {error}") from None
 
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or NAME.fullmatch(value) is None or value in MODES:
-        raise ValueError(f"is not allowed; allowed: {WORDS['name']}")
-    return value
-
-
-def _horizon(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_NUMBER:
-        raise ValueError(f"is not allowed; allowed: {WORDS['horizon']}")
-    return value
-
-
-def _measure_every_s(value: str) -> float:
-    try:
-        found = units.parse_delay_s(value)
-    except units.UnitError as error:
-        raise ValueError(f"is no time: {error}") from None
-    if found < _LEAST_EVERY_S:
-        raise ValueError(f"is too short; allowed: {WORDS['measure_every']}")
-    return found
+    return convert
 
 
 def _function(value: str) -> str:
@@ -227,47 +198,51 @@ def _function(value: str) -> str:
     return value
 
 
-def _ring(value: object) -> str:
-    if value not in OBJECTIVES:
-        raise ValueError(f"is not known; allowed: {WORDS['ring']}")
-    return str(value)
+_PERIOD = quantity(units.DELAY, "1 ms", (_LEAST_EVERY_S, 1000.0))
 
-
-def _words(value: object, key: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"is not text; allowed: {WORDS[key]}")
-    return value
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "name": _name,
-    "reroute": lambda value: when(_words(value, "reroute"), _OR_TIME),
-    "reembed": lambda value: when(_words(value, "reembed")),
-    "knowledge": lambda value: knowing.parse(_words(value, "knowledge")),
-    "measure_every": lambda value: _measure_every_s(_words(value, "measure_every")),
-    "ring": _ring,
-    "horizon": _horizon,
-    "function": lambda value: _function(_words(value, "function")),
+KINDS = {
+    "name": texts(
+        f"{name_of('policy').allowed} and none of {', '.join(MODES)}",
+        lambda name: NAME.fullmatch(name) is not None and name not in MODES,
+    ),
+    "reroute": Kind(_OR_TIME, (str,), _said(lambda value: when(value, _OR_TIME))),
+    "reembed": Kind(_WHEN, (str,), _said(when)),
+    "knowledge": Kind(knowing.WORDS, (str,), _said(knowing.parse)),
+    "measure_every": replace(_PERIOD, allowed=f"with measured ports: {_PERIOD.allowed} (the default)"),
+    "ring": texts(
+        f"with one that re-embeds: {', '.join(OBJECTIVES)}; that of collective.ring if not given",
+        OBJECTIVES.__contains__,
+        near=OBJECTIVES,
+    ),
+    "function": Kind(
+        "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
+        (str,),
+        _said(_function),
+    ),
+    "horizon": whole(1, MAX_NUMBER, "collectives"),
 }
+"""The keys of a [[policy]] table, each with what it allows."""
 
 
-def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
-    for key, value in table.items():
-        try:
-            fields[key] = _READ[key](value)
-        except ValueError as error:
-            yield f".{key}", f"{shown(value)} {error}"
-    if "function" in fields:
-        fields |= {"reroute": OWN, "reembed": OWN}
-    if fields.get("knowledge", ORACLE).kind == PORTS:
-        fields["measure_every_s"] = fields.pop("measure_every", MEASURE_EVERY_S)
+def read(tables: list[object]) -> tuple[Mode, ...]:
+    """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
+    values = read_tables("policy", tables, KINDS, most=MAX_POLICIES, required=("name",), check=_check)
+    found = tuple(Mode(**one) for one in values)
+    check_unique("policy", found, "name", KINDS["name"])
+    return found
+
+
+def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it; the values become the fields of a mode."""
+    if "function" in values:
+        values |= {"reroute": OWN, "reembed": OWN}
+    every_s = values.pop("measure_every", MEASURE_EVERY_S)
+    if values.get("knowledge", ORACLE).kind == PORTS:
+        values["measure_every_s"] = every_s
     if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
-        yield ".measure_every", f"is given beside other knowledge; allowed: {WORDS['measure_every']}"
+        yield ".measure_every", f"is given beside other knowledge; allowed: {KINDS['measure_every'].allowed}"
     if "ring" in table and "function" not in table and str(table.get("reembed", NEVER)).strip() == str(NEVER):
-        yield ".ring", f"is given beside reembed {NEVER}; allowed: {WORDS['ring']}"
+        yield ".ring", f"is given beside reembed {NEVER}; allowed: {KINDS['ring'].allowed}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
             yield f".{key}", "is given beside function; allowed: one of the two"
-    if "name" not in table:
-        yield ".name", f"is missing; allowed: {WORDS['name']}"

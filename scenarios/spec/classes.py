@@ -7,24 +7,23 @@ share = 0.2                # the part of a port's rate that it has in any case
 ceiling = 0.9              # and the most that it gets
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from topologies.errors import Mistake, SpecError, check_unique, read_tables, shown
+from scenarios.spec.values import check_unique, fitting, name_of, numbers, read_tables, whole
+from topologies.errors import Mistake, SpecError, shown
 from topologies.shaping.classes import Service
 
 MAX_CLASSES = 7
 MAX_PRIORITY = 100
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-
-WORDS = {
-    "name": "1 to 32 letters, digits, '-', '_' and '.', another for each class",
-    "priority": f"a whole number from 0 to {MAX_PRIORITY}, another for each class",
-    "share": "a number from 0 to 1",
-    "ceiling": "a number from 0 to 1, more than 0",
+_PRIORITY = whole(0, MAX_PRIORITY)
+KINDS = {
+    "name": name_of("class"),
+    "priority": replace(_PRIORITY, allowed=f"{_PRIORITY.allowed}, another for each class"),
+    "share": numbers((int, float), 0, 1),
+    "ceiling": fitting("a number from 0 to 1, more than 0", (int, float), lambda given: 0 < given <= 1, float),
 }
 """The keys of a [[class]] table, each with what it allows."""
 
@@ -84,32 +83,19 @@ def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, l
 
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:
     """The classes that a scenario's list of tables declares; raises SpecError with mistakes, as "class[1].name"."""
-    fields = read_tables("class", tables, most=MAX_CLASSES, keys=WORDS, read=_read)
-    found = tuple(ClassSpec(**one) for one in fields)
-    for field in ("name", "priority"):
-        check_unique("class", found, field, WORDS[field])
+    needs = ("name", "priority")
+    values = read_tables("class", tables, KINDS, most=MAX_CLASSES, required=needs, check=_check)
+    found = tuple(ClassSpec(**one) for one in values)
+    for field in needs:
+        check_unique("class", found, field, KINDS[field])
     shares = sum(one.share for one in found)
     if shares > 1 + 1e-9:
         raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])
     return found
 
 
-def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """As `read_tables` wants it."""
-    fields |= table
-    for key, allowed in WORDS.items():
-        if key in table and not _fits(key, table[key]):
-            yield f".{key}", f"{shown(table[key])} is not allowed; allowed: {allowed}"
-        elif key not in table and key in ("name", "priority"):
-            yield f".{key}", f"is missing; allowed: {allowed}"
-    share, ceiling = table.get("share", 0), table.get("ceiling", 1)
-    if _fits("share", share) and _fits("ceiling", ceiling) and share > ceiling:
-        yield ".share", f"{shown(share)} is above the ceiling; allowed: up to {ceiling:g}"
-
-
-def _fits(key: str, value: object) -> bool:
-    if key == "name":
-        return isinstance(value, str) and _NAME.fullmatch(value) is not None
-    if key == "priority":
-        return type(value) is int and 0 <= value <= MAX_PRIORITY
-    return type(value) in (int, float) and 0 <= value <= 1 and (key == "share" or value > 0)  # type: ignore[operator]
+    share, ceiling = values.get("share", 0.0), values.get("ceiling", 1.0)
+    if share > ceiling:
+        yield ".share", f"{shown(table['share'])} is above the ceiling; allowed: up to {ceiling:g}"

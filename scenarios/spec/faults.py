@@ -9,14 +9,16 @@ Collectives count from 0, as in the results; one that is lost and run again coun
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from topologies.errors import Mistake, did_you_mean, first_of, read_tables, shown
+from scenarios.spec.values import Kind, read_tables
+from topologies.errors import Mistake, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NONE, Cables, around, cable, failed_links, reachable
 from topologies.fabric.ports import shared_by
@@ -25,6 +27,7 @@ from topologies.units import format_delay, parse_delay_s
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
+_LONGEST = 200  # letters of what is understood
 MOST_ATTEMPTS = 4
 """How often a collective is begun before the run is given up."""
 
@@ -48,13 +51,6 @@ CUTS = ("link down", "switch down")
 """The kinds that take cables down."""
 KNOWN = (*CUTS, "agent slow")
 """The kinds that conditions have, and with them decisions and the model, in collectives that begin with them."""
-WORDS = {
-    "at": '"collective 12" and "40 ms into collective 12"',
-    "what": '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
-    '"agent R slow 10x"',
-    "for": '"3 collectives"',
-}
-"""The keys of a [[fault]] table, each with what it allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,44 +100,29 @@ class Fault:
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def read(tables: list[object]) -> tuple[Fault, ...]:
-    """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
-    return tuple(Fault(**one) for one in read_tables("fault", tables, most=MAX_FAULTS, keys=WORDS, read=_read))
+def _understood(
+    allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
+) -> Kind:
+    """Text of which `read` makes fields of a fault, by the name and the match of the first of these patterns."""
+
+    def convert(text: str) -> dict[str, Any]:
+        plain = " ".join(text.split()) if len(text) <= _LONGEST else ""
+        for name, pattern in patterns.items():
+            if match := pattern.fullmatch(plain):
+                return read(name, match)
+        raise ValueError(f"{shown(text)} is not understood; allowed: {allowed}")
+
+    return Kind(allowed, (str,), convert)
 
 
-def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
-    for key, read_text in (("at", _read_at), ("what", _read_what), ("for", _read_for)):
-        value = table.get(key)
-        text = " ".join(value.split()) if isinstance(value, str) and len(value) <= 200 else ""
-        try:
-            found = read_text(text)
-        except ValueError as error:  # units.UnitError, too
-            yield f".{key}", str(error)
-        else:
-            if found is not None:
-                fields.update(found)
-            elif key in table or key != "for":
-                lack = f"{shown(value)} is not understood" if key in table else "is missing"
-                yield f".{key}", f"{lack}; allowed: {WORDS[key]}"
-    if fields.get("kind") == "agent killed" and "for" in table:
-        yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
-
-
-def _read_at(text: str) -> dict[str, Any] | None:
-    match = _AT.fullmatch(text)
-    if match is None:
-        return None
+def _read_at(_: str, match: re.Match[str]) -> dict[str, Any]:
     number = int(match["number"])
     if number > MAX_NUMBER:
         raise ValueError(f"collective {number:,} is too large; allowed: 0 to {MAX_NUMBER:,}")
     return {"collective": number, "after_s": parse_delay_s(match["after"]) if match["after"] else None}
 
 
-def _read_what(text: str) -> dict[str, Any] | None:
-    kind, match = next(((kind, match) for kind in KINDS if (match := _WHAT[kind].fullmatch(text))), ("", None))
-    if match is None:
-        return None
+def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
     parts = match.groupdict()
     target, amount = parts.get("target", ""), float(parts.get("amount", 0))
     if kind == "link loss" and not 0 < amount <= 100:
@@ -152,14 +133,36 @@ def _read_what(text: str) -> dict[str, Any] | None:
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
-def _read_for(text: str) -> dict[str, Any] | None:
-    match = _FOR.fullmatch(text)
-    if match is None:
-        return None
+def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
     number = int(match["number"])
     if not 1 <= number <= MAX_NUMBER:
         raise ValueError(f"{number:,} collectives are not allowed; allowed: 1 to {MAX_NUMBER:,}")
     return {"lasts": number}
+
+
+KEYS = {
+    "at": _understood('"collective 12" and "40 ms into collective 12"', {"at": _AT}, _read_at),
+    "what": _understood(
+        '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
+        '"agent R slow 10x"',
+        _WHAT,
+        _read_what,
+    ),
+    "for": _understood('"3 collectives"', {"for": _FOR}, _read_for),
+}
+"""The keys of a [[fault]] table, each with what it allows."""
+
+
+def read(tables: list[object]) -> tuple[Fault, ...]:
+    """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
+    found = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
+    return tuple(Fault(**dict(chain.from_iterable(part.items() for part in one.values()))) for one in found)
+
+
+def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """As `read_tables` wants it."""
+    if values.get("what", {}).get("kind") == "agent killed" and "for" in table:
+        yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
 
 def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:

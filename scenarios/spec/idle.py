@@ -138,6 +138,8 @@ def _twice(range_bps: tuple[int, int]) -> tuple[int, int]:
 
 _OF_TRAINING = tuple(key for key in KEYS if key.startswith("training."))
 _OF_REPLICAS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
+_OF_PROGRAMS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
+_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")  # the prompt's heed others alone
 _OF_SAMPLERS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
 _OF_TE = ("te.every", "te.demand", "te.sample")
 _SIZES = ("collective.chunk", "collective.size")
@@ -250,6 +252,13 @@ RULES = (
         lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes(setting)),
         _MODES,
     ),
+    Rule(
+        tuple(key for key in _OF_PROGRAMS if key not in _OF_RUNS),
+        "with --exec or program.command, or --cli",
+        lambda setting: setting.program.command is not None,
+        ("program",),
+    ),
+    Rule(_OF_RUNS, "with --exec or program.command", lambda setting: bool(setting.program.command), ("program",)),
     Rule(("run.search",), '"schedule" in run.referees', lambda setting: "schedule" in setting.run.referees, ("run",)),
 )
 

@@ -14,7 +14,7 @@ duration = "20 ms"
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,15 +28,26 @@ from scenarios.spec.admission import TRANSFER, AdmissionPlan
 from scenarios.spec.classes import ClassSpec, dscp_of
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.training import TrainingPlan, sites_of
+from scenarios.spec.values import (
+    DELAY,
+    RATE,
+    SCHEDULE_FILE,
+    SIZE,
+    Kind,
+    check_unique,
+    name_of,
+    one_of,
+    read_tables,
+    whole,
+)
 from topologies import units
-from topologies.errors import Mistake, check_unique, read_tables, shown
+from topologies.errors import Mistake, shown
 
 MAX_JOBS = 16
 MAX_COUNT = 1000
 MAX_CHANNELS, MAX_PIECES = 64, 4096
 BACKGROUND = "background"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND, TRANSFER)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
 
@@ -108,111 +119,54 @@ class JobSpec:
         found = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {
-            key: KEYS[key].write(value)
+            key: KEYS[key].kind.write(value)
             for key, value in found.items()
             if value is not None and value != default.get(key)
         }
 
 
 class Key(NamedTuple):
-    """A key of a [[job]] table: the field of JobSpec, what is allowed, and how a value is read and written.
-
-    `read` raises ValueError, whose text is shown where it has any.
-    """
+    """A key of a [[job]] table: the field of JobSpec, and what its values may be."""
 
     attribute: str
-    allowed: str
-    read: Callable[[Any], Any]
-    write: Callable[[Any], Any] = lambda value: value
+    kind: Kind
 
 
-def _one_of(*names: str) -> tuple[str, Callable[[Any], str]]:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise ValueError
-        return value
-
-    return ", ".join(names), read
-
-
-def _whole(most: int) -> tuple[str, Callable[[Any], int]]:
-    def read(value: Any) -> int:
-        if type(value) is not int or not 1 <= value <= most:
-            raise ValueError
-        return value
-
-    return f"a whole number from 1 to {most:,}", read
-
-
-def _quantity(of: units.Quantity, parse: Callable[[str], Any]) -> tuple[str, Callable[[Any], Any]]:
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError
-        return parse(value)
-
-    return f'text with a unit, such as "{of.example}"', read
-
-
-def _start(value: Any) -> float:
+def _start(value: str) -> float:
     """A delay, or none, which other delays must not be."""
-    if isinstance(value, str) and re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value):
-        return 0.0
-    found: float = _quantity(units.DELAY, units.parse_delay_s)[1](value)
-    return found
+    return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
 
 
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError
-    return value
-
-
-def _class(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-def _ranks(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
-        raise ValueError
+def _ranks(value: list[Any]) -> tuple[int, ...]:
+    if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
+        raise ValueError(f"{shown(value)} is not allowed; allowed: {_RANKS.allowed}")
     if len(set(value)) < len(value):
         raise ValueError(f"{shown(value)} has a rank twice; allowed: each once")
     return tuple(value)
 
 
-def _file(value: Any) -> Path:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError
-    return Path(value)
-
-
-_SIZE = _quantity(units.SIZE, units.parse_size_bytes)
+_RANKS = Kind("a list of two ranks or more, in the order of their places", (list,), _ranks, list)
 
 KEYS: Mapping[str, Key] = {
-    "name": Key("name", "1 to 32 letters, digits, '-', '_' and '.', another for each job", _name),
-    "ranks": Key("ranks", "a list of two ranks or more, in the order of their places", _ranks, list),
-    "kind": Key("kind", *_one_of(*_KINDS)),
-    "algorithm": Key("algorithm", *_one_of(*_ALGORITHMS)),
-    "channels": Key("channels", *_whole(MAX_CHANNELS)),
-    "pieces": Key("pieces", *_whole(MAX_PIECES)),
-    "chunk": Key("chunk_bytes", *_SIZE, units.format_size),
-    "size": Key("size_bytes", *_SIZE, units.format_size),
-    "schedule": Key(
-        "schedule",
-        "the path of a GOAL, MSCCL XML or TE-CCL JSON file, or of Chakra's with * for the rank, in printable text",
-        _file,
-        str,
-    ),
-    "start": Key("start_s", f'{_quantity(units.DELAY, units.parse_delay_s)[0]}, or "0 s"', _start, units.format_delay),
-    "count": Key("count", *_whole(MAX_COUNT)),
-    "class": Key("traffic_class", "the name of a [[class]]", _class),
-    "pattern": Key("pattern", *_one_of(*PATTERNS)),
-    "rate": Key("rate_bps", *_quantity(units.RATE, units.parse_rate_bps), units.format_rate),
-    "duration": Key("duration_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
-    "deadline": Key("deadline_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
-    "latest": Key("latest_s", *_quantity(units.DELAY, units.parse_delay_s), units.format_delay),
+    "name": Key("name", name_of("job")),
+    "ranks": Key("ranks", _RANKS),
+    "kind": Key("kind", one_of(*_KINDS)),
+    "algorithm": Key("algorithm", one_of(*_ALGORITHMS)),
+    "channels": Key("channels", whole(1, MAX_CHANNELS)),
+    "pieces": Key("pieces", whole(1, MAX_PIECES)),
+    "chunk": Key("chunk_bytes", SIZE),
+    "size": Key("size_bytes", SIZE),
+    "schedule": Key("schedule", SCHEDULE_FILE),
+    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _start, units.format_delay)),
+    "count": Key("count", whole(1, MAX_COUNT)),
+    "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
+    "pattern": Key("pattern", one_of(*PATTERNS)),
+    "rate": Key("rate_bps", RATE),
+    "duration": Key("duration_s", DELAY),
+    "deadline": Key("deadline_s", DELAY),
+    "latest": Key("latest_s", DELAY),
 }
+_KINDS_OF_KEYS = {name: key.kind for name, key in KEYS.items()}
 _OF_BACKGROUND = ("pattern", "rate", "duration")
 _OF_TRANSFERS = ("deadline", "latest")
 _OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count")
@@ -223,20 +177,18 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
     One without a name is called after its place, "job1".
     """
-    fields = read_tables("job", tables, most=MAX_JOBS, keys=KEYS, read=_read)
-    jobs = tuple(JobSpec(**{"name": f"job{number}"} | one) for number, one in enumerate(fields, 1))
-    check_unique("job", jobs, "name", KEYS["name"].allowed)
+    found = read_tables("job", tables, _KINDS_OF_KEYS, most=MAX_JOBS, check=_check)
+    jobs = tuple(
+        JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in one.items()})
+        for number, one in enumerate(found, 1)
+    )
+    check_unique("job", jobs, "name", KEYS["name"].kind)
     return jobs
 
 
-def _read(table: dict[str, Any], fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """As `read_tables` wants it."""
-    for key, value in table.items():
-        try:
-            fields[KEYS[key].attribute] = KEYS[key].read(value)
-        except ValueError as error:  # units.UnitError, too
-            yield f".{key}", str(error) or f"{shown(value)} is not allowed; allowed: {KEYS[key].allowed}"
-    yield from _of_transfer(table, fields) if table.get("kind") == TRANSFER else _of_kind(table)
+    return _of_transfer(table, values) if table.get("kind") == TRANSFER else _of_kind(table)
 
 
 def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -251,7 +203,7 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if is_background:
         for key in _OF_BACKGROUND:
             if key not in table:
-                yield f".{key}", f"is missing; allowed: {KEYS[key].allowed}"
+                yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
     for key in (key for key in idle if key in table):
         yield f".{key}", f"does nothing here; allowed: what [{TRAINING}] has"
@@ -264,8 +216,8 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield ".size", "is given beside chunk; allowed: one of the two"
 
 
-def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the table of a transfer, whose `fields` these are, likewise."""
+def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the table of a transfer, whose right `values` these are, likewise."""
     for key in ("pattern", *_OF_COLLECTIVES):
         if key in table and key != "size":
             yield f".{key}", f"does nothing here; allowed: without it in a {TRANSFER}"
@@ -273,13 +225,13 @@ def _of_transfer(table: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[t
     given = of_rate if {*of_rate} & {*table} else of_bytes
     for key in ("ranks", *given):
         if key not in table:
-            yield f".{key}", f"is missing; allowed: {KEYS[key].allowed}"
+            yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     for key in of_bytes if given == of_rate else ():
         if key in table:
             yield f".{key}", "is beside a rate and a duration; allowed: one of the two"
-    if len(fields.get("ranks") or (0, 0)) != 2:
+    if len(values.get("ranks") or (0, 0)) != 2:
         yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: from the first to the second"
-    at_s = {key: fields[f"{key}_s"] for key in ("start", *_OF_TRANSFERS) if f"{key}_s" in fields}
+    at_s = {key: values[key] for key in ("start", *_OF_TRANSFERS) if key in values}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
             yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"

@@ -22,14 +22,11 @@ from scenarios.spec.scenario import (
     SWEPT,
     Axis,
     Scenario,
-    Wrong,
     inconsistencies,
-    unique,
 )
+from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
 from topologies.fabric.maps import GRAPHML
-from topologies.shaping.rate_scale import ScaleError
-from topologies.units import UnitError
 
 MAX_BYTES = 64 * 1024
 """Largest scenario file read; a scenario is a page of text."""
@@ -184,10 +181,11 @@ class _Made:
     label: str
 
     def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
-        """The keys that do nothing, by what is given; at a prompt all modes can be had."""
+        """The keys that do nothing, by what is given; at a prompt all modes can be had, and programs, as yet none."""
         found = self.scenario
         if at_prompt:
-            found = replace(found, run=replace(found.run, modes=tuple(found.modes)))
+            program = replace(found.program, command=found.program.command or "")
+            found = replace(found, run=replace(found.run, modes=tuple(found.modes)), program=program)
         return idle(found, self.unread)
 
 
@@ -411,12 +409,12 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
             if key == swept:
                 values[key] = KEYS[key].kind.read(value)
             elif not isinstance(value, list) or not 1 <= len(value) <= MAX_AXIS_VALUES:
-                raise Wrong(f"{shown(value)} is not an axis; allowed: a list of 1 to {MAX_AXIS_VALUES} values")
+                raise ValueError(f"{shown(value)} is not an axis; allowed: a list of 1 to {MAX_AXIS_VALUES} values")
             else:
                 axes.append(Axis(swept, unique(map(KEYS[swept].kind.read, value), value)))
         except SpecError as error:
             mistakes += error.mistakes
-        except (Wrong, UnitError, ScaleError) as error:
+        except ValueError as error:
             mistakes.append(Mistake(key, str(error)))
     return values, tuple(axes), mistakes
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.policies.policy import Mode
+from scenarios.spec.values import Kind, fitting, texts
 from topologies.errors import Mistake, did_you_mean, first_of, shown
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
@@ -26,11 +27,6 @@ PORT = 29500
 
 SHELL_BYTES = 1_000_000
 """What a rank's shell takes of memory, and some more."""
-
-ENV = "a table of names of letters, digits and '_' with text each, printable"
-RANKS = "a list of ranks, each once"
-CAPTURE = "a list of links by name, each once"
-COMMAND = f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8"
 
 _MOST_NAMES = 24  # that a message lists
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -64,36 +60,41 @@ class ProgramSpec:
         return tuple(range(gpus)) if self.ranks is None else self.ranks
 
 
-def fits_command(text: str) -> bool:
+def _fits_command(given: str) -> bool:
     """Whether a text can be a command. It is stored in files of UTF-8, so bytes that are not are none."""
     try:
-        return bool(text.strip()) and "\0" not in text and len(text.encode()) <= MAX_BYTES
+        return bool(given.strip()) and "\0" not in given and len(given.encode()) <= MAX_BYTES
     except UnicodeEncodeError:
         return False
 
 
-def read_ranks(value: list[Any]) -> tuple[int, ...]:
-    """The ranks that a list names; raises ValueError."""
-    if not value or not all(type(one) is int and one >= 0 for one in value) or len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} is not allowed; allowed: {RANKS}")
-    return tuple(value)
-
-
-def read_capture(value: list[Any]) -> tuple[str, ...]:
-    """The links that a list names; raises ValueError."""
-    if not all(isinstance(one, str) for one in value) or len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} is not allowed; allowed: {CAPTURE}")
-    return tuple(value)
-
-
-def read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The variables that a table sets; raises ValueError."""
-    for name, text in value.items():
+def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    for name, given in value.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is no name of a variable; allowed: {ENV}")
-        if not isinstance(text, str) or not text.isprintable() or len(text.encode()) > MAX_BYTES:
-            raise ValueError(f"{name} is {shown(text)}; allowed: {ENV}")
+            raise ValueError(f"{shown(name)} is no name of a variable; allowed: {ENV.allowed}")
+        if not isinstance(given, str) or not given.isprintable() or len(given.encode()) > MAX_BYTES:
+            raise ValueError(f"{name} is {shown(given)}; allowed: {ENV.allowed}")
     return tuple(value.items())
+
+
+COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _fits_command)
+RANKS = fitting(
+    "a list of ranks, each once",
+    (list,),
+    lambda ranks: ranks and all(type(one) is int and one >= 0 for one in ranks) and len(set(ranks)) == len(ranks),
+    tuple,
+    list,
+)
+CAPTURE = fitting(
+    "a list of links by name, each once",
+    (list,),
+    lambda names: all(isinstance(one, str) for one in names) and len(set(names)) == len(names),
+    tuple,
+    list,
+)
+ENV = Kind(
+    "a table of names of letters, digits and '_' with text each, printable", (dict,), _read_env, dict, is_object=True
+)
 
 
 def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:

@@ -11,10 +11,11 @@ from topologies.conditions.sampler import SAMPLERS
 def reference() -> str:
     """A table of every key: its meaning, unit, what it allows and its default; and those of [[job]] ... [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
-    faulty = [f"| `{name}` | {allowed} |" for name, allowed in faults.WORDS.items()]
-    of_jobs = [f"| `{name}` | {key.allowed} |" for name, key in jobs.KEYS.items()]
-    of_policies = [f"| `{name}` | {allowed} |" for name, allowed in policy.WORDS.items()]
-    of_classes = [f"| `{name}` | {allowed} |" for name, allowed in classes.WORDS.items()]
+    faulty, of_classes, of_policies = (
+        [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]
+        for kinds in (faults.KEYS, classes.KINDS, policy.KINDS)
+    )
+    of_jobs = [f"| `{name}` | {key.kind.allowed} |" for name, key in jobs.KEYS.items()]
     fixed = ", ".join(f"`{key}`" for key in KEYS if key not in SWEPT)
     return "\n".join(
         [

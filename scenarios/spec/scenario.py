@@ -36,10 +36,25 @@ from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.te import TeSpec
 from scenarios.spec.training import TrainingPlan
+from scenarios.spec.values import (
+    DELAY,
+    NAME,
+    RATES,
+    SCHEDULE_FILE,
+    SIZE,
+    TRUTH,
+    Kind,
+    numbers,
+    one_of,
+    quantity,
+    texts,
+    unique,
+    whole,
+)
 from topologies import units
 from topologies.conditions import links, sampler
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
-from topologies.errors import Mistake, SpecError, did_you_mean, first_of, shown
+from topologies.errors import Mistake, SpecError, beside, did_you_mean, first_of, shown
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -294,7 +309,7 @@ class Scenario:
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for what was swept, beside those that all results have."""
         return {
-            f"{key}_s" if KEYS[key].kind.unit == _DELAY.unit and key != "control.delay" else key: (
+            f"{key}_s" if KEYS[key].kind.unit == DELAY.unit and key != "control.delay" else key: (
                 value
                 if isinstance(value, bool | int | float | str) and key != "control.delay"  # or sites have their own
                 else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
@@ -373,31 +388,6 @@ class Scenario:
         return shared if shared or is_short else None
 
 
-class Wrong(ValueError):
-    """A value that its key does not allow: a sentence with the value and what is allowed."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What the values of a key may be: in TOML of these types, and whatever `convert` takes.
-
-    `write` is the inverse of `read`. `is_object`: values are of a class of their own, and stored as they are written.
-    """
-
-    allowed: str
-    types: tuple[type, ...]
-    convert: Callable[[Any], Any] = lambda value: value
-    write: Callable[[Any], Any] = lambda value: value
-    unit: str = ""
-    is_object: bool = False
-
-    def read(self, value: object) -> Any:
-        """The value that a scenario holds; raises Wrong, units.UnitError, ScaleError or SpecError."""
-        if type(value) not in self.types:  # not isinstance: true and false are integers, too
-            raise Wrong(f"{shown(value)} is {_TYPES.get(type(value), 'a date or a time')}; allowed: {self.allowed}")
-        return self.convert(value)
-
-
 @dataclass(frozen=True)
 class Key:
     """One key of a scenario: the field that holds it, its kind, its meaning, and the samplers that heed it.
@@ -423,126 +413,40 @@ class Key:
         return self.table if self.within is None else self.within
 
 
-_TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
-
-
-def _number(types: tuple[type, ...], least: float, most: float, unit: str = "", *, or_zero: bool = False) -> Kind:
-    allowed = f"{'0, or ' * or_zero}a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
-
-    def convert(value: float) -> float:
-        if not (least <= value <= most or (or_zero and value == 0)):
-            why = "too small" if value < least else "too large" if value > most else "not finite"
-            raise Wrong(f"{shown(value)} is {why}; allowed: {allowed}")
-        return value if types == (int,) else float(value)
-
-    return Kind(allowed, types, convert, unit=unit)
-
-
-def _whole(least: int, most: int, unit: str = "") -> Kind:
-    return _number((int,), least, most, unit)
-
-
-def _text(
-    allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Sequence[str] = ()
-) -> Kind:
-    def convert(value: str) -> Any:
-        if not fits(value):
-            why = "not known" if near else "not allowed"
-            raise Wrong(f"{shown(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
-        return kind(value)
-
-    return Kind(allowed, (str,), convert, str, is_object=kind is not str)
-
-
-def _one_of(*names: str) -> Kind:
-    return _text(", ".join(names), names.__contains__, near=names)
-
-
 def _tables(name: str, read: Callable[[list[object]], Sequence[Any]]) -> Kind:
     """A list of tables, each of which is an object that can be `written`."""
     return Kind(f"[[{name}]] tables", (list,), read, lambda found: [one.written() for one in found], is_object=True)
 
 
-_AS_TEXT: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    "rate": (units.parse_rate_range_bps, units.format_rate_range),
-    "size": (units.parse_size_bytes, units.format_size),
-    "delay": (units.parse_delay_s, units.format_delay),
-}
-"""How quantities are read and written, by their nouns."""
-
-
-def _quantity(of: units.Quantity, example: str, within: tuple[float, float] | None = None, words: str = "") -> Kind:
-    """Text with a unit; `within` are the least and the most where they are not the unit's own, and `words` are more
-    about the least."""
-    parse, write = _AS_TEXT[of.noun]
-    least, most = (of.least, of.most) if within is None else map(write, within)
-    allowed = f'text with a unit, {least}{words} to {most}, such as "{example}"'
-
-    def convert(text: str) -> Any:
-        found = parse(text)
-        if within is not None and not within[0] <= found <= within[1]:
-            why = "too small" if found < within[0] else "too large"
-            raise Wrong(f"{shown(text)} is {why}; allowed: {allowed}")
-        return found
-
-    return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
-
-
-def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
-    """These values, at least one and none of them twice; raises Wrong."""
-    found = tuple(values)
-    if not found:
-        raise Wrong("the list is empty; allowed: one value at least")
-    if any(value in found[:index] for index, value in enumerate(found)):
-        raise Wrong(f"{shown(given)} lists a value twice: each may be listed once")
-    return found
-
-
 def _ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
-        raise Wrong(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
+        raise ValueError(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
 
 
-def _or_wrong(read: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise Wrong(str(error)) from None
-
-
-_TRUTH = Kind("true or false", (bool,))
-_TITLE = _text("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
-_FILE = _text(
+_TITLE = texts("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
+_FILE = texts(
     "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
 )
-_SCHEDULE = _text(
-    "the path of a GOAL, MSCCL XML or TE-CCL JSON file, or of Chakra's with * for the rank, in printable text",
-    lambda text: text and text.isprintable(),
-    Path,
-)
-_ALGORITHM = _one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
-_COUNT = _whole(1, MAX_COLLECTIVES, "collectives")
-_SHARE = _number((int, float), 0, 10**15, "share of the highest rate")
-_LOSS = _number((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
-_SEARCH = _number((int, float), 0.01, 1000, "some seconds of a processor")
-_TFLOPS = _number((int, float), 0.001, 10**9)
-_STAY = _number((int, float), 1, 10**15, "collectives")
-_COEFFICIENT = _number((int, float), 0, MAX_COEFFICIENT)
-_RATES = _quantity(units.RATE, "20-200 Gbit/s")
-_DELAY = _quantity(units.DELAY, units.DELAY.example)
-_ONE_DELAY = _quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
-_EVERY = _quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MOST_S))
-_SAMPLE = _quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MOST_S))
-_SIZE = _quantity(units.SIZE, units.SIZE.example)
-_PROBE = _quantity(units.SIZE, "250 kB", (LEAST_PROBE_BYTES, MAX_PROBE_BYTES))
-_FRAMES = _quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
+_ALGORITHM = one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
+_COUNT = whole(1, MAX_COLLECTIVES, "collectives")
+_SHARE = numbers((int, float), 0, 10**15, "share of the highest rate")
+_LOSS = numbers((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
+_SEARCH = numbers((int, float), 0.01, 1000, "some seconds of a processor")
+_TFLOPS = numbers((int, float), 0.001, 10**9)
+_STAY = numbers((int, float), 1, 10**15, "collectives")
+_COEFFICIENT = numbers((int, float), 0, MAX_COEFFICIENT)
+_ONE_DELAY = quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
+_EVERY = quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MOST_S))
+_SAMPLE = quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MOST_S))
+_PROBE = quantity(units.SIZE, "250 kB", (LEAST_PROBE_BYTES, MAX_PROBE_BYTES))
+_FRAMES = quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
 _CONTROL_DELAY = Kind(
     f"{_ONE_DELAY.allowed}, or a list of one for a site",
     (str, list),
     lambda given: tuple(map(_ONE_DELAY.read, given)) if isinstance(given, list) else _ONE_DELAY.read(given),
     lambda found: list(map(_ONE_DELAY.write, found)) if isinstance(found, tuple) else _ONE_DELAY.write(found),
-    unit=_DELAY.unit,
+    unit=DELAY.unit,
 )
 _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
@@ -553,7 +457,7 @@ _KEPT = Kind(
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
 )
-_MODE = _text("the name of a mode", policy.NAME.fullmatch)
+_MODE = texts("the name of a mode", NAME.fullmatch)
 _MODES = Kind(
     f"a list of {', '.join(MODES)} and the names of policies",
     (list,),
@@ -564,15 +468,15 @@ REFEREES = ("ring", "schedule", "policy")
 _REFEREES = Kind(
     f"a list of {', '.join(REFEREES)}",
     (list,),
-    lambda names: unique(map(_one_of(*REFEREES).read, names), names) if names else (),
+    lambda names: unique(map(one_of(*REFEREES).read, names), names) if names else (),
     list,
 )
 _WAN = Kind(ALLOWED, (str, dict), read_wan, write_wan, is_object=True)
-_NODE = _text("the name of a node of the map, in printable text", lambda text: text and text.isprintable())
+_NODE = texts("the name of a node of the map, in printable text", lambda text: text and text.isprintable())
 _NODES = Kind(
     "a list of a node's name for each site", (list,), lambda nodes: tuple(map(_NODE.read, nodes)), list, is_object=True
 )
-_ALL, _EACH, _TIER = _whole(4, 2 * MAX_GPUS_PER_SITE), _whole(2, MAX_GPUS_PER_SITE), _whole(1, MAX_SWITCHES_PER_TIER)
+_ALL, _EACH, _TIER = whole(4, 2 * MAX_GPUS_PER_SITE), whole(2, MAX_GPUS_PER_SITE), whole(1, MAX_SWITCHES_PER_TIER)
 _GPUS = Kind(
     f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
     (int, list),
@@ -585,7 +489,7 @@ _SWITCHES = Kind(
     lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
     lambda counts: list(counts) if isinstance(counts, tuple) else counts,
 )
-_RATIO = _number((int, float), 0.01, 1000)
+_RATIO = numbers((int, float), 0.01, 1000)
 _RATIOS = Kind(
     f"{_RATIO.allowed}, or a list of one for the leaves and one for the spines",
     (int, float, list),
@@ -596,12 +500,8 @@ _FAULTS = _tables("fault", faults.read)
 _JOBS = _tables("job", jobs.read)
 _CLASSES = _tables("class", classes.read)
 _LINKS = Kind("a table of links, each with a rate, a delay or both", (dict,), links.read, links.write, is_object=True)
-_COMMAND = _text(program.COMMAND, program.fits_command)
-_RANKS = Kind(program.RANKS, (list,), lambda ranks: _or_wrong(program.read_ranks, ranks), list)
-_CAPTURE = Kind(program.CAPTURE, (list,), lambda names: _or_wrong(program.read_capture, names), list)
-_ENV = Kind(program.ENV, (dict,), lambda env: _or_wrong(program.read_env, env), dict, is_object=True)
 _POLICIES = _tables("policy", policy.read)
-_CONTROL, _QUEUE = _one_of("cubic", "reno", "bbr", "dctcp"), _one_of("fair", "fifo")
+_CONTROL, _QUEUE = one_of("cubic", "reno", "bbr", "dctcp"), one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]
 _GAUSSIAN, _MARKOV, _AR1, _TRACE = ("gaussian",), ("markov",), ("ar1",), ("trace",)
 
@@ -618,12 +518,12 @@ KEYS: Mapping[str, Key] = {
         Key(
             "fabric.paths",
             "paths",
-            _whole(1, MAX_PATHS),
+            whole(1, MAX_PATHS),
             "How many paths join two border routers, the shortest; all of a table, four or more of a map.",
         ),
-        Key("fabric.grain", "grain", _one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
+        Key("fabric.grain", "grain", one_of(*GRAINS), "What has a rate: links of every two GPUs, or ports of cables."),
         Key(
-            "fabric.routing", "routing", _one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."
+            "fabric.routing", "routing", one_of(*ROUTINGS), "What flows take where a mode does not choose their paths."
         ),
         Key(
             "fabric.rails",
@@ -637,7 +537,7 @@ KEYS: Mapping[str, Key] = {
             _RATIOS,
             "What the leaves' ports down have over those up, and the spines'; all alike, if not given.",
         ),
-        Key("fabric.hash_seed", "hash_seed", _whole(0, MAX_HASH_SEED), "Seed of the hash by which ecmp chooses."),
+        Key("fabric.hash_seed", "hash_seed", whole(0, MAX_HASH_SEED), "Seed of the hash by which ecmp chooses."),
         Key(
             "fabric.buffer",
             "buffer_bytes",
@@ -652,17 +552,17 @@ KEYS: Mapping[str, Key] = {
             "How many frames each WAN link loses at random, with a buffer; not in the model.",
             within="transport",
         ),
-        Key("conditions.sampler", "sampler", _one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
-        Key("conditions.intra_rate", "intra_rate_bps", _RATES, "Range of available bandwidths within a site."),
-        Key("conditions.wan_rate", "wan_rate_bps", _RATES, "Range of available WAN bandwidths.", _DRAWN),
-        Key("conditions.intra_delay", "intra_delay_s", _DELAY, "Propagation delay of a link within a site."),
-        Key("conditions.wan_delay", "wan_delay_s", _DELAY, "Propagation delay of a WAN link."),
+        Key("conditions.sampler", "sampler", one_of(*SAMPLERS), "Where each link's available bandwidth comes from."),
+        Key("conditions.intra_rate", "intra_rate_bps", RATES, "Range of available bandwidths within a site."),
+        Key("conditions.wan_rate", "wan_rate_bps", RATES, "Range of available WAN bandwidths.", _DRAWN),
+        Key("conditions.intra_delay", "intra_delay_s", DELAY, "Propagation delay of a link within a site."),
+        Key("conditions.wan_delay", "wan_delay_s", DELAY, "Propagation delay of a WAN link."),
         Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
         Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
         Key("conditions.coefficient", "coefficient", _COEFFICIENT, "How much of it stays a collective later.", _AR1),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; relative to the scenario's file.", _TRACE),
-        Key("conditions.trace_step", "trace_step_s", _DELAY, "The trace's time between two collectives.", _TRACE),
+        Key("conditions.trace_step", "trace_step_s", DELAY, "The trace's time between two collectives.", _TRACE),
         Key(
             "conditions.links", "links", _LINKS, "Links with rates and delays of their own, by class, pattern or name."
         ),
@@ -671,30 +571,30 @@ KEYS: Mapping[str, Key] = {
         Key(
             "collective.kind",
             "kind",
-            _one_of(*ALGORITHMS, MESSAGES, TRAINING, TRACE),
+            one_of(*ALGORITHMS, MESSAGES, TRAINING, TRACE),
             "The collective that is repeated.",
         ),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
-        Key("collective.channels", "channels", _whole(1, 64), "Rings at once, every other one the other way round."),
-        Key("collective.pieces", "pieces", _whole(1, 4096), "Messages that each block is sent as, which pipelines."),
-        Key("collective.schedule", "schedule", _SCHEDULE, "A schedule; relative to the scenario's file."),
+        Key("collective.channels", "channels", whole(1, 64), "Rings at once, every other one the other way round."),
+        Key("collective.pieces", "pieces", whole(1, 4096), "Messages that each block is sent as, which pipelines."),
+        Key("collective.schedule", "schedule", SCHEDULE_FILE, "A schedule; relative to the scenario's file."),
         Key("collective.tflops", "tflops", _TFLOPS, "10^12 operations a second of a GPU, for the num_ops of a trace."),
-        Key("collective.chunk", "chunk_bytes", _SIZE, "Bytes of a block: what each GPU contributes to an allgather."),
-        Key("collective.size", "size_bytes", _SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
+        Key("collective.chunk", "chunk_bytes", SIZE, "Bytes of a block: what each GPU contributes to an allgather."),
+        Key("collective.size", "size_bytes", SIZE, "Bytes of the whole buffer, in place of collective.chunk."),
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
         Key("collective.reembed_every", "reembed_every", _COUNT, "How many collectives use a ring before a new one."),
-        Key("collective.ring", "ring", _one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
+        Key("collective.ring", "ring", one_of(*OBJECTIVES), "What a ring is chosen to have the least of."),
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first."),
-        Key("collective.budget", "budget_s", _DELAY, "What each should take at most; results say whether it does."),
+        Key("collective.budget", "budget_s", DELAY, "What each should take at most; results say whether it does."),
         Key("run.modes", "modes", _MODES, "What is compared: nothing adapts, the ring does, the paths do, or both."),
         Key("run.referees", "referees", _REFEREES, "What times are stored beside: the best ring, schedule or policy."),
         Key("run.search", "search", _SEARCH, "How long each best schedule is searched for, by the search's own clock."),
-        Key("run.seed", "seed", _whole(0, MAX_SEED), "Seed of everything random."),
-        Key("run.clock", "clock", _one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
+        Key("run.seed", "seed", whole(0, MAX_SEED), "Seed of everything random."),
+        Key("run.clock", "clock", one_of("virtual", "wall"), "Clock of the emulation; wall is real time."),
         Key("run.rate_scale", "scale", _SCALE, "What rates and chunks are multiplied by on the wall clock."),
-        Key("transport.line_rate", "line_rate", _TRUTH, "Whether flows start at line rate, not in slow start."),
+        Key("transport.line_rate", "line_rate", TRUTH, "Whether flows start at line rate, not in slow start."),
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
-        Key("transport.slow_start_after_idle", "slow_start_after_idle", _TRUTH, "Whether idle flows slow-start."),
+        Key("transport.slow_start_after_idle", "slow_start_after_idle", TRUTH, "Whether idle flows slow-start."),
         Key("transport.queue", "queue", _QUEUE, "How flows wait where they share a link; on the wall clock in fifo."),
         Key(
             "transport.ecn_threshold",
@@ -702,33 +602,35 @@ KEYS: Mapping[str, Key] = {
             _FRAMES,
             "Above what a fifo queue marks frames, for dctcp.",
         ),
-        Key("program.command", "command", _COMMAND, "A program of your own, run on the GPUs' hosts; also --exec."),
-        Key("program.ranks", "ranks", _RANKS, "The GPUs that it runs on, its rank 0 first; all, if not given."),
-        Key("program.env", "env", _ENV, "Variables of its environment."),
-        Key("program.deadline", "deadline_s", _DELAY, "When it is ended, by the run's own clock."),
-        Key("program.sample", "sample_s", _DELAY, "How often the WAN's ports are looked at, by that clock."),
-        Key("program.patience", "patience_s", _DELAY, "Time of a processor in which virtual time may stand still."),
-        Key("program.message", "message_bytes", _SIZE, "What WAN paths are chosen for: a message from each GPU."),
-        Key("program.memory", "memory_bytes", _SIZE, "Memory for all of its processes."),
-        Key("program.output", "output_bytes", _SIZE, "What is kept of a rank's output, and of its errors."),
-        Key("program.files", "files_bytes", _SIZE, "Room for the files that it writes."),
-        Key("program.capture", "capture", _CAPTURE, "Links whose packets are kept; also --capture."),
-        Key("training.pipeline", "pipeline", _one_of(*PIPELINES), "The order in which stages take micro-batches."),
-        Key("training.micro_batches", "micro_batches", _whole(1, 4096), "Micro-batches of an iteration, a replica's."),
-        Key("training.chunks", "chunks", _whole(1, 64), "Parts of the model that a stage has, of interleaved."),
-        Key("training.replicas", "replicas", _whole(1, MAX_GPUS_PER_SITE), "Copies of the model, each of the stages."),
-        Key("training.across", "across", _one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
-        Key("training.forward", "forward_s", _DELAY, "Time of a micro-batch's forward in a stage."),
-        Key("training.backward", "backward_s", _DELAY, "Time of its backward."),
-        Key("training.weights", "weights_s", _DELAY, "Its part for weights, of zero-bubble; by default half."),
-        Key("training.activations", "activation_bytes", _SIZE, "Bytes from a stage to the next, and back, of each."),
-        Key("training.held", "held_bytes", _SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
-        Key("training.memory", "memory_bytes", _SIZE, "What a GPU has for them; enough, if not given."),
-        Key("training.gradients", "gradients", _one_of(*GRADIENTS), "How replicas sum their gradients."),
-        Key("training.gradient_size", "gradient_bytes", _SIZE, "Bytes of a stage's gradients."),
-        Key("training.buckets", "buckets", _whole(1, 256), "Parts in which they are summed during the last backward."),
-        Key("training.every", "every", _whole(1, 1000), "Iterations from a sum to the next, which are a collective."),
-        Key("control.counted", "counted", _TRUTH, "Whether collectives last from when their conditions are known."),
+        Key(
+            "program.command", "command", program.COMMAND, "A program of your own, run on the GPUs' hosts; also --exec."
+        ),
+        Key("program.ranks", "ranks", program.RANKS, "The GPUs that it runs on, its rank 0 first; all, if not given."),
+        Key("program.env", "env", program.ENV, "Variables of its environment."),
+        Key("program.deadline", "deadline_s", DELAY, "When it is ended, by the run's own clock."),
+        Key("program.sample", "sample_s", DELAY, "How often the WAN's ports are looked at, by that clock."),
+        Key("program.patience", "patience_s", DELAY, "Time of a processor in which virtual time may stand still."),
+        Key("program.message", "message_bytes", SIZE, "What WAN paths are chosen for: a message from each GPU."),
+        Key("program.memory", "memory_bytes", SIZE, "Memory for all of its processes."),
+        Key("program.output", "output_bytes", SIZE, "What is kept of a rank's output, and of its errors."),
+        Key("program.files", "files_bytes", SIZE, "Room for the files that it writes."),
+        Key("program.capture", "capture", program.CAPTURE, "Links whose packets are kept; also --capture."),
+        Key("training.pipeline", "pipeline", one_of(*PIPELINES), "The order in which stages take micro-batches."),
+        Key("training.micro_batches", "micro_batches", whole(1, 4096), "Micro-batches of an iteration, a replica's."),
+        Key("training.chunks", "chunks", whole(1, 64), "Parts of the model that a stage has, of interleaved."),
+        Key("training.replicas", "replicas", whole(1, MAX_GPUS_PER_SITE), "Copies of the model, each of the stages."),
+        Key("training.across", "across", one_of(*ACROSS), "What the sites divide: each replica, or the replicas."),
+        Key("training.forward", "forward_s", DELAY, "Time of a micro-batch's forward in a stage."),
+        Key("training.backward", "backward_s", DELAY, "Time of its backward."),
+        Key("training.weights", "weights_s", DELAY, "Its part for weights, of zero-bubble; by default half."),
+        Key("training.activations", "activation_bytes", SIZE, "Bytes from a stage to the next, and back, of each."),
+        Key("training.held", "held_bytes", SIZE, "Bytes that a stage keeps until a backward; as many, if not given."),
+        Key("training.memory", "memory_bytes", SIZE, "What a GPU has for them; enough, if not given."),
+        Key("training.gradients", "gradients", one_of(*GRADIENTS), "How replicas sum their gradients."),
+        Key("training.gradient_size", "gradient_bytes", SIZE, "Bytes of a stage's gradients."),
+        Key("training.buckets", "buckets", whole(1, 256), "Parts in which they are summed during the last backward."),
+        Key("training.every", "every", whole(1, 1000), "Iterations from a sum to the next, which are a collective."),
+        Key("control.counted", "counted", TRUTH, "Whether collectives last from when their conditions are known."),
         Key(
             "control.delay",
             "delay_s",
@@ -739,21 +641,21 @@ KEYS: Mapping[str, Key] = {
         Key(
             "admission.protect",
             "protect",
-            _one_of(*admission.PROTECT),
+            one_of(*admission.PROTECT),
             "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
         ),
         Key("te.every", "every", _KEPT, "How long the rates of tunnels are kept, unless a link changes."),
         Key(
             "te.pieces",
             "pieces",
-            _whole(1, MAX_PIECES),
+            whole(1, MAX_PIECES),
             "Of each message over the WAN, which tunnels are given to.",
             within="fabric",
         ),
         Key(
             "te.demand",
             "demand",
-            _one_of("requested", te.MEASURED),
+            one_of("requested", te.MEASURED),
             "What a class wants from a site to another: what its jobs request, or what its tunnels' counters showed.",
         ),
         Key("te.sample", "sample_s", _SAMPLE, "Over how long a measured demand's rate is."),
@@ -887,14 +789,13 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(f"policy[{number}].{key}", text)
     if setting.conditions.every_s is None:
         return
-    beside = {
+    others = {
         "the wall clock": setting.run.is_real,
         "faults": setting.faults,
         "classes": setting.classes,
         "control.counted": setting.control.counted,  # conditions would stand still while ring and paths are changed
     }
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("conditions.every", f"is given beside {what}; allowed: one of the two")
+    yield from beside("conditions.every", "is given", others)
 
 
 def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
@@ -946,14 +847,13 @@ def _of_probes(setting: Scenario) -> Iterator[Mistake]:
     if not probing:
         return
     transport, routing = setting.transport, setting.fabric.routing
-    beside = {
+    others = {
         f'fabric.routing "{routing}"': routing != "single",
         "fabric.rails": setting.fabric.has_planes,
         "transport.line_rate false": not transport.line_rate,
         "fabric.buffer": transport.buffer_bytes is not None,
     }
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("run.modes", f"{probing[0]} probes, beside {what}; allowed: one of the two")
+    yield from beside("run.modes", f"{probing[0]} probes,", others)
     if setting.program.command is not None:
         return  # which has a mistake of its own, and no collective
     fabric = build_fabric(setting.fabric)
@@ -1009,14 +909,14 @@ def _of_te(setting: Scenario) -> Iterator[Mistake]:
     """Traffic engineering is for fair queues in virtual time, and where conditions stay during a collective."""
     if setting.fabric.routing != te.ROUTING:
         return
-    beside = {
+    others = {
         "the wall clock": setting.run.is_real,
         'transport.queue "fifo"': setting.transport.queue != "fair",
         "conditions.every": setting.conditions.every_s is not None,
         "control.counted": setting.control.counted,
         "fabric.rails": setting.fabric.has_planes,
     }
-    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, beside)
+    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, others)
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scenarios.policies.policy import Mode
 from scenarios.spec.classes import ClassSpec
-from topologies.errors import Mistake
+from topologies.errors import Mistake, beside
 from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
@@ -37,9 +37,9 @@ class TeSpec:
 
 
 def check(
-    spec: TeSpec, modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], beside: Mapping[str, object]
+    spec: TeSpec, modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], others: Mapping[str, object]
 ) -> Iterator[Mistake]:
-    """What is wrong with traffic engineering for these modes and classes, and `beside` what is true of these."""
+    """What is wrong with traffic engineering for these modes and classes, and which of the `others` there are."""
     if isinstance(spec.every, float):
         every, sample = format_delay(spec.every), format_delay(spec.sample_s)
         if spec.demand != MEASURED:
@@ -47,8 +47,7 @@ def check(
             yield Mistake("te.every", f'{text}; allowed: a number of collectives, or te.demand "{MEASURED}"')
         elif round(spec.every * 1e9) % round(spec.sample_s * 1e9):
             yield Mistake("te.every", f"{every} is no multiple of te.sample, {sample}; allowed: a multiple of it")
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake("fabric.routing", f"te is beside {what}; allowed: one of the two")
+    yield from beside("fabric.routing", "te is", others)
     for name, mode in modes.items():
         if not mode.reroutes and (mode.knowledge.is_measured or not mode.is_periodic):
             text = f"te is beside {name}; allowed: modes that choose rings never or every K and go by no measurement"

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.max_plus import times
+from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow
 from hosts.collectives.training import Training, most_more, workload
-from scenarios.policies.decide import edges_s
+from scenarios.policies.decide import Chooser
+from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
@@ -88,7 +90,8 @@ def _flows(
     shared = shared_by(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
     of_links_s = shared.delays_s(delays_s(fabric, plan.conditions))
-    (cost_s,), (delay_s,) = edges_s(fabric, of_links_s, mean_bps, found)
+    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], found, "cycle time")
+    (cost_s,), (delay_s,) = choices.edges_s(mean_bps)
     begins, ends = (np.array(ranks)[places] for places in found.schedule.ends)
     is_sent, between = _messages(found), (begins, ends)
     beta_s = (cost_s - delay_s)[between] / found.largest_message_bytes

@@ -28,8 +28,8 @@ from hosts.monitor import TimerLatency, probe, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.course import moments_of, new_course
 from scenarios.policies.decide import (
+    Chooser,
     channels,
-    choose_placements,
     in_service,
     most_shared,
     probes_of,
@@ -869,8 +869,8 @@ class Testbed:
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
         """The placement of a mode under these rates of logical links, 0 for a failed one; ValueError for none."""
-        ring = self.setting.collective.ring
-        (chosen,) = choose_placements(self._router, rates_bps[None], mode=mode, workload=workload, ring=ring)
+        choices = Chooser(self._router, mode, workload, self.setting.collective.ring)
+        (chosen,) = choices.placements(rates_bps[None])
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats, *, best: bool, stay: bool = False) -> int:

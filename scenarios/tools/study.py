@@ -63,12 +63,12 @@ class Progress:
             print(file=sys.stderr)
 
 
-def check_runs(asked: argparse.Namespace, most: int) -> None:
-    """Raise ValueError for another number of collectives than 1 to `most`, or of jobs than 1 or more, if it has any."""
-    if not 1 <= asked.collectives <= most:
-        raise ValueError(f"--collectives: {asked.collectives}; allowed: 1 to {most:,}")
-    if getattr(asked, "jobs", 1) < 1:
-        raise ValueError(f"--jobs: {asked.jobs}; allowed: 1 or more")
+def check(asked: argparse.Namespace, least: float, most: float, *options: str) -> None:
+    """Raise ValueError for the first of these options that was given another number than `least` to `most`."""
+    for option in options:
+        value = getattr(asked, option)
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"--{option.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
 
 
 def check_plain(name: str, scenario: "Scenario", swept: Collection[str]) -> None:

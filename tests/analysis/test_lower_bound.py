@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from analysis.model.lower_bound import Demand, LowerBound, RoundBound
 from analysis.model.max_plus import completion_s
+from controller.routing.path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import decided, lower_bound, predicted
+from scenarios.engines.prediction import Plan, decided, lower_bound
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import decide, shared_links
+from scenarios.policies.decide import Chooser, decide, shared_links
 from scenarios.policies.policy import MODES
 from tests.fakes.commands import scenario
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
@@ -62,17 +63,8 @@ def test_no_algorithm_in_no_mode_beats_it(
     assert (bound > 0).all()
     repeated = workload(kind, algorithm, sites=gpus, size_bytes=block * blocks(kind, sum(gpus)))
     for mode in MODES.values():
-        plan = decide(
-            fabric,
-            conditions,
-            delays_s=delays,
-            mode=mode,
-            workload=repeated,
-            reembed_every=10,
-            ring="cycle time",
-            start=0,
-            count=20,
-        )
+        choices = Chooser(Router(fabric, delays), mode, repeated, "cycle time")
+        plan = decide(choices, conditions, reembed_every=10, start=0, count=20)
         found_s = completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)
         # Flows that share a link get the whole of it each, and together more than there is.
         if not shared_links(fabric, repeated, mode):
@@ -179,7 +171,7 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
     assert (bound_s > 0).all()
     for mode in MODES:
         plan = decided(setting, mode, conditions, start=0, count=5)
-        assert (predicted(setting, mode, plan, conditions, start=0) >= bound_s * (1 - 1e-9)).all()
+        assert (Plan(setting, mode, plan, conditions).completion_s() >= bound_s * (1 - 1e-9)).all()
 
 
 @settings(deadline=None, max_examples=40)
@@ -203,5 +195,5 @@ def test_nothing_beats_it_where_flows_share_links_or_ports(
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
     for mode in MODES:
         decisions = decided(setting, mode, conditions, start=0, count=10)
-        found_s = predicted(setting, mode, decisions, conditions, start=0)
+        found_s = Plan(setting, mode, decisions, conditions).completion_s()
         assert (found_s >= bound_s * (1 - 1e-9)).all()

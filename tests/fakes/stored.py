@@ -14,7 +14,8 @@ import numpy as np
 from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
-from scenarios.engines.prediction import decided, predicted, predicted_times
+from hosts.collectives.schedule import Flow
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import Override, load_scenario, resolved
 from scenarios.spec.scenario import Scenario, described
@@ -91,7 +92,7 @@ def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
     plan = decided(setting, mode, conditions, start=0, count=count)
     return Rows(
         start=0,
-        completion_s=predicted(setting, mode, plan, conditions, start=0),
+        completion_s=Plan(setting, mode, plan, conditions).completion_s(),
         ring=plan.placement.astype(np.int16),
         paths=plan.path.astype(np.int16),
         reembedded=plan.reembedded,
@@ -117,7 +118,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
     workload, conditions, found = setting.workload, conditions_of(setting), []
     plan = decided(setting, mode, conditions, start=0, count=count)
     shared = setting.shared_links(mode)
-    seen = predicted_times(setting, mode, plan, conditions, start=0) if shared else None
+    seen = Plan(setting, mode, plan, conditions).times() if shared else None
     for k, placement in enumerate(plan.placement.tolist()):
         free: dict[int, float] = {}
         arrived: list[float] = []
@@ -130,7 +131,9 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
             if seen is not None:
                 free[transfer.flow] = seen.leaves_s[index, k]
             arrived.append(free[transfer.flow] + plan.alpha_s[k, transfer.flow])
-            steps.append(1 + max((steps[one] for one in transfer.after), default=0))
+            steps.append(isinstance(flow, Flow) + max((steps[one] for one in transfer.after), default=0))
+            if not isinstance(flow, Flow):
+                continue
             owner = workload.owner(transfer)
             block = -1 if owner < 0 else placement[owner]
             times = [round(handed * 1e9), round(arrived[-1] * 1e9)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scenarios.engines.prediction import decided, jobs_s, predicted_times
+from scenarios.engines.prediction import Plan, decided, jobs_s
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -48,7 +48,7 @@ def there_s(found):
     """When each job is over by the model, s after the round's beginning."""
     conditions = conditions_of(found)  # faults included
     decisions = decided(found, "base", conditions, start=0, count=1)
-    arrives_s = predicted_times(found, "base", decisions, conditions, start=0).arrives_s
+    arrives_s = Plan(found, "base", decisions, conditions).times().arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
 

@@ -9,7 +9,7 @@ import pytest
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import workload
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import decided, reconfiguring_s
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies import cost
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -83,9 +83,9 @@ def test_waits_are_the_same_however_the_work_is_cut() -> None:
     conditions = conditions_of(setting)
     for mode in ("joint", "each"):
         whole, *parts = (
-            reconfiguring_s(
-                setting, mode, decided(setting, mode, conditions, start=a, count=b - a), conditions, start=a
-            )
+            Plan(
+                setting, mode, decided(setting, mode, conditions, start=a, count=b - a), conditions, a
+            ).reconfiguring_s()
             for a, b in ((0, 40), (0, 7), (7, 25), (25, 40))
         )
         assert np.array_equal(np.concatenate(parts), whole, equal_nan=True)

@@ -17,7 +17,7 @@ from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import links_by_flow
 from scenarios.policies.conditions import Conditions
-from scenarios.policies.decide import Decisions, decide, most_shared, ring_gaps, shared_links
+from scenarios.policies.decide import Chooser, Decisions, decide, most_shared, shared_links
 from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -51,13 +51,9 @@ def plan(
 ) -> Decisions:
     spec = ConditionsSpec()
     return decide(
-        fabric,
+        Chooser(Router(fabric, delays_s(fabric, spec)), MODES[mode], ring_allgather(fabric), ring),
         sampler(fabric, spec, seed=seed),
-        delays_s=delays_s(fabric, spec),
-        mode=MODES[mode],
-        workload=ring_allgather(fabric),
         reembed_every=every,
-        ring=ring,
         start=start,
         count=count,
     )
@@ -139,13 +135,14 @@ def test_a_site_too_large_for_the_exact_choice_has_rings_near_a_bound(ring: str)
     large = build_fabric(FabricSpec(gpus_per_site=(32, 32)))
     spec = ConditionsSpec(wan_delay_s=10e-3)
     rates_bps = sampler(large, spec, seed=1).rates_bps(0, 5)
-    given = {"mode": MODES["joint"], "workload": ring_allgather(large), "ring": ring}
-    gaps = ring_gaps(Router(large, delays_s(large, spec)), rates_bps, **given)
+    gaps = Chooser(Router(large, delays_s(large, spec)), MODES["joint"], ring_allgather(large), ring).ring_gaps(
+        rates_bps
+    )
     assert (gaps >= 0).all() and (gaps <= 0.02).all()
     small = FABRICS["mesh"]
-    given["workload"] = ring_allgather(small)
     rates_bps = sampler(small, spec, seed=1).rates_bps(0, 5)
-    assert not ring_gaps(Router(small, delays_s(small, spec)), rates_bps, **given).any()
+    choices = Chooser(Router(small, delays_s(small, spec)), MODES["joint"], ring_allgather(small), ring)
+    assert not choices.ring_gaps(rates_bps).any()
 
 
 def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
@@ -215,14 +212,8 @@ SHARING["four sites, two hubs"] = build_fabric(FOUR_SITES)
 
 def routed(fabric: Fabric, load: Workload, count: int) -> Decisions:
     spec = ConditionsSpec()
-    given = {
-        "delays_s": delays_s(fabric, spec),
-        "mode": MODES["wan"],
-        "workload": load,
-        "reembed_every": 10,
-        "ring": "cycle time",
-    }
-    return decide(fabric, sampler(fabric, spec, seed=1), start=0, count=count, **given)
+    choices = Chooser(Router(fabric, delays_s(fabric, spec)), MODES["wan"], load, "cycle time")
+    return decide(choices, sampler(fabric, spec, seed=1), reembed_every=10, start=0, count=count)
 
 
 @pytest.mark.parametrize("name", SHARING)

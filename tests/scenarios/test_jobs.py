@@ -19,7 +19,7 @@ from scenarios.engines.base import Slice
 from scenarios.engines.emulation import check_chunks
 from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import decided, predicted_with_jobs
+from scenarios.engines.prediction import Plan, decided
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
@@ -100,8 +100,8 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"ranks": [0, 0]}, ".ranks", "has a rank twice"),
         ({"ranks": [0, 8]}, ".ranks", "there is no rank 8; allowed: 0 to 7"),
         ({"kind": "allgathr"}, ".kind", "allowed: allgather, "),
-        ({"count": 0}, ".count", "0 is not allowed; allowed: a whole number from 1"),
-        ({"count": True}, ".count", "true is not allowed"),
+        ({"count": 0}, ".count", "0 is too small; allowed: a whole number from 1"),
+        ({"count": True}, ".count", "true is a boolean; allowed: a whole"),
         ({"start": "2 parsecs"}, ".start", "2 parsecs"),
         ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
@@ -234,7 +234,7 @@ def test_background_traffic_of_no_message_is_refused():
 def modelled(one, mode="base", count=20):
     conditions = conditions_of(one)
     decisions = decided(one, mode, conditions, start=0, count=count)
-    return predicted_with_jobs(one, mode, decisions, conditions, start=0)
+    return Plan(one, mode, decisions, conditions).with_jobs_s()
 
 
 def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
@@ -361,10 +361,10 @@ def test_classes_are_read_and_written_back_and_served_by_priority():
     [
         ([{"name": "gold"}], r"class\[1\].priority", "is missing"),
         ([GOLD | {"name": "gold, silver"}], r"class\[1\].name", '"gold, silver" is not allowed; allowed: 1 to 32'),
-        ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is not allowed"),
+        ([GOLD | {"priority": -1}], r"class\[1\].priority", "-1 is too small; allowed: a whole"),
         ([GOLD, BRONZE | {"priority": 2}], r"class\[2\].priority", "2 is that of another class"),
         ([GOLD, BRONZE | {"name": "gold"}], r"class\[2\].name", "is that of another class"),
-        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is not allowed; allowed: a number from 0 to 1"),
+        ([GOLD | {"share": 2}], r"class\[1\].share", "2 is too large; allowed: a number from 0 to 1"),
         ([GOLD | {"share": 0.5, "ceiling": 0.4}], r"class\[1\].share", "above the ceiling; allowed: up to 0.4"),
         ([GOLD | {"share": 0.5}, BRONZE | {"share": 0.6}], "class", "the shares are 1.1 together"),
         ([GOLD | {"color": 1}], r"class\[1\].color", "unknown key of a class"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.routing.path_choice import Router
 from hosts.collectives.program import moves
-from scenarios.engines.prediction import Expectations, decided, predicted_times, reconfiguring_s
+from scenarios.engines.prediction import Expectations, Plan, decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import probing_s
 from scenarios.policies.knowledge import PORTS
@@ -107,7 +107,7 @@ def test_messages_tell_the_slowest_link_of_their_way_and_nothing_of_other_links(
     conditions = conditions_of(setting)
     decisions = decided(setting, "base", conditions, start=0, count=5)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
-    found = predicted_times(setting, "base", decisions, conditions, start=0)
+    found = Plan(setting, "base", decisions, conditions).times()
     for row, true_bps in enumerate(conditions.shared_bps(0, 5)):
         ends = {"sent_s": found.begins_s[:, row], "arrived_s": found.arrives_s[:, row]}
         seen_bps = at_ends(setting.workload, links[row], conditions.shared_delays_s, **ends)
@@ -125,7 +125,7 @@ def test_two_flows_that_share_a_link_tell_its_rate_together():
     conditions = conditions_of(setting)
     decisions = decided(setting, "base", conditions, start=0, count=1)
     (links,) = links_by_flow(setting.workload, decisions, conditions, start=0)
-    found = predicted_times(setting, "base", decisions, conditions, start=0)
+    found = Plan(setting, "base", decisions, conditions).times()
     ends = {"sent_s": found.begins_s[:, 0], "arrived_s": found.arrives_s[:, 0]}
     seen_bps = at_ends(setting.workload, links, conditions.shared_delays_s, **ends)
     (true_bps,) = conditions.shared_bps(0, 1)
@@ -161,7 +161,7 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
     [
         (
             'knowledge = "measured ports"\nmeasure_every = "99 us"',
-            '"99 us" is too short; allowed: with measured ports',
+            '"99 us" is too small; allowed: text with a unit, 100 us',
         ),
         ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
         ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
@@ -239,7 +239,7 @@ def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_al
     conditions = conditions_of(setting)
     decisions = decided(setting, "base", conditions, start=0, count=1)
     (links,) = links_by_flow(setting.workload, decisions, conditions, start=0)
-    found = predicted_times(setting, "base", decisions, conditions, start=0)
+    found = Plan(setting, "base", decisions, conditions).times()
     (true_bps,), names = conditions.shared_bps(0, 1), [link.name for link in conditions.shared.all]
     link = counted_alone(conditions.fabric, links)
     fair = setting.fair_links("base") is not None
@@ -340,18 +340,18 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     keys = '[conditions.links]\nwan = { rate = "10 Gbit/s", delay = "2 ms" }\n[control]\ncounted = true\n'
     setting = setting_of(keys + NEAR.format(every=3), count=7)
     conditions = conditions_of(setting)
-    waits_s = reconfiguring_s(
-        setting, "near", decided(setting, "near", conditions, start=0, count=7), conditions, start=0
-    )
+    waits_s = Plan(
+        setting, "near", decided(setting, "near", conditions, start=0, count=7), conditions
+    ).reconfiguring_s()
     trip_s = 2 * (2e-3 + 2 * 700e-9)
     probing_s = 8 * (8 * 250_000 / 10e9 + trip_s) + 2 * trip_s
     assert np.isnan(waits_s[[1, 2, 4, 5]]).all()
     assert waits_s[[3, 6]] == pytest.approx([probing_s, probing_s], rel=1e-9)
     assert waits_s[0] > probing_s + trip_s  # the connections of the ring
     weighs = setting_of("[[policy]]" + PROBES.partition("[[policy]]")[2], count=5)
-    waits_s = reconfiguring_s(
-        weighs, "probes", decided(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions, start=0
-    )
+    waits_s = Plan(
+        weighs, "probes", decided(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions
+    ).reconfiguring_s()
     assert (waits_s > 0).all()  # it has to know before it can decide
 
 
@@ -430,7 +430,7 @@ def test_beside_faults_every_choice_replays_and_goes_round_what_is_down(grain, m
             planned.path[0].tolist(),
         )
         assert not (3 <= k < 7 and np.isin(found.path, over).any())
-        seen = predicted_times(setting, mode, planned, conditions, start=k)
+        seen = Plan(setting, mode, planned, conditions, k).times()
         expected.saw(k, sent_s=seen.begins_s[:, 0], arrived_s=seen.arrives_s[:, 0])
 
 

@@ -51,12 +51,8 @@ def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None
     fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
     conditions = drawn or sampler(fabric, spec, seed=3)
     return decide(
-        fabric,
+        Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge"),
         conditions,
-        ring="slowest edge",
-        delays_s=delays_s(fabric, spec),
-        mode=mode,
-        workload=load_of(name),
         reembed_every=every,
         start=start,
         count=count,
@@ -332,12 +328,12 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nreembed = "gain"', "policy[1].reembed: «gain» is not known"),
         ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
         ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
-        ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is not text"),
+        ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is an integer; allowed: never"),
         ('name = "a"\nreroute = "every"\nknowledge = "stale 5 ms"', 'policy[1].knowledge: "stale 5 ms" is by time'),
         ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known; allowed: oracle"),
         ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
-        ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is not allowed"),
+        ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is too small"),
         ('name = "a"\nreembed = "every"\nring = "least"', "policy[1].ring: «least» is not known; allowed: with one"),
         ('name = "a"\nring = "sum"', "policy[1].ring: is given beside reembed never; allowed: with one that re-embeds"),
         ('name = "a"\nrereoute = "never"', "policy[1].rereoute: unknown key of a policy"),

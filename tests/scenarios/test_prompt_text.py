@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS
-from scenarios.engines.prediction import decided, predicted
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
@@ -143,7 +143,7 @@ def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None
     assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
     assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
     predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)
-    (engines_s,) = predicted(setting, mode, plan, conditions, start=0)
+    (engines_s,) = Plan(setting, mode, plan, conditions).completion_s()
     assert predicted_s == pytest.approx(engines_s)
     src, dst = next(ends for ends, path in zip(flows, used, strict=True) if path >= 0)
     size = repeated.largest_message_bytes

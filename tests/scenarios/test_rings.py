@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from analysis.model.max_plus import Compiled
+from controller.routing.path_choice import Router
 from hosts.collectives.algorithms import ring_allgather
 from hosts.embedding.ring import best_rings
 from scenarios.policies.best_ring import fastest_rings
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import decide
+from scenarios.policies.decide import Chooser, decide
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
@@ -54,13 +55,9 @@ def test_the_ring_of_least_cycle_time_is_within_a_percent_of_the_fastest(setting
     alpha_s, beta_s = edges(setting, mode, count)
     conditions, n = conditions_of(setting), setting.gpus
     chosen = decide(
-        conditions.fabric,
+        Chooser(Router(conditions.fabric, conditions.delays_s), MODES[mode], setting.workload, "cycle time"),
         conditions,
-        delays_s=conditions.delays_s,
-        mode=MODES[mode],
-        workload=setting.workload,
         reembed_every=1,
-        ring="cycle time",
         start=0,
         count=count,
     )

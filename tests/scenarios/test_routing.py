@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid
 from hosts.collectives.program import message_bytes
 from hosts.collectives.schedule import Flow
-from scenarios.engines.prediction import decided, links_by_flow, lower_bound, predicted
+from scenarios.engines.prediction import Plan, decided, links_by_flow, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Decisions
 from scenarios.spec.load import ScenarioError, load_scenario
@@ -31,7 +31,7 @@ def planned(setting: Scenario, mode: str, count: int = 5) -> tuple[Conditions, D
 
 def times_s(setting: Scenario, mode: str, count: int = 5) -> "list[float]":
     conditions, decisions = planned(setting, mode, count)
-    return [float(one) for one in predicted(setting, mode, decisions, conditions, start=0)]
+    return [float(one) for one in Plan(setting, mode, decisions, conditions).completion_s()]
 
 
 def test_the_routing_is_named_kept_and_may_be_swept() -> None:
@@ -95,7 +95,7 @@ def test_no_flow_is_faster_than_its_way_and_none_beats_the_bound(
         f"run.seed={seed}",
     )
     conditions, decisions = planned(setting, mode, 3)
-    completion_s = predicted(setting, mode, decisions, conditions, start=0)
+    completion_s = Plan(setting, mode, decisions, conditions).completion_s()
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 3))
     assert (completion_s >= bound_s * (1 - 1e-9)).all()
     # The model shares whatever is shared; the links that are told are all that are.

@@ -163,7 +163,7 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
     assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
     (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).settings()
-    ring = [int(rank) for rank in planned(setting, "joint").placement[0]]
+    ring = [int(rank) for rank in planned(setting, "joint").decisions.placement[0]]
     assert ring != list(range(6))
     flows = files.read(out, kind="messages", gpus=6).flows
     assert {(flow.src, flow.dst) for flow in flows if isinstance(flow, Flow)} == {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.results import load
-from scenarios.engines.prediction import decided, predicted, predicted_with_jobs
+from scenarios.engines.prediction import Plan, decided
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Decisions
 from scenarios.policies.measured import HEADROOM, Readings, wanted_of
@@ -30,7 +30,7 @@ def planned(setting: Scenario, count: int = 5, mode: str = "base") -> Decisions:
 
 
 def time_s(setting: Scenario) -> float:
-    return float(predicted(setting, "base", planned(setting, 1), conditions_of(setting), start=0)[0])
+    return float(Plan(setting, "base", planned(setting, 1), conditions_of(setting)).completion_s()[0])
 
 
 @settings(max_examples=20, deadline=None)
@@ -53,7 +53,7 @@ def test_tunnels_fit_into_links_and_no_flow_is_without_a_rate(
             load_bps[list(over.links)] += limits_bps[over.index]
         assert (load_bps <= rates_bps * (1 + 1e-9)).all()
         assert (limits_bps[path[path >= 0]] > 0).all()
-    assert (predicted(setting, mode, found, conditions, start=0) > 0).all()
+    assert (Plan(setting, mode, found, conditions).completion_s() > 0).all()
 
 
 def test_sites_behind_one_very_slow_link_have_what_it_carries() -> None:
@@ -115,7 +115,7 @@ def test_classes_are_served_in_their_order_and_later_ones_have_their_share(
     found = planned(setting, 1)
     gold, bronze = found.limits_bps[0].reshape(2, -1).sum(axis=1)  # of both directions
     assert (gold, bronze) == (pytest.approx(20e9 * (1 - left)), pytest.approx(20e9 * left, rel=1e-5))
-    _, jobs_s = predicted_with_jobs(setting, "base", found, conditions_of(setting), start=0)
+    _, jobs_s = Plan(setting, "base", found, conditions_of(setting)).with_jobs_s()
     assert jobs_s is not None and jobs_s[0, 1] == pytest.approx(8 * 8e6 / (10e9 * left), rel=0.01)
 
 
@@ -210,7 +210,7 @@ def test_a_demand_that_leaves_what_it_was_given_wants_less_and_one_that_fills_it
     alone_bps = found.limits_bps[:, paths.index((1, 2))]
     assert alone_bps / 1e9 == pytest.approx([5, 5.5, 6.05, 6.655, 6.7, 6.7], rel=1e-3)
     assert found.limits_bps[1:, paths.index((0, 1))] / 1e9 == pytest.approx([3.3] * 5, rel=1e-3)
-    round_s = predicted(setting, "base", found, conditions_of(setting), start=0)
+    round_s = Plan(setting, "base", found, conditions_of(setting)).completion_s()
     assert round_s == pytest.approx(8 * 32e6 / alone_bps, rel=1e-3)
     parts = [decided(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in (4, 1, 5)]
     assert (np.concatenate(parts) == found.limits_bps[[4, 1, 5]]).all()
@@ -256,7 +256,7 @@ IDLE_S = 20e-3 + (5e6 * 8 - 20e-3 * 0.5e9) / 1e9
 def test_by_time_others_have_what_a_job_that_is_over_leaves(tmp_path: Path) -> None:
     (tmp_path / "idle.toml").write_text(IDLE)
     setting = load_scenario(str(tmp_path / "idle.toml"))
-    found, jobs_s = predicted_with_jobs(setting, "base", planned(setting, 2), conditions_of(setting), start=0)
+    found, jobs_s = Plan(setting, "base", planned(setting, 2), conditions_of(setting)).with_jobs_s()
     assert found == pytest.approx([IDLE_S] * 2, rel=1e-3)
     assert jobs_s is not None and jobs_s[:, 0] == pytest.approx([8e-3] * 2, rel=5e-3)
     kept = replace(setting, te=replace(setting.te, every=1))

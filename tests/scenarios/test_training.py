@@ -135,9 +135,11 @@ def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
 @pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
 def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
     text = f"[run]\nmodes = ['ccl']\n{job}[training]\n"
-    placement = planned(scenario(f"{text}replicas = 4\n[collective]\ncount = 40\nreembed_every = 1\n"), "ccl").placement
+    placement = planned(
+        scenario(f"{text}replicas = 4\n[collective]\ncount = 40\nreembed_every = 1\n"), "ccl"
+    ).decisions.placement
     assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
-    placement = planned(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").placement
+    placement = planned(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").decisions.placement
     assert (placement == np.arange(8)).all()
 
 
