@@ -15,6 +15,7 @@ are those of Zhang et al., "Guaranteeing Deadlines for Inter-Datacenter Transfer
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -178,11 +179,14 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
     instants |= {at_s + sooner_s for sooner_s in request.sooner_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
     turns = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
-    for low_s, high_s in pairwise(turns):
-        programme = _Programme(capacities, kept, request, protects=protects, ends_s=(low_s, high_s))
-        if (found := programme.soonest()) is not None:
-            return found
-    return None
+
+    def soonest(ends_s: tuple[float, float]) -> float | None:
+        return _Programme(capacities, kept, request, protects=protects, ends_s=ends_s).soonest()
+
+    spans = list(pairwise(turns))
+    if not request.is_rate:  # what fits by an end fits by every later one
+        spans = spans[bisect_left(spans, True, key=lambda span: soonest(span) is not None) :]
+    return next((found for found in map(soonest, spans) if found is not None), None)
 
 
 class _Programme:

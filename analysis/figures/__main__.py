@@ -80,9 +80,10 @@ def jobs_of(
     if any(point.rows[list(BEST)].notna().any(axis=None) for point in points.values()):
         jobs.append(partial(referees.of_run, name, configurations, points))
     several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
-    jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
     if len(asked := [one for one in configurations if one.admission]) > 1:
-        jobs.append(partial(calendar.deadlines, name, run, asked[:_MOST_JOBS]))
+        jobs.insert(0, partial(calendar.deadlines, name, run, asked[:_MOST_JOBS]))
+        several = [one for one in several if len(one.admission) < len(one.values["job"])]  # other jobs beside them
+    jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
     if any(one.kind == "training" for one in configurations):
         jobs += [partial(training.by, axis, name, configurations, points) for axis in training.AXES]
     jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]

@@ -3,7 +3,8 @@
 What is promised is filled, a shade for each of its tunnels. What was delivered is a line for each mode: the bytes that
 arrived in a part of the time, those of a message evenly from when its first can have arrived until it is whole.
 
-Of several configurations a second figure compares when transfers are there, as a share of their time.
+Of several configurations a second figure compares when transfers are there, as a share of their time, routings
+side by side and other swept keys in panels.
 """
 
 import math
@@ -17,13 +18,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, heading, legend, table
+from analysis.figures.output import Picture, canvas, heading, legend, panels, table
 from analysis.figures.points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
 
 _PARTS = 60  # of the time in which what arrives is added up
 _SHADES = ("#8FBBD9", "#C7DDEC", "#A9C9A4", "#D7E6D3", "#E3C9A0", "#F1E4CE")
+_HATCHES = ("", "///", "...")  # of two shades each, which are as dark as other two are
 
 Floats = npt.NDArray[np.float64]
 
@@ -117,35 +119,44 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         return None
     jobs = list(dict.fromkeys(kept.job for *_, found in groups for kept in found))
     several = len({mode for _, mode, _ in groups}) > 1
-    with canvas(max(5.6, 0.9 + 1.8 * len(groups)), 4.0) as figure:
-        axes, ticks = figure.subplots(), []
-        for place, (configuration, mode, found) in enumerate(groups):
-            for kept in found:
-                x = place + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
-                if math.isnan(kept.there_s):
-                    axes.text(x, 0.01, kept.outcome, rotation=90, ha="center", va="bottom", color=CRITICAL, fontsize=8)
-                    continue
-                look: dict[str, Any] = {
-                    "edgecolor": INK if kept.in_time else CRITICAL,
-                    "linewidth": 0.6 if kept.in_time else 1.8,
-                }
-                shade = _SHADES[jobs.index(kept.job) % len(_SHADES)]
-                axes.bar(x, kept.there_s / kept.due_s, 0.84 / len(jobs), facecolor=shade, **look)
-            of = [words(key, value) for key, value in configuration.swept.items()] or [configuration.label]
-            how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
-            in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
-            ticks.append("\n".join([*of, *[mode] * several, how, in_time]))
-        axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
-        axes.set_xticks(range(len(groups)), ticks)
-        axes.set_ylabel("time until it is there / time until it is due")
+    parts: dict[str, list[tuple[str, list[Kept]]]] = {}  # in a panel routings are compared, if they are swept
+    for configuration, mode, found in groups:
+        at = {key: words(key, value) for key, value in configuration.swept.items()}
+        of = [at.pop("fabric.routing")] if "fabric.routing" in at else [*at.values()] or [configuration.label]
+        part = ", ".join(at.values()) if "fabric.routing" in configuration.swept else ""
+        how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
+        in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
+        parts.setdefault(part, []).append(("\n".join([*of, *[mode] * several, how, in_time]), found))
+    looks: list[dict[str, Any]] = [
+        {"facecolor": _SHADES[place % len(_SHADES)], "hatch": _HATCHES[place % len(_SHADES) // 2]}
+        for place in range(len(jobs))
+    ]
+    width = max(5.6, 0.9 + 1.8 * max(map(len, parts.values())))
+    with canvas(width, 0.6 + 2.7 * len(parts)) as figure:
+        every = panels(figure, len(parts), columns=1, sharey=True)
+        for axes, (part, columns) in zip(every, parts.items(), strict=True):
+            for place, (_, found) in enumerate(columns):
+                for kept in found:
+                    x = place + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
+                    if math.isnan(kept.there_s):
+                        look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
+                        axes.text(x, 0.02, kept.outcome, rotation=90, **look)
+                        continue
+                    look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
+                    share = kept.there_s / kept.due_s
+                    axes.bar(x, share, 0.84 / len(jobs), **looks[jobs.index(kept.job)], **look)
+            axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
+            axes.set_xlim(-0.5, len(columns) - 0.5)
+            axes.set_title(part)
+            axes.set_xticks(range(len(columns)), [label for label, _ in columns])
+            axes.set_ylabel("there / due")
         handles: list[Any] = [
-            Patch(facecolor=_SHADES[place % len(_SHADES)], edgecolor=INK, linewidth=0.6, label=job)
-            for place, job in enumerate(jobs)
+            Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in zip(jobs, looks, strict=True)
         ]
         handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="due"))
         legend(figure, handles)
         side = "measured" if any(kept.engine == "emulation" for *_, found in groups for kept in found) else "predicted"
-        heading(figure, f"Transfers by their deadlines, the last of all rounds ({side})")
+        heading(figure, f"Time until each transfer is there, as a share of its time until it is due ({side})")
     return Picture(
         name=f"{name}-deadlines",
         caption="When each transfer was there, as a share of its time, in each configuration.",

@@ -157,24 +157,26 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
     if not wanted:
         return
-    for number, job in wanted:
-        if setting.fabric.routing != ADMITS and job.rate_bps is not None:
-            text = f'{job.name} asks for a rate beside fabric.routing "{setting.fabric.routing}", without admission'
-            yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
-    for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
-        text = f"{mode} chooses WAN paths beside a transfer, which has tunnels of its own"
-        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base")
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
     yield from _of_ends(setting, wanted)
     yield from _of_others(setting, wanted)
+    if setting.fabric.routing != ADMITS:
+        for number, job in wanted:
+            if job.rate_bps is not None:
+                text = f'{job.name} asks for a rate beside fabric.routing "{setting.fabric.routing}", without admission'
+                yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
+        return
+    for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
+        text = f"{mode} chooses WAN paths beside a transfer that is admitted, which has tunnels of its own"
+        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
     fabric = build_fabric(setting.fabric)
     wan = {cable(a, b) for a, b in fabric.wan.links}
     for number, fault in enumerate(setting.faults, 1):
         is_whole = (fault.kind, fault.collective, fault.after_s, fault.lasts) == ("link down", 0, None, None)
         if not is_whole or cable(*fault.ends) not in wan:
-            text = f"{fault.what} at {fault.at} is beside a transfer"
+            text = f"{fault.what} at {fault.at} is beside a transfer that is admitted"
             yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down from collective 0 to the end")
     if setting.admission.protect == "link" and len(setting.faults) > 1:
         yield Mistake("fault", f'{len(setting.faults)} links are down beside admission.protect "link"; allowed: one')

@@ -44,11 +44,11 @@ def setting(*jobs, head=HEAD, tail=""):
     return found
 
 
-def there_s(found):
+def there_s(found, mode="base"):
     """When each job is over by the model, s after the round's beginning."""
     conditions = conditions_of(found)  # faults included
-    decisions = decided(found, "base", conditions, start=0, count=1)
-    arrives_s = Plan(found, "base", decisions, conditions).times().arrives_s
+    decisions = decided(found, mode, conditions, start=0, count=1)
+    arrives_s = Plan(found, mode, decisions, conditions).times().arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
 
@@ -181,6 +181,26 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
     calendar = pd.read_csv(tmp_path / "run" / "figures" / "scenario-calendar.csv")
     delivered_bps = calendar[calendar.what == "delivered"].groupby("from_s").bps.sum()
     assert 0.9e9 < delivered_bps.max() < 1.01e9  # what the link carries, though a message counts when it is whole
+    sweeps = 'sweep.fabric.routing=["single", "spray"]', 'sweep.conditions.wan_delay=["10 us", "1 ms"]'
+    arguments = [str(scenario), "--engine", "model", "--out", str(tmp_path / "both")]
+    assert command.run([*arguments, *(word for sweep in sweeps for word in ("--set", sweep))]) == 0
+    written = (tmp_path / "both" / "figures" / "scenario-deadlines.svg").read_text()
+    for words in (">10 µs<", ">1 ms<"):  # a panel each, in which routings are compared
+        assert written.count(words) == 1
+    for words in (">single<", ">spray<", ">without admission<", ">with admission<"):
+        assert written.count(words) == 2
+
+
+def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_fault():
+    """The fixed path has the one slow link, of 1 Gbit/s, on which 4 MB take 32 ms; others have 2."""
+    slow = HEAD.replace('"spray"', '"single"').replace("1-4 Gbit/s", "2 Gbit/s")
+    tail = '[conditions.links]\n"s0b0>s1b0" = { rate = "1 Gbit/s" }\n'
+    fault = '[[fault]]\nat = "5 ms into collective 0"\nwhat = "link s0b0-s1b0 down"\n'
+    found = setting(COPY, head=slow.replace('"base"', '"base", "wan"'), tail=tail + fault)
+    (copy,) = found.transfers
+    assert copy.outcome == "sent"
+    undisturbed = replace(found, faults=())
+    assert [there_s(undisturbed, mode)["copy"] for mode in ("base", "wan")] == pytest.approx([32e-3, 16e-3], rel=0.01)
 
 
 @pytest.mark.parametrize(
