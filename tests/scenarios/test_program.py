@@ -121,7 +121,8 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
     computed = [float((tmp_path / f"run/output/{rank}.stdout").read_text()) for rank in (0, 1)]
     assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # and what it takes to start a process
     # The data begins to flow at 6 ms, under the 4th row of conditions, and ends where the rates' integral is its size.
-    setting = spans(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    paper = [Override(key, value, key) for key, value in keys.items() if not key.startswith("program.")]
+    setting = spans(load_scenario("paper", paper))
     conditions = conditions_of(setting)
     link = next(one.index for one in conditions.fabric.links if one.name == "s1b0>s0b0")
     at_s, left = 6e-3, 100e6 * 8.0
