@@ -322,7 +322,7 @@ def decide(
     chosen, and meets the true ones: a placement for the routes in force then, the fixed ones or those a mode that
     re-routes is about to choose. `course` is that of a mode that is not periodic, if it is there already (`course_of`).
     `wanted` gives what demands want in a collective, as `Traffic.wanting`, None for what they request.
-    Raises ValueError where there is no placement, ConditionsError where a trace ends too early.
+    Raises ValueError where no placement is possible, ConditionsError where a trace ends too early.
     """
     mode, known = choices.mode, believed or conditions
     if course is None and mode.is_periodic:

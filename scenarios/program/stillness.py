@@ -35,7 +35,7 @@ _HUNG_TIMES = 6  # so many times as long may one take that does not even use a p
 _START_S = 180.0  # as long as a busy machine takes to bring the network up
 _GRAIN_BYTES = 4 << 20
 _FULL = 0.9  # of the memory: the VM's kernel keeps some free
-_MEASURED_S = 0.5
+_MEASURED_S, _MEASURED_TIMES = 0.5, 10
 _STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # below which a process of the VM has its arguments and environment
 _CLOCK_AT, _CLOCK = _STACK_TOP - 2 * 4096, struct.Struct("=6q")  # the last four: seconds, ns of two clocks each
 _VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*=")
@@ -110,9 +110,12 @@ class Stillness:
         try:
             _, inside = _vm()
             before = [sum(one.cpu_times()[:2]) for one in inside]
-            time.sleep(_MEASURED_S)
-            took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
-            return named(_strings(inside[took.index(max(took))].pid))
+            for _ in range(_MEASURED_TIMES):  # on a busy machine it may be a while before any of them runs
+                time.sleep(_MEASURED_S)
+                took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
+                if max(took) > 0:
+                    return named(_strings(inside[took.index(max(took))].pid))
+            return None
         except (psutil.Error, OSError, ValueError):  # it has ended just now, or this machine does not let us look
             return None
 
@@ -130,7 +133,7 @@ def virtual_ns() -> int:
 
 def named(strings: bytes) -> str | None:
     """A command, and its rank if it is one, from what the kernel has put on a process's stack: arguments, then
-    variables, each ended by a null byte. None without variables."""
+    variables, each ended by a null byte. None without variables, and where the arguments are gone."""
     parts = strings.split(b"\0")
     of_rank = [place for place, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
     variables = [place for place, part in enumerate(parts) if _VARIABLE.match(part)]
@@ -146,6 +149,8 @@ def named(strings: bytes) -> str | None:
             break
         begin -= 1
     command = b" ".join(parts[begin:first]).decode(errors="replace")
+    if not command:
+        return None
     if " -m scenarios.prompt.session " in command:
         return PROMPT
     shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command

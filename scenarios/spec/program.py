@@ -71,7 +71,7 @@ def _fits_command(given: str) -> bool:
 def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     for name, given in value.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is no name of a variable; allowed: {ENV.allowed}")
+            raise ValueError(f"{shown(name)} is not the name of a variable; allowed: {ENV.allowed}")
         if not isinstance(given, str) or not given.isprintable() or len(given.encode()) > MAX_BYTES:
             raise ValueError(f"{name} is {shown(given)}; allowed: {ENV.allowed}")
     return tuple(value.items())

@@ -408,6 +408,8 @@ def test_a_process_is_named_from_its_stack(
     assert named("\0".join(arguments).encode()) is None
     alone = named(random + "\0".join(["x86_64", *padding, *arguments, *before, "LAST=1", "/bin/x", "", ""]).encode())
     assert alone is not None and alone.startswith(f"`{command[:100]}")
+    gone = ["x86_64", *padding, *("" for _ in arguments), *before, "LAST=1", "/bin/x", "", ""]
+    assert named(random + "\0".join(gone).encode()) is None
 
 
 def test_a_dry_run_of_a_program_has_no_points_and_can_be_run_again(tmp_path: Path) -> None:
