@@ -6,8 +6,9 @@ being those between all instants at which one begins or ends and capacities chan
 tunnels and intervals as long as each is kept. Propagation delays are left to the caller, who says by when the last bit
 is sent, and over which tunnels it is sent sooner: bits are where they are sent.
 
-Promises may be protected from failures, sets of links of which one set at most is down: what a promise sends in an
-interval then fits over the tunnels that are left, whichever that is; so a failure changes tunnels and nothing else.
+Promises may be protected from failures, sets of links of which one set at most is down. The network then moves what a
+tunnel that is hit has to other links, known beforehand, at once and without the calendar; what stays where it is and
+what is moved fits together, whichever the failure and whenever it comes.
 
 Sending within a window, split over tunnels, is what B4 and SWAN do between sites (Jain et al., "B4", SIGCOMM 2013; Hong
 et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013); promises of deadlines by such programmes
@@ -56,11 +57,13 @@ class Request:
     """`amount` bits between two instants, or of a `rate` as many bit/s throughout, over `tunnels`: links by index.
 
     It may be put off until `latest_s`, by then it must be over. Over a tunnel nothing is sent from `sooner_s` before
-    the end on, which is 0 for one tunnel at least, and without any for a rate.
+    the end on, which is 0 for one tunnel at least, and without any for a rate. `behind[f]` are the links of each tunnel
+    behind failure f of `Capacities`, where promises are protected.
     """
 
     name: str
     tunnels: tuple[tuple[int, ...], ...]
+    behind: tuple[tuple[tuple[int, ...], ...], ...] = ()
     amount: float
     begin_s: float
     end_s: float
@@ -87,13 +90,12 @@ class Request:
 class Calendar:
     """How fast each request sends over each of its tunnels in each interval: `bps` are [intervals, tunnels] bit/s each.
 
-    Interval i is from `edges_s[i]` to `edges_s[i + 1]`. `instead[f]` is the same while failure f of `Capacities` lasts.
+    Interval i is from `edges_s[i]` to `edges_s[i + 1]`.
     """
 
     requests: tuple[Request, ...]
     edges_s: Floats
     bps: tuple[Floats, ...]
-    instead: tuple[tuple[Floats, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,7 @@ def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *,
 def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> Calendar | None:
     """The calendar in which all of these are kept, the soonest and then over the shortest tunnels; None for none."""
     if not requests:
-        return Calendar(requests=(), edges_s=np.zeros(1), bps=(), instead=((),) * len(capacities.failures))
+        return Calendar(requests=(), edges_s=np.zeros(1), bps=())
     if requests[-1].end_s <= requests[-1].begin_s:
         return None
     return _Programme(capacities, requests[:-1], requests[-1], protects=protects).calendar()
@@ -192,9 +194,9 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
 class _Programme:
     """The linear programme of promises that are `kept` and a request; with `ends_s` the request's end is between these.
 
-    Columns are the request's end, beyond the least and in `_scale_s`, and what it sends in all, then of each request
-    and interval what is sent, and of each failure what that is in each tunnel that it leaves, all in a unit of the
-    request's: its bits. An instant is affine in the end: a constant and 0 or 1.
+    Columns are the request's end, beyond the least and in `_scale_s`, and what it sends in all, then what each request
+    sends in each interval over each tunnel, in a unit of the request's: its bits. An instant is affine in the end: a
+    constant and 0 or 1.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class _Programme:
             self.requests = (*kept, request.until(self._low_s))
         self._longest_s = high_s - self._low_s
         self._lay_out(min(high_s, self._low_s + 1.0))
-        self._choose_failures(protects=protects)
+        self._failures = capacities.failures if protects else ()
         self._rows: list[tuple[dict[int, float], float, float]] = []
         self._fill()
 
@@ -246,19 +248,8 @@ class _Programme:
             [np.flatnonzero((seen(begin) < middle_s) & (middle_s < seen(end))).tolist() for end in ends]
             for begin, *ends in windows
         ]
-        slot = np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1
-        self._bps = self.capacities.bps[np.maximum(slot, 0)]  # [I, links]
-
-    def _choose_failures(self, *, protects: bool) -> None:
-        """The tunnels that each failure takes, none first; of those that take less than another there is no need."""
-        tunnels = [(r, p, set(links)) for r, one in enumerate(self.requests) for p, links in enumerate(one.tunnels)]
-        every = self.capacities.failures if protects else ()
-        dead = [frozenset((r, p) for r, p, links in tunnels if links & failure) for failure in every]
-        most = dict.fromkeys(one for one in dead if one and not any(one < other for other in dead))
-        self._dead: tuple[frozenset[tuple[int, int]], ...] = (frozenset(), *most)
-        self._in_place = [
-            next(i for i, one in enumerate(self._dead) if taken <= one and (one or not taken)) for taken in dead
-        ]
+        self._slot = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
+        self._bps = self.capacities.bps[self._slot]  # [I, links]
 
     def _fill(self) -> None:
         """The columns and the rows."""
@@ -268,37 +259,35 @@ class _Programme:
         if not self._moves:  # of what is asked for beyond reason, more than can be had
             self._unit[-1] = min(last.bits, 2 * most_bps * (last.end_s - last.begin_s))
         self._scale_s = last.end_s - last.begin_s if last.is_rate else last.bits / most_bps
-        columns = 2
-        self._sent: list[dict[int, int]] = []
-        for within in self._within:
-            self._sent.append({i: columns + place for place, i in enumerate(sorted({*chain.from_iterable(within)}))})
-            columns += len(self._sent[-1])
-        self._split: dict[tuple[int, int, int, int], int] = {}
-        for f, dead in enumerate(self._dead):
-            for r, one in enumerate(self.requests):
-                for p in range(len(one.tunnels)):
-                    if (r, p) not in dead:
-                        for i in self._within[r][p]:
-                            self._split[f, r, i, p] = columns + len(self._split)
-        self._columns = columns + len(self._split)
+        self._sent: dict[tuple[int, int, int], int] = {}
+        for r, of_request in enumerate(self._within):
+            for p, within in enumerate(of_request):
+                for i in within:
+                    self._sent[r, i, p] = 2 + len(self._sent)
+        self._columns = 2 + len(self._sent)
         for r, one in enumerate(self.requests):
             self._ask(r, one)
-        loads: dict[tuple[int, int, int], dict[int, float]] = {}
-        sums: dict[tuple[int, int, int], dict[int, float]] = {
-            (f, r, i): {column: -1.0}
-            for f in range(len(self._dead))
-            for r, of in enumerate(self._sent)
-            for i, column in of.items()
-        }
-        for (f, r, i, p), column in self._split.items():
-            sums[f, r, i][column] = 1.0
-            for link in set(self.requests[r].tunnels[p]):
-                loads.setdefault((f, i, link), {})[column] = self._unit[r]
-        for row in sums.values():
-            self._rows.append((row, 0.0, 0.0))
-        for (_, i, link), row in loads.items():
+        usual = self._loads([one.tunnels for one in self.requests])
+        self._limit(usual, self._bps)
+        for f, links in enumerate(self._failures):
+            behind = self._loads([one.behind[f] for one in self.requests])
+            # Where no more passes than usual there is room for it, but on what has failed.
+            more = {at: row for at, row in behind.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
+            self._limit(more, self.capacities.without(links).bps[self._slot])
+
+    def _loads(self, tunnels: Sequence[Sequence[Sequence[int]]]) -> dict[tuple[int, int], dict[int, float]]:
+        """What passes a link in an interval, by these, where each request has these tunnels."""
+        found: dict[tuple[int, int], dict[int, float]] = {}
+        for (r, i, p), column in self._sent.items():
+            for link in set(tunnels[r][p]):
+                found.setdefault((i, link), {})[column] = self._unit[r]
+        return found
+
+    def _limit(self, loads: dict[tuple[int, int], dict[int, float]], bps: Floats) -> None:
+        """The rows by which these loads fit on links of [I, links] bit/s."""
+        for (i, link), row in loads.items():
             constant_s, moving = self._spans[i]
-            room = self._bps[i, link]
+            room = bps[i, link]
             scale = room * (self._scale_s if moving else constant_s) or max(row.values())
             scaled = {column: value / scale for column, value in row.items()}
             scaled[_END] = -room * moving * self._scale_s / scale
@@ -307,17 +296,20 @@ class _Programme:
     def _ask(self, r: int, one: Request) -> None:
         """The rows that keep a request, and of the last have it send as much as the column _SHARE says."""
         share = 1.0 if r < len(self.requests) - 1 else 0.0
+        rows: dict[int, dict[int, float]] = {}  # of bits one row, of a rate one for each interval
+        for (of, i, _), column in self._sent.items():
+            if of == r:
+                rows.setdefault(i if one.is_rate else 0, {})[column] = 1.0
         if not one.is_rate:
-            row = dict.fromkeys(self._sent[r].values(), 1.0)
+            row = rows.get(0, {})
             self._rows.append((row if share else row | {_SHARE: -1.0}, share, share))
             return
-        for i, column in self._sent[r].items():
+        for i, row in rows.items():
             constant, moving = self._spans[i] / (one.end_s - one.begin_s)
-            row = {column: 1.0, _END: -moving * self._scale_s}
             if share or self._moves:
-                self._rows.append((row, constant, constant))
+                self._rows.append((row | {_END: -moving * self._scale_s}, constant, constant))
             else:
-                self._rows.append((row | {_SHARE: -constant}, 0.0, 0.0))
+                self._rows.append((row | {_END: -moving * self._scale_s, _SHARE: -constant}, 0.0, 0.0))
 
     def _solve(self, cost: Floats, share: tuple[float, float]) -> Any:
         from scipy.optimize import linprog  # takes its time to import
@@ -370,22 +362,16 @@ class _Programme:
         """The calendar; None where the request does not fit."""
         cost = np.zeros(self._columns)
         waits = (self._middle_s - self._edges[0, 0]) / (self._edges[-1, 0] - self._edges[0, 0])
-        most = max(len(links) for one in self.requests for links in one.tunnels) if self._split else 1
-        for (f, r, i, p), column in self._split.items():
-            if f == 0:
-                cost[column] = waits[i] + _SPREAD * len(self.requests[r].tunnels[p]) / most
+        most = max(len(links) for one in self.requests for links in one.tunnels) if self._sent else 1
+        for (r, i, p), column in self._sent.items():
+            cost[column] = waits[i] + _SPREAD * len(self.requests[r].tunnels[p]) / most
         found = self._solve(cost, (self._asked, self._asked))
         if found is None:
             return None
-        splits = [tuple(np.zeros((len(self._spans), len(one.tunnels))) for one in self.requests) for _ in self._dead]
-        for (f, r, i, p), column in self._split.items():
-            splits[f][r][i, p] = max(0.0, found.x[column]) * self._unit[r] / self._spans[i, 0]
-        return Calendar(
-            requests=self.requests,
-            edges_s=self._edges[:, 0],
-            bps=splits[0],
-            instead=tuple(splits[index] for index in self._in_place),
-        )
+        bps = tuple(np.zeros((len(self._spans), len(one.tunnels))) for one in self.requests)
+        for (r, i, p), column in self._sent.items():
+            bps[r][i, p] = max(0.0, found.x[column]) * self._unit[r] / self._spans[i, 0]
+        return Calendar(requests=self.requests, edges_s=self._edges[:, 0], bps=bps)
 
 
 _END, _SHARE = 0, 1

@@ -11,8 +11,9 @@ R (R - 1) pieces for each path, 3 R at most. Where a plane is down its channels 
 over those left.
 
 In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
-physical one in the spine of each site, too, also within a site. Only ways that are up are taken: the hash, or the
-number of the piece, selects among those. The controller and the plan call the same functions.
+physical one in the spine of each site, too, also within a site. Only ways that are up are taken. A hash selects among
+those; a piece keeps its way while that is up, and the pieces of ways that are down are dealt to the others. The
+controller and the plan call the same functions.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,6 +30,10 @@ from topologies.fabric.ports import Ports, delays_of, links_of, shared_by
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.integer[Any]]
+
+RANKS = 4
+"""The channels of a piece have so many substitutes for a way that is down: channel c has that of rank
+c // width % RANKS."""
 
 _UP, _OVER, _DOWN = range(3)  # the hops that choose: its leaf, the spine, the border router behind the WAN
 _HOP_BITS = 8
@@ -120,7 +125,7 @@ class Multipath:
         fabric = self.fabric
         src, dst, channel = np.broadcast_arrays(src, dst, channel)
         found = self.candidates(src, dst)
-        up = found >= 0
+        up = every = found >= 0
         if failed:
             alive = np.ones(len(fabric.links), dtype=bool)
             alive[list(failed)] = False
@@ -129,7 +134,7 @@ class Multipath:
             ways = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
             still = up & whole[found] & ways
             up = np.where(still.any(axis=-1, keepdims=True), still, up)
-        place = self._selected(up, src, dst, channel, _OVER)
+        place = self._selected((up, every), src, dst, channel, _OVER)
         chosen: Integers = np.take_along_axis(found, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
         return chosen
 
@@ -144,13 +149,13 @@ class Multipath:
         found = np.full((*src.shape, 2), -1)
         if not self._by_spine:
             return found
-        alive, crosses, leaf = self._alive(dead), path >= 0, self._leaf
+        both, crosses, leaf = (self._alive(dead), self._alive(NONE)), path >= 0, self._leaf
         near, far = leaf[dst], leaf[src]
         if len(self._ends):
             ends = self._first_router + self._ends[np.maximum(path, 0)]
             near, far = np.where(crosses, ends[..., 0], near), np.where(crosses, ends[..., 1], far)
-        up = self._selected(alive[leaf[src]] & alive[near], src, dst, channel, _UP)
-        down = self._selected(alive[leaf[dst]] & alive[far], src, dst, channel, _DOWN)
+        rises, falls = zip(*((one[leaf[src]] & one[near], one[leaf[dst]] & one[far]) for one in both), strict=True)
+        up, down = self._selected(rises, src, dst, channel, _UP), self._selected(falls, src, dst, channel, _DOWN)
         climbs = crosses | (leaf[src] != leaf[dst])
         found[..., 0], found[..., 1] = np.where(climbs, up, -1), np.where(climbs, np.where(crosses, down, up), -1)
         return found
@@ -202,13 +207,15 @@ class Multipath:
         return cost_s, delay_s
 
     def _selected(
-        self, up: Flags, src: Integers, dst: Integers, channel: Integers | int, hop: int
+        self, ways: tuple[Flags, ...], src: Integers, dst: Integers, channel: Integers | int, hop: int
     ) -> npt.NDArray[np.intp]:
-        """Of the ways that are `up`, [..., W], the place of the one that each flow takes at a hop; -1 for none."""
-        number, rails = up.sum(axis=-1), self.fabric.spec.rails
+        """The place of the way that each flow takes at a hop; -1 for none. `ways` are those that are up, [..., W], and
+        all that there are."""
+        (up, every), rails = ways, self.fabric.spec.rails
+        number = up.sum(axis=-1)
         hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
-            piece = np.asarray(channel) % self.width
+            rank, piece = np.divmod(np.asarray(channel), self.width)
             selector = piece // self._spines if hop == _OVER else piece % self._spines
         elif hashes:
             selector = hashed(self._seed, src, dst, hop, channel)
@@ -217,6 +224,10 @@ class Multipath:
         own = None
         if rails is not None and not hashes and hop != _OVER:  # its own plane, if that is up
             own, selector = selector % rails, selector // rails
+        elif self.sprays:
+            own = selector % np.maximum(every.sum(axis=-1), 1)
+            before = np.take_along_axis(np.cumsum(every & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
+            selector = np.maximum(before - 1, 0) + rank % RANKS
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         order = np.argsort(~up, axis=-1, kind="stable")
         place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]

@@ -37,7 +37,8 @@ class Transport:
     window between collectives; `mtu_bytes` is what the GPUs' interfaces must have. `queue` is what flows wait in where
     they share a link: "fair", each gets an equal share, or "fifo", in the order of arrival. A fifo queue holds
     `buffer_bytes` of frames, whatever comes if None, and marks frames that find more than `ecn_threshold_bytes` in it.
-    A WAN link loses the share `wan_loss` of all frames.
+    A WAN link loses the share `wan_loss` of all frames. What is not acknowledged is sent again after `rto_min_s` and a
+    round trip at the earliest (RFC 6298, with Linux's lower bound).
     """
 
     line_rate: bool = True
@@ -48,6 +49,7 @@ class Transport:
     buffer_bytes: int | None = None
     ecn_threshold_bytes: int | None = None
     wan_loss: float = 0.0
+    rto_min_s: float = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,8 @@ def set_sysctls(transport: Transport, limit: Limits) -> None:
     }
     if transport.ecn_threshold_bytes is not None:
         values["tcp_ecn"] = "1"
+    if transport.rto_min_s != Transport.rto_min_s:
+        values["tcp_rto_min_us"] = str(round(transport.rto_min_s * 1e6))
     for name, value in values.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
 

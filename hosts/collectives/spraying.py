@@ -17,10 +17,11 @@ MOST_CONNECTIONS = 2**16
 _MOST_CHANNELS = 5_000  # of the source ports of two epochs
 
 
-def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
+def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -> Workload:
     """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
 
-    A flow that is confined to a way (`Workload.ways`) is one piece, on a channel of that way.
+    A flow that is confined to a way (`Workload.ways`) is one piece, on a channel that has the way's number modulo
+    width * ranks.
 
     Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
     by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
@@ -35,6 +36,8 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
     wanted_bps: list[float] = []
     ways = whole.ways or (-1,) * len(schedule.flows)
     free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
+    period = width * ranks
+    first = (1 + max(free, default=-1)) * width  # channel that no free flow has
     taken: Counter[tuple[int, int, int]] = Counter()  # channels of a way between two places
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
         first_flow.append(len(flows))
@@ -43,7 +46,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int) -> Workload:
         wanted_bps += [one / number for one in whole.wanted_bps[index : index + 1]] * number
         if isinstance(flow, Flow) and ways[index] >= 0:
             of_way = flow.src, flow.dst, ways[index]
-            channel = (1 + max(free, default=-1) + taken[of_way]) * width + ways[index]
+            channel = first + (ways[index] - first) % period + taken[of_way] * period
             flows.append(replace(flow, channel=channel))
             taken[of_way] += 1
         elif isinstance(flow, Flow):

@@ -2,6 +2,7 @@
 
 [admission]
 protect = "link"           # promises hold whichever WAN link fails
+recovery = "300 ms"        # also while they are under way: so long before each deadline all is there without failures
 [[job]]
 kind = "transfer"
 ranks = [0, 4]             # from the first to the second, in another site
@@ -10,14 +11,16 @@ deadline = "60 ms"         # after the round's beginning; or a rate and a durati
 latest = "90 ms"           # until when it may be put off
 
 A promise holds under all conditions, as links are taken to have the lowest rates that these allow. What is promised is
-paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own.
+paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own. Where a
+link fails, the network moves a connection to the substitute that its channel has (`controller.routing.multipath`), so
+the calendar of protected promises chooses tunnels with their substitutes, and senders need not know of failures.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +34,7 @@ from controller.admission import (
     answers,
     struck,
 )
-from controller.routing.multipath import multipath
+from controller.routing.multipath import RANKS, multipath
 from hosts.collectives.background import MOST_MESSAGES, timed
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, ScheduleError
@@ -39,7 +42,7 @@ from scenarios.spec.classes import ClassSpec
 from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
 from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, Cables, cable, failed_links
+from topologies.fabric.failures import NONE, Cable, Cables, cable, failed_links
 from topologies.fabric.ports import shared_by
 from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES
 from topologies.units import format_delay, format_rate, format_size
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
+Ways = dict[tuple[tuple[int, ...], ...], list[int]]
 
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
@@ -68,9 +72,15 @@ _ROUNDING = 1e-6  # of a capacity, and of a connection
 
 @dataclass(frozen=True)
 class AdmissionSpec:
-    """[admission]: what promises are protected from, one of PROTECT."""
+    """[admission]: what promises are protected from, one of PROTECT, and by how long before its deadline each is kept
+    without failures, s, so that it is kept with one that comes while it is under way."""
 
     protect: str = "none"
+    recovery_s: float | None = None
+
+    @property
+    def protects(self) -> bool:
+        return self.protect != "none"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,8 +89,8 @@ class Transfer:
 
     It may begin `start_s` after the round's beginning and is all there by `due_s`, as asked for where it is refused;
     then `most` are the bytes, or the rate in bit/s, that it could have at most, and `earliest_s` is when all could be
-    there, None for never. Interval i of its calendar is from `edges_s[i]` to `edges_s[i + 1]`, `bps` [intervals,
-    tunnels] is how fast it sends over each of its `tunnels`, the names of what they pass.
+    there, None for never. Interval i of its calendar is from `edges_s[i]` to `edges_s[i + 1]`, and `rates_bps` are how
+    fast it sends in these over each of its tunnels, by the name of what that passes.
     """
 
     job: "JobSpec"
@@ -90,8 +100,7 @@ class Transfer:
     most: float
     earliest_s: float | None
     edges_s: Floats
-    bps: Floats
-    tunnels: tuple[str, ...]
+    rates_bps: Mapping[str, Floats]
     workload: Workload | None
 
     @property
@@ -121,7 +130,6 @@ class Transfer:
 
     def as_json(self) -> dict[str, object]:
         """The answer and its calendar, in seconds, bytes and bit/s."""
-        used = np.flatnonzero(self.bps.any(axis=0))
         return {
             "job": self.job.name,
             "outcome": self.outcome,
@@ -132,7 +140,7 @@ class Transfer:
             "most": None if self.workload is not None else self.most,
             "earliest_s": self.earliest_s,
             "edges_s": self.edges_s.tolist(),
-            "rates_bps": {self.tunnels[tunnel]: self.bps[:, tunnel].tolist() for tunnel in used},
+            "rates_bps": {tunnel: bps.tolist() for tunnel, bps in self.rates_bps.items()},
         }
 
 
@@ -171,15 +179,22 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
         text = f"{mode} chooses WAN paths beside a transfer that is admitted, which has tunnels of its own"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    fabric = build_fabric(setting.fabric)
-    wan = {cable(a, b) for a, b in fabric.wan.links}
+    yield from _of_faults(setting)
+
+
+def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
+    spec, wan = setting.admission, set(_cables(build_fabric(setting.fabric)))
     for number, fault in enumerate(setting.faults, 1):
-        is_whole = (fault.kind, fault.collective, fault.after_s, fault.lasts) == ("link down", 0, None, None)
-        if not is_whole or cable(*fault.ends) not in wan:
-            text = f"{fault.what} at {fault.at} is beside a transfer that is admitted"
-            yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down from collective 0 to the end")
-    if setting.admission.protect == "link" and len(setting.faults) > 1:
-        yield Mistake("fault", f'{len(setting.faults)} links are down beside admission.protect "link"; allowed: one')
+        text = f"{fault.what} at {fault.at} is beside a transfer that is admitted"
+        if fault.kind != "link down" or cable(*fault.ends) not in wan:
+            yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down")
+        elif not fault.is_throughout and spec.recovery_s is None:
+            allowed = (
+                'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
+            )
+            yield Mistake(f"fault[{number}]", f"{text}; allowed: {allowed}")
+    if spec.protects and len(setting.faults) > 1:
+        yield Mistake("fault", f'{len(setting.faults)} links fail beside admission.protect "link"; allowed: one')
 
 
 def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
@@ -246,25 +261,21 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     if not jobs:
         return ()
     fabric = build_fabric(plan.fabric)
-    tunnels = [tuple(dict.fromkeys(_taken(fabric, job, ()))) for job in jobs]
+    every = [_ways(plan, fabric, job) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
     whole_bps = capacities.bps[0]
-    lags_of = _lags_of(plan, fabric, jobs, tunnels, whole_bps)
+    lags_of = _lags_of(plan, fabric, jobs, every, whole_bps)
     capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
-    protects = plan.spec.protect == "link"
-
-    ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
+    ends = np.cumsum([len(ways) for ways in every])[:-1]
 
     def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-        asked = [_request(*one) for one in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
-        return answers(capacities, asked, protects=protects)
+        asked = [_request(*one) for one in zip(jobs, every, np.split(lags_s, ends), strict=True)]
+        return answers(capacities, asked, protects=plan.spec.protects)
 
     found, calendar, lags_s = _settled(ask, lags_of, lags_of(()))
-    split, down = calendar.bps, _wan_links(fabric, plan.dead)
+    down = _wan_links(fabric, plan.dead)
     broken: dict[str, Answer] = {}
-    if down and protects:
-        split = calendar.instead[capacities.failures.index(down)]
-    elif down:
+    if down and not plan.spec.protects:
         whole, promised_s = calendar, lags_s
 
         def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
@@ -274,21 +285,25 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
             return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
 
         left, calendar, lags_s = _settled(strike, lags_of, lags_s)
-        broken, split = {one.request.name: one for one in left if one.promised is None}, calendar.bps
+        broken = {one.request.name: one for one in left if one.promised is None}
     kept = {request.name: index for index, request in enumerate(calendar.requests)}
-    connections = _connections(whole_bps, calendar.requests, split) if kept else []
+    connections = _connections(whole_bps, calendar) if kept else []
+    case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, of_job, of_tunnels_s, answer in zip(jobs, tunnels, np.split(lags_s, ends), found, strict=True):
+    for job, ways, of_ways_s, answer in zip(jobs, every, np.split(lags_s, ends), found, strict=True):
         last = broken.get(job.name, answer)
         request = last.promised or last.request
-        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
-        bps, edges_s, workload = np.zeros((0, len(of_job))), np.zeros(1), None
+        lag_s = float(of_ways_s.max() if request.is_rate else of_ways_s.min())
+        edges_s, workload = np.zeros(1), None
+        rates_bps: dict[str, Floats] = {}
         if (index := kept.get(job.name)) is not None:
             number, edges_s = connections[index], calendar.edges_s
-            bps = split[index].sum(axis=1, keepdims=True) * number / np.maximum(1, number.sum(axis=1, keepdims=True))
-            taken = _taken(fabric, job, failed_links(fabric, plan.dead))
-            pieces = [taken.index(links) if links in taken else -1 for links in of_job]
-            workload = _paced(job, request.begin_s, (edges_s, bps), number, pieces)
+            together_bps = calendar.bps[index].sum(axis=1, keepdims=True)
+            bps = together_bps * number / np.maximum(1, number.sum(axis=1, keepdims=True))
+            workload = _paced(job, request.begin_s, (edges_s, bps), number, list(ways.values()))
+            for links, rate_bps in zip((links[case] for links in ways), bps.T, strict=True):
+                if rate_bps.any():
+                    rates_bps[_name(fabric, links)] = rates_bps.get(_name(fabric, links), 0.0) + rate_bps
         result.append(
             Transfer(
                 job=job,
@@ -298,8 +313,7 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
                 most=last.most / (1 if request.is_rate else 8),
                 earliest_s=None if last.earliest_s is None else last.earliest_s + lag_s,
                 edges_s=edges_s,
-                bps=bps,
-                tunnels=tuple(_name(fabric, links) for links in of_job),
+                rates_bps=rates_bps,
                 workload=workload,
             )
         )
@@ -318,23 +332,31 @@ def _sent(job: "JobSpec") -> Transfer:
         most=0.0,
         earliest_s=None,
         edges_s=np.zeros(1),
-        bps=np.zeros((0, 0)),
-        tunnels=(),
+        rates_bps={},
         workload=replace(timed(messages, places=2, algorithm=TRANSFER), groups=()),
     )
 
 
-def _taken(fabric: Fabric, job: "JobSpec", failed: Sequence[int]) -> list[tuple[int, ...]]:
-    """What the ways between a transfer's ranks pass, by index: those of the pieces 0, 1 ... of a sprayed message.
+def _cables(fabric: Fabric) -> list[Cable]:
+    """Those of the WAN, of which any may fail."""
+    return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
 
-    They are those that are left without the logical links that have `failed`; pieces beyond these begin anew.
-    """
-    ways = multipath(fabric)
-    assert ways is not None and job.ranks is not None, "transfers are checked"
-    src, dst = (np.full(ways.width, rank) for rank in job.ranks)
-    piece = np.arange(ways.width)
-    links = ways.links(src, dst, ways.paths(src, dst, piece, failed), piece)
-    return [tuple(int(link) for link in row if link >= 0) for row in links]
+
+def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
+    """The ways of a transfer: what each passes, by index, usually and behind each failure that there is protection
+    from, and the channels that take it, modulo all."""
+    found = multipath(fabric)
+    assert found is not None and job.ranks is not None, "transfers are checked"
+    channel = np.arange(found.width * RANKS)
+    src, dst = (np.full(channel.size, rank) for rank in job.ranks)
+    passed = []
+    for dead in (NONE, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
+        links = found.links(src, dst, found.paths(src, dst, channel, failed_links(fabric, dead)), channel)
+        passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
+    ways: Ways = {}
+    for number, way in enumerate(zip(*passed, strict=True)):
+        ways.setdefault(way, []).append(number)
+    return ways
 
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
@@ -352,8 +374,7 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     theirs = sum(one.share for one in plan.classes if one.name != traffic_class)
     ceiling = min((one.ceiling for one in plan.classes if one.name == traffic_class), default=1.0)
     bps[[one.index for one in shared_by(fabric).all if one.kind == "wan"]] *= max(0.0, min(ceiling, 1.0 - theirs))
-    cables = dict.fromkeys(cable(a, b) for a, b in fabric.wan.links)
-    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in cables))
+    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in _cables(fabric)))
 
 
 def _settled(
@@ -375,13 +396,9 @@ def _settled(
 
 
 def _lags_of(
-    plan: AdmissionPlan,
-    fabric: Fabric,
-    jobs: Sequence["JobSpec"],
-    tunnels: Sequence[Sequence[tuple[int, ...]]],
-    bps: Floats,
+    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Ways], bps: Floats
 ) -> Callable[[Sequence[Calendar]], Floats]:
-    """How long after it is sent the last byte in each tunnel of each transfer may arrive, s.
+    """How long after it is sent the last byte over each way of each transfer may arrive, s, whatever fails.
 
     That is the delay and, at each link, two frames and how much the ways to the link differ in delay: for so long it
     may have the traffic of two intervals. A fair queue serves connections in turn, so
@@ -393,29 +410,37 @@ def _lags_of(
     bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
     byte_s = 8 / np.maximum(bps, 1.0)
     alone_s = delay_s + byte_s * bytes_ahead
-    found_alone = np.array([float(alone_s[list(links)].sum()) for of_job in tunnels for links in of_job])
-    ends = np.cumsum([0, *map(len, tunnels)]).tolist()
+    found_alone = np.array([[alone_s[list(links)].sum() for links in way] for of_job in ways for way in of_job])
+    ends = np.cumsum([0, *map(len, ways)]).tolist()
     first = {job.name: end for job, end in zip(jobs, ends, strict=False)}
 
     def lags_of(calendars: Sequence[Calendar]) -> Floats:
         found = found_alone.copy()
         for one in calendars:
-            for split in (one.bps, *one.instead) if one.requests else ():
-                number = np.concatenate(_connections(bps, one.requests, split), axis=1)
-                number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
-                every = [links for request in one.requests for links in request.tunnels]
-                used = np.flatnonzero(number.any(axis=0)).tolist()
+            if not one.requests:
+                continue
+            number = np.concatenate(_connections(bps, one), axis=1)
+            number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
+            used = np.flatnonzero(number.any(axis=0)).tolist()
+            own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
+            for case, every in enumerate(_cases(one.requests)):
                 passes, apart_s = _passes(every, len(bps)), _apart_s([every[tunnel] for tunnel in used], delay_s)
-                own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
                 for tunnel in used:
                     links = list(every[tunnel])
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
                     ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max()) + float(apart_s[links].sum())
-                    found[own[tunnel]] = max(found[own[tunnel]], found_alone[own[tunnel]] + ahead_s)
-        parts = zip(jobs, np.split(found, ends[1:-1]), strict=True)
+                    at = own[tunnel], case
+                    found[at] = max(found[at], found_alone[at] + ahead_s)
+        parts = zip(jobs, np.split(found.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1]), strict=True)
         return np.concatenate([_stepped(lags_s, _STEP * _longest_s(job)) for job, lags_s in parts])
 
     return lags_of
+
+
+def _cases(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
+    """The links of all tunnels of these requests, usually and behind each failure."""
+    every = ((one.tunnels, *one.behind) for one in requests)
+    return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
 def _longest_s(job: "JobSpec") -> float:
@@ -447,17 +472,21 @@ def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int6
     return found
 
 
-def _connections(
-    capacity_bps: Floats, requests: Sequence[Request], split: Sequence[Floats]
-) -> list[npt.NDArray[np.int64]]:
+def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[np.int64]]:
     """How many connections of one rate each request has in each tunnel and interval: [intervals, tunnels] of each.
 
     They have its rate together, and a fair share of every link is as much as a connection sends: where n of them pass
-    a link, each has an n-th of it at least, whatever the others do. The rate is the highest that is found so, as every
-    connection may delay the others by a frame. The capacity that the calendar leaves is what rounding up may take.
+    a link, each has an n-th of it at least, whatever the others do, also behind a failure. The rate is the highest that
+    is found so, as every connection may delay the others by a frame. The capacity that the calendar leaves is what
+    rounding up may take.
     """
+    requests, split = calendar.requests, calendar.bps
     bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
-    passes = _passes([links for one in requests for links in one.tunnels], len(capacity_bps))
+    usual, *behind = (_passes(tunnels, len(capacity_bps)) for tunnels in _cases(requests))
+    more = [(usual, np.arange(len(capacity_bps)))]
+    more += [(found, np.flatnonzero((found > usual).any(axis=0))) for found in behind]
+    passes = np.concatenate([found[:, links] for found, links in more], axis=1)
+    capacity_bps = np.concatenate([capacity_bps[links] for _, links in more])
     ends = np.cumsum([0, *(one.shape[1] for one in split)])
     parts = 1
     while True:
@@ -484,13 +513,15 @@ def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
     return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
 
 
-def _request(job: "JobSpec", tunnels: tuple[tuple[int, ...], ...], lags_s: Floats) -> Request:
-    """What a transfer asks for of what is sent, which has arrived `lags_s` later, of each tunnel."""
+def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
+    """What a transfer asks for of what is sent, which has arrived `lags_s` later, of each way."""
+    tunnels, *behind = zip(*ways, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
     return Request(
         name=job.name,
         tunnels=tunnels,
+        behind=tuple(behind),
         amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _bytes(job),
         begin_s=job.start_s,
         end_s=end_s,
@@ -505,13 +536,13 @@ def _paced(
     begin_s: float,
     calendar: tuple[Floats, Floats],
     number: npt.NDArray[np.int64],
-    pieces: Sequence[int],
+    taking: Sequence[Sequence[int]],
 ) -> Workload:
     """The messages of a transfer: in each interval those of each connection are evenly spaced.
 
     `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `number` the connections of
-    each, and `pieces` are of its tunnels. So a message has left when the next one is handed over, and the last one of
-    an interval at its end.
+    each, and `taking` the channels that take it. So a message has left when the next one is handed over, and the last
+    one of an interval at its end.
     """
     (edges_s, bps), message_bytes = calendar, _message_bytes(job)
     bits = bps * np.diff(edges_s)[:, None]
@@ -532,7 +563,7 @@ def _paced(
             f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
-    ways = {channel: pieces[tunnel] for (tunnel, _), channel in channels.items()}
+    ways = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
     flows = found.schedule.flows
     return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
 

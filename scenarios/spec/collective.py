@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from controller.routing.multipath import multipath
+from controller.routing.multipath import RANKS, multipath
 from hosts.collectives import chakra
 from hosts.collectives.files import read
 from hosts.collectives.kinds import (
@@ -95,7 +95,10 @@ def routed(found: Workload, spec: FabricSpec) -> Workload:
     pieces = [1 if way >= 0 else n for way, n in zip(found.ways, pieces, strict=True)] if found.ways else pieces
     streams = [not isinstance(flow, Flow) for flow in found.schedule.flows]
     return sprayed(
-        found, [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)], width=ways.width
+        found,
+        [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)],
+        width=ways.width,
+        ranks=RANKS,
     )
 
 

@@ -89,6 +89,11 @@ class Fault:
         return self.what if (self.collective, self.after_s) == (0, None) else f"{self.what} at {self.at}"
 
     @property
+    def is_throughout(self) -> bool:
+        """Whether it is there from the first collective to the end."""
+        return (self.collective, self.after_s, self.lasts) == (0, None, None)
+
+    @property
     def ends(self) -> tuple[str, str]:
         """The two ends of the link."""
         a, _, b = self.target.partition("-")

@@ -247,6 +247,12 @@ RULES = (
         ("job", "fabric"),
     ),
     Rule(
+        ("admission.recovery",),
+        'with admission.protect = "link"',
+        lambda setting: setting.admission.protects,
+        ("admission",),
+    ),
+    Rule(
         ("control.probe",),
         "with a mode whose knowledge is probed",
         lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes(setting)),

@@ -191,7 +191,7 @@ class Scenario:
         """What the transfers of a configuration ask; None where no job is any."""
         if all(job.kind != TRANSFER for job in self.jobs):
             return None
-        dead = faults.dead_cables(self.faults, build_fabric(self.fabric))
+        dead = faults.dead_cables([one for one in self.faults if one.is_throughout], build_fabric(self.fabric))
         return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
 
     @property
@@ -448,6 +448,7 @@ _CONTROL_DELAY = Kind(
     lambda found: list(map(_ONE_DELAY.write, found)) if isinstance(found, tuple) else _ONE_DELAY.write(found),
     unit=DELAY.unit,
 )
+_RTO = quantity(units.DELAY, "10 ms", (1e-3, 10.0))
 _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
     (int, str),
@@ -595,6 +596,9 @@ KEYS: Mapping[str, Key] = {
         Key("transport.line_rate", "line_rate", TRUTH, "Whether flows start at line rate, not in slow start."),
         Key("transport.congestion_control", "congestion_control", _CONTROL, "TCP's congestion control."),
         Key("transport.slow_start_after_idle", "slow_start_after_idle", TRUTH, "Whether idle flows slow-start."),
+        Key(
+            "transport.rto_min", "rto_min_s", _RTO, "TCP's lower bound of its retransmission timeout, in virtual time."
+        ),
         Key("transport.queue", "queue", _QUEUE, "How flows wait where they share a link; on the wall clock in fifo."),
         Key(
             "transport.ecn_threshold",
@@ -644,6 +648,7 @@ KEYS: Mapping[str, Key] = {
             one_of(*admission.PROTECT),
             "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
         ),
+        Key("admission.recovery", "recovery_s", DELAY, "Left before each deadline for a link that fails meanwhile."),
         Key("te.every", "every", _KEPT, "How long the rates of tunnels are kept, unless a link changes."),
         Key(
             "te.pieces",
@@ -920,7 +925,8 @@ def _of_te(setting: Scenario) -> Iterator[Mistake]:
 
 
 def _of_queue(setting: Scenario) -> Iterator[Mistake]:
-    """Finite queues are those of links that send in the order of arrival, in virtual time; dctcp alone heeds marks."""
+    """Finite queues are those of links that send in the order of arrival, in virtual time; dctcp alone heeds marks. Not
+    every machine's kernel has a bound of the retransmission timeout that can be set."""
     transport, key = setting.transport, "fabric.buffer"
     size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
     if size is not None:
@@ -936,6 +942,9 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} beside a link loss, which takes the queue's place; allowed: one of the two")
     if transport.wan_loss and size is None:
         yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} is beside no fabric.buffer; allowed: both or 0")
+    if setting.run.is_real and transport.rto_min_s != Transport.rto_min_s:
+        text = f"{units.format_delay(transport.rto_min_s)} is on the wall clock"
+        yield Mistake("transport.rto_min", f"{text}; allowed: {units.format_delay(Transport.rto_min_s)} there")
     if threshold is not None:
         key, text = "transport.ecn_threshold", f"{units.format_size(threshold)} is"
         if transport.congestion_control != "dctcp":

@@ -21,7 +21,9 @@ EXACT = 1e-6
 class Case:
     """A random network of links in both directions, and requests between its nodes over all paths between them."""
 
-    def __init__(self, seed: int, *, requests: int, one_source: bool = False, rates: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, requests: int, one_source: bool = False, rates: bool = True, protects: bool = False
+    ) -> None:
         draw = random.Random(seed)
         graph = networkx.cycle_graph(draw.randint(3, 5))
         graph.add_edge(0, 2)
@@ -50,8 +52,17 @@ class Case:
             )
             if rates and draw.random() < 0.4:
                 one = replace(one, is_rate=True, amount=float(draw.randint(1, 12)))
-            self.requests.append(one)
+            self.requests.append(self.protected(one, draw) if protects else one)
             self.ends[one.name] = src, dst
+
+    def protected(self, one: Request, draw: random.Random) -> Request:
+        """The request with every tunnel twice, each time with another substitute behind each failure that hits it."""
+        tunnels = 2 * one.tunnels
+        behind = []
+        for down in self.capacities.failures:
+            left = [links for links in one.tunnels if not down & {*links}]
+            behind.append(tuple(draw.choice(left or [links]) if down & {*links} else links for links in tunnels))
+        return replace(one, tunnels=tunnels, behind=tuple(behind))
 
     def intervals(self, requests: Sequence[Request]) -> list[tuple[float, float]]:
         instants = {at for one in requests for at in (one.begin_s, one.end_s)} | set(self.capacities.from_s)
@@ -62,14 +73,16 @@ class Case:
         return np.asarray(self.capacities.bps[slot])
 
     def fits(self, requests: Sequence[Request], *, protects: bool = False) -> bool:
-        """Whether all can be kept: a programme of what each request sends over each arc in each interval, its flow
-        conserved at every node; under protection for each failure, what is sent in an interval being the same."""
+        """Whether all can be kept."""
         if not requests:
             return True
+        return self._fits_behind(requests) if protects else self._fits(requests)
+
+    def _fits(self, requests: Sequence[Request]) -> bool:
+        """By a programme of what each sends over each arc in each interval, its flow conserved at every node."""
         intervals, nodes = self.intervals(requests), range(1 + max(max(arc) for arc in self.arcs))
-        downs: list[frozenset[int]] = [frozenset(), *(self.capacities.failures if protects else ())]
         arcs, per = len(self.arcs), len(requests) * len(intervals)
-        whole = per * (1 + arcs * len(downs))  # what is sent, then what passes each arc under each failure
+        whole = per * (1 + arcs)  # what is sent, then what passes each arc
         equal, equals, below, belows = [], [], [], []
         upper = np.full(whole, np.inf)
         for r, one in enumerate(requests):
@@ -85,29 +98,61 @@ class Case:
                     equals.append(one.amount * (high_s - low_s))
                 total[sent] = 1.0
                 src, dst = self.ends[one.name]
-                for f, down in enumerate(downs):
-                    first = per + (f * per + sent) * arcs
-                    upper[[first + link for link in down]] = 0.0
-                    for node in nodes:
-                        row = np.zeros(whole)
-                        for link, (a, b) in enumerate(self.arcs):
-                            row[first + link] = (a == node) - (b == node)
-                        row[sent] = (node == dst) - (node == src)
-                        equal.append(row)
-                        equals.append(0.0)
+                first = per + sent * arcs
+                for node in nodes:
+                    row = np.zeros(whole)
+                    for link, (a, b) in enumerate(self.arcs):
+                        row[first + link] = (a == node) - (b == node)
+                    row[sent] = (node == dst) - (node == src)
+                    equal.append(row)
+                    equals.append(0.0)
             if not one.is_rate:
                 equal.append(total)
                 equals.append(one.amount)
-        for f in range(len(downs)):
+        for i, (low_s, high_s) in enumerate(intervals):
+            for link in range(arcs):
+                row = np.zeros(whole)
+                for r in range(len(requests)):
+                    row[per + (r * len(intervals) + i) * arcs + link] = 1.0
+                below.append(row)
+                belows.append(self.bps(low_s)[link] * (high_s - low_s))
+        return self._solves(whole, upper, (below, belows), (equal, equals))
+
+    def _fits_behind(self, requests: Sequence[Request]) -> bool:
+        """By a programme of what each sends over each tunnel in each interval, on every link, under every failure."""
+        intervals = self.intervals(requests)
+        sends = [
+            (r, t, i) for r, one in enumerate(requests) for t in range(len(one.tunnels)) for i in range(len(intervals))
+        ]
+        upper = np.array(
+            [
+                np.inf if requests[r].begin_s <= intervals[i][0] < intervals[i][1] <= requests[r].end_s else 0.0
+                for r, _, i in sends
+            ]
+        )
+        equal, equals, below, belows = [], [], [], []
+        for r, one in enumerate(requests):
             for i, (low_s, high_s) in enumerate(intervals):
-                for link in range(arcs):
-                    row = np.zeros(whole)
-                    for r in range(len(requests)):
-                        row[per + (f * per + r * len(intervals) + i) * arcs + link] = 1.0
-                    below.append(row)
-                    belows.append(self.bps(low_s)[link] * (high_s - low_s))
+                if one.is_rate and one.begin_s <= low_s < high_s <= one.end_s:
+                    equal.append(np.array([float((of, at) == (r, i)) for of, _, at in sends]))
+                    equals.append(one.amount * (high_s - low_s))
+            if not one.is_rate:
+                equal.append(np.array([float(of == r) for of, _, _ in sends]))
+                equals.append(one.amount)
+        for f, down in enumerate([frozenset(), *self.capacities.failures]):
+            over = [one.behind[f - 1] if f else one.tunnels for one in requests]
+            for at, (low_s, high_s) in enumerate(intervals):
+                for link in range(len(self.arcs)):
+                    below.append(np.array([float(i == at and link in over[r][t]) for r, t, i in sends]))
+                    belows.append(0.0 if link in down else self.bps(low_s)[link] * (high_s - low_s))
+        return self._solves(len(sends), upper, (below, belows), (equal, equals))
+
+    def _solves(self, whole: int, upper: np.ndarray, below: tuple[list, list], equal: tuple[list, list]) -> bool:
         bounds = [(0.0, limit) for limit in upper]
-        found = linprog(np.zeros(whole), below, belows, equal, equals, bounds, method="highs-ipm")
+        for method in ("highs-ipm", "highs-ds"):
+            found = linprog(np.zeros(whole), *below, *equal, bounds, method=method)
+            if found.status in (0, 2):
+                break
         assert found.status in (0, 2), found.message
         return bool(found.status == 0)
 
@@ -127,24 +172,21 @@ def before(found: Sequence[Answer]) -> Iterator[tuple[list[Request], Answer]]:
 def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
     """All is kept: what each promise sends, and what each link carries, under each failure."""
     spans_s = np.diff(calendar.edges_s)
-    downs: list[frozenset[int]] = [frozenset(), *(case.capacities.failures if protects else ())]
-    rates = [calendar.bps, *(calendar.instead if protects else ())]
-    for down, bps in zip(downs, rates, strict=True):
+    for one, mine in zip(calendar.requests, calendar.bps, strict=True):
+        assert (mine >= -EXACT).all()
+        inside = (calendar.edges_s[:-1] >= one.begin_s - EXACT) & (calendar.edges_s[1:] <= one.end_s + EXACT)
+        assert (mine[~inside] == 0).all()
+        if one.is_rate:
+            np.testing.assert_allclose(mine[inside].sum(axis=1), one.amount, rtol=EXACT)
+        else:
+            assert spans_s @ mine.sum(axis=1) == pytest.approx(one.amount, rel=EXACT)
+    for f, down in enumerate([frozenset(), *(case.capacities.failures if protects else ())]):
         carried = np.zeros((len(spans_s), len(case.arcs)))
-        for one, mine, always in zip(calendar.requests, bps, calendar.bps, strict=True):
-            assert (mine >= -EXACT).all()
-            np.testing.assert_allclose(mine.sum(axis=1), always.sum(axis=1), atol=EXACT * 100)
-            inside = (calendar.edges_s[:-1] >= one.begin_s - EXACT) & (calendar.edges_s[1:] <= one.end_s + EXACT)
-            assert (mine[~inside] == 0).all()
-            if one.is_rate:
-                np.testing.assert_allclose(mine[inside].sum(axis=1), one.amount, rtol=EXACT)
-            else:
-                assert spans_s @ mine.sum(axis=1) == pytest.approx(one.amount, rel=EXACT)
-            for p, links in enumerate(one.tunnels):
-                if set(links) & down:
-                    assert (mine[:, p] == 0).all()
+        for one, mine in zip(calendar.requests, calendar.bps, strict=True):
+            for p, links in enumerate(one.behind[f - 1] if f else one.tunnels):
                 carried[:, list(links)] += mine[:, [p]]
         room = np.array([case.bps(at_s) for at_s in calendar.edges_s[:-1]]).reshape(carried.shape)
+        room[:, list(down)] = 0.0
         assert (carried <= room + 100 * EXACT).all()
 
 
@@ -181,7 +223,7 @@ def flow_over_time(case: Case, requests: Sequence[Request]) -> float:
 def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -> None:
     seen = dict.fromkeys((ADMITTED, DEFERRED, REFUSED), 0)
     for seed in range(25 if protects else 60):
-        case = Case(seed, requests=4)
+        case = Case(seed, requests=4, protects=protects)
         found, calendar = answers(case.capacities, case.requests, protects=protects)
         check_calendar(case, calendar, protects=protects)
         for kept, one in before(found):
@@ -197,7 +239,7 @@ def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -
                 assert case.fits([*kept, one.promised.until(one.promised.end_s + 1e-5)], protects=protects)
                 for end_s in np.linspace(asked.end_s, one.promised.end_s - 1e-3, 7):
                     assert not case.fits([*kept, asked.until(float(end_s))], protects=protects)
-    assert min(seen.values()) > 10, seen
+    assert min(seen.values()) > 8, seen
 
 
 def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() -> None:
@@ -250,6 +292,7 @@ def test_no_request_takes_nothing() -> None:
 def test_what_can_never_be_has_no_time() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
+    one = replace(one, behind=(one.tunnels,))  # as there is no other
     (found,), _ = answers(capacities, [one], protects=False)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
     (found,), _ = answers(capacities, [replace(one, amount=1.0)], protects=True)
@@ -259,7 +302,7 @@ def test_what_can_never_be_has_no_time() -> None:
 
 
 def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(3, requests=4)
+    case = Case(3, requests=4, protects=True)
     wanted, _ = answers(case.capacities, case.requests, protects=True)
 
     def failing(*given: object, options: dict[str, bool], **more: object) -> object:

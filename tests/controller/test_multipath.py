@@ -246,6 +246,35 @@ def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None
     assert took == ["g0>s0n0", "s0n0>s0p2", f"s0p2>{near}", f"{near}>{far}", f"{far}>s1p2", "s1p2>s1n0", "s1n0>g2"]
 
 
+@pytest.mark.parametrize("grain", GRAINS)
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_a_piece_keeps_its_way_while_that_is_up_and_the_others_are_dealt_to_those_left(
+    grain: str, data: st.DataObject
+) -> None:
+    fabric, found = spread(FabricSpec(gpus_per_site=(2, 2), leaves=2, spines=2), "spray", grain)
+    cables = sorted({tuple(sorted(cable(a, b))) for a, b in fabric.wan.links})
+    dead = frozenset(cable(*one) for one in data.draw(st.sets(st.sampled_from(cables), max_size=len(cables) - 1)))
+    paths = len(fabric.paths_between[0, 1])
+    rank = data.draw(st.integers(0, 100))
+    piece = rank * found.width + np.arange(found.width)
+    usual, behind = (found.paths(np.array(0), np.array(3), piece, failed_links(fabric, one)) for one in (NONE, dead))
+    hit = np.array([bool({*fabric.paths[path].links} & {*failed_links(fabric, dead)}) for path in usual])
+    assert (behind[~hit] == usual[~hit]).all()
+    left = Counter(behind[hit].tolist())
+    up = {path for path, is_hit in zip(usual.tolist(), hit.tolist(), strict=True) if not is_hit}
+    assert {*left} <= up
+    dealt = [left[path] for path in up] if hit.any() else [0]
+    assert max(dealt) - min(dealt) <= found.width // paths
+
+
+def test_channels_of_a_piece_have_other_substitutes() -> None:
+    fabric, found = spread(FabricSpec(gpus_per_site=(2, 2)), "spray", "logical")
+    failed = failed_links(fabric, {cable("s0b0", "s1b0")})
+    taken = [int(found.paths(np.array(0), np.array(2), 4 * round_, failed)) for round_ in range(5)]
+    assert len({*taken}) == 3 and taken[4] == taken[0]
+
+
 def test_a_cut_off_pair_is_named() -> None:
     fabric, _ = spread(MESH, "spray")
     with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):

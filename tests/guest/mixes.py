@@ -2,7 +2,8 @@
 
 `mixes.py SEEDS [PROTECTED]`: a list such as "0,1,2", and the part of mixes that is protected. Of each seed: what became
 of its transfers and, of each that was promised, when it was due and when it was all there; of a protected mix also
-without each WAN link in turn, which is `down`. Where one is refused that would not fit without any reserve either, the
+where each WAN link in turn is `down`, from the beginning or from a random instant on, for which there is a recovery of
+200 ms before every deadline. Where one is refused that would not fit without any reserve either, the
 mix runs once more with the first such forced in beside the promises before it: on a calendar of links that are as much
 faster as that takes, `times`. Its `late` are those that were late then.
 """
@@ -28,6 +29,7 @@ from scenarios.testbed.testbed import CollectiveRecord, Testbed
 from topologies.fabric.fabric import build_fabric
 
 MOST_TIMES = 50.0
+RECOVERY_MS = 200
 FABRICS = (
     "",
     'wan = "five-router"',
@@ -51,6 +53,7 @@ def drawn(draw: random.Random, protected: float) -> Scenario:
     """A random mix of two to six requests, of which some are too much; raises ScenarioError where all are."""
     fabric = FABRICS[draw.randrange(len(FABRICS))]
     is_protected = draw.random() < protected
+    more_ms = RECOVERY_MS if is_protected else 0
     jobs: list[dict[str, object]] = []
     for number in range(draw.randint(2, 6)):
         start = draw.choice([0.0, draw.uniform(0.5, 10)])
@@ -60,8 +63,8 @@ def drawn(draw: random.Random, protected: float) -> Scenario:
         if draw.random() < 0.4:
             job |= {"rate": f"{draw.uniform(0.1, 4):.3f} Gbit/s", "duration": f"{for_ms:.3f} ms"}
         else:
-            job |= {"size": f"{draw.uniform(0.2, 8):.3f} MB", "deadline": f"{start + for_ms:.3f} ms"}
-        jobs.append(job | ({"latest": f"{start + 100 * for_ms:.3f} ms"} if draw.random() < 0.5 else {}))
+            job |= {"size": f"{draw.uniform(0.2, 8):.3f} MB", "deadline": f"{start + for_ms + more_ms:.3f} ms"}
+        jobs.append(job | ({"latest": f"{start + 100 * for_ms + more_ms:.3f} ms"} if draw.random() < 0.5 else {}))
     tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
     head = f"""
 [fabric]
@@ -76,34 +79,39 @@ count = 1
 emulated = 1
 [run]
 modes = ["base"]
+[transport]
+rto_min = "10 ms"
 [admission]
 protect = "{"link" if is_protected else "none"}"
+{f'recovery = "{RECOVERY_MS} ms"' if is_protected else ""}
 """
     (found,) = scenario_of("\n".join([head, *tables])).settings()
     return found
 
 
-def failing(setting: Scenario) -> Iterator[Scenario]:
-    """The mix with all links up and, if it is protected, without each WAN link."""
+def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
+    """The mix with all links up and, if it is protected, without each WAN link, from the beginning or an instant on."""
     yield setting
-    for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protect == "link" else ():
-        yield replace(setting, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
+    draw, last_s = random.Random(seed), max(one.edges_s[-1] for one in setting.transfers if one.workload is not None)
+    for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protects else ():
+        after_s = round(draw.uniform(0.0, float(last_s)), 9) if draw.random() < 0.5 else None
+        yield replace(setting, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}", after_s=after_s),))
 
 
 def measured(setting: Scenario) -> dict[str, float]:
     """When each transfer was all there, s after the round's beginning."""
     with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
         (record,) = (one for one in Recovery(testbed, MODES["base"]).run(count=1) if isinstance(one, CollectiveRecord))
-    assert record.drops == 0
+    assert record.drops == 0 or any(one.after_s is not None for one in setting.faults)
     spans = setting.workload.jobs
     return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
 
-def promised(setting: Scenario) -> list[dict[str, Any]]:
+def promised(setting: Scenario, seed: int) -> list[dict[str, Any]]:
     """What became of its transfers, without what link, and when they were due and there."""
     found = []
-    for one in failing(setting):
-        there_s, down = measured(one), [fault.target for fault in one.faults]
+    for one in failing(setting, seed):
+        there_s, down = measured(one), [fault.words for fault in one.faults]
         found += [
             {
                 "job": of.job.name,
@@ -174,7 +182,7 @@ def main(seeds: str, protected: str = "0.2") -> None:
     for seed in map(int, seeds.split(",")):
         setting = mix(seed, protected=float(protected))
         forces = setting.admission.protect == "none"
-        found.append({"promised": promised(setting), "forced": forced(setting) if forces else None})
+        found.append({"promised": promised(setting, seed), "forced": forced(setting) if forces else None})
     print(json.dumps(found))
 
 

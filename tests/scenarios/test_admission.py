@@ -99,6 +99,25 @@ def test_protected_promises_are_kept_whichever_wan_link_is_down():
         assert all(at_s[one.job.name] <= one.due_s for one in down.transfers if one.workload is not None)
 
 
+def test_with_a_recovery_a_link_may_fail_at_any_time_as_senders_do_the_same_and_are_done_so_much_earlier():
+    requests = COPY | {"size": "6 MB", "deadline": "240 ms"}, STREAM | {"rate": "1 Gbit/s", "start": "5 ms"}
+    tail = '[admission]\nprotect = "link"\nrecovery = "200 ms"\n'
+    found = setting(*requests, tail=tail)
+    at_s = there_s(found)
+    assert all(one.outcome == "admitted" and at_s[one.job.name] <= one.due_s - 0.2 for one in found.transfers)
+    with pytest.raises(ScenarioError, match="copy is refused: nothing by 20 ms"):  # which is sooner than that
+        setting(COPY, tail=tail)
+    fault = '[[fault]]\nat = "{}"\nwhat = "link s0b0-s1b0 down"\n{}'
+    for when, lasts in (
+        ("collective 0", ""),
+        ("3 ms into collective 0", ""),
+        ("collective 1", 'for = "2 collectives"'),
+    ):
+        struck = setting(*requests, tail=tail + fault.format(when, lasts))
+        assert struck.workload == found.workload
+        assert [one.due_s for one in struck.transfers] == [one.due_s for one in found.transfers]
+
+
 def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
     asks = [STREAM | {"rate": "1.8 Gbit/s"}, STREAM | {"name": "second", "ranks": [2, 5], "rate": "100 Mbit/s"}]
     wan = '"five-router"'
@@ -146,7 +165,7 @@ def test_every_byte_of_a_promise_is_in_its_messages():
     for one in found.transfers:
         if one.workload is not None:
             sizes = [task.size for _, task in one.workload.schedule.sends()]
-            bits = np.diff(one.edges_s) @ one.bps.sum(axis=1)
+            bits = np.diff(one.edges_s) @ sum(one.rates_bps.values())
             assert 8 * sum(sizes) == pytest.approx(bits, abs=16)
 
 
@@ -235,6 +254,14 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
             HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
             "allowed: a WAN link that is down",
         ),
+        (
+            [COPY],
+            HEAD
+            + '[admission]\nprotect = "link"\n[[fault]]\nat = "1 ms into collective 0"\nwhat = "link s0b0-s1b0 down"',
+            "down at 1 ms into collective 0 is beside a transfer that is admitted; allowed: a WAN link that "
+            'is down from collective 0 to the end, or admission.protect "link" with a recovery',
+        ),
+        ([COPY], HEAD + '[admission]\nrecovery = "1 s"', "recovery: does nothing here"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
