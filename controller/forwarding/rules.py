@@ -72,9 +72,11 @@ class Route:
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """The stages that lead from some routes to others; the routes in force after the last stage, and the tunnels, by
-    number, whose rules are installed then."""
+    number, whose rules are installed then. `moves` are those messages of the last stage that need no other first: they
+    lead into tunnels whose rules are installed already."""
 
     stages: tuple[Stage, ...]
+    moves: Stage
     routes: tuple[Route, ...]
     tunnels: frozenset[int]
 
@@ -143,13 +145,15 @@ def change(
         same = current is not None and replace(current, generation=generation) == route
         (stay if same else fresh).append(current if current is not None and same else route)
     kept = {route.key for route in (*stay, *fresh)}
+    more = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
+    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in more)
     leaves: list[Message] = [install(ways, route) for route in fresh]
     leaves += [_removal(ways, route) for route in old if route.key not in kept]
-    more = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
     switches = [switch.name for switch in ways.fabric.switches]
     stages = (tuple(m for switch in switches for m in _tunnel_installs(ways, switch, more)), tuple(leaves))
     return Change(
         stages=tuple(stage for stage in stages if stage),
+        moves=moves,
         routes=(*stay, *fresh),
         tunnels=frozenset(more.union(tunnels)),
     )

@@ -92,7 +92,10 @@ class Forwarding:
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
         change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
-        stages = [stage for stage in (tuple(itertools.chain(*detours)), *change.stages) if stage]
+        at_once = change.moves if detours else ()  # what a dead cable carried has nothing to wait for
+        sent = set(at_once)
+        later = (tuple(message for message in stage if message not in sent) for stage in change.stages)
+        stages = [stage for stage in (tuple(itertools.chain(*detours, at_once)), *later) if stage]
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
             self._send(stages, settle_s=SETTLE_S)

@@ -64,22 +64,35 @@ def test_a_change_of_a_route_is_one_message_to_its_leaf(fakes: Fakes) -> None:
     assert [event[:2] for event in fakes.events()] == [("s0l1", "delete"), ("s0l1", "confirm")]
 
 
-def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fakes: Fakes) -> None:
-    """A spine leaves: first come the default rules that lead around it, then the leaf's route over another spine."""
+def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int, int]]:
+    """The events as the controller leads around a switch that leaves, with a route on path 2."""
     assert fakes.route(2) == (2,)
     fakes.events()
-    fakes.switches["s0b1"].delay_s = 0.3
-    fakes.switches["s0p1"].close()
+    fakes.switches[slow].delay_s = 0.3
+    fakes.switches[switch].close()
     while not (outages := fakes.controller.status()["outages"]) or not outages[-1]["done_ns"]:
         time.sleep(0.05)
-    events = fakes.events()
+    return fakes.events()
+
+
+def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fakes: Fakes) -> None:
+    """A border router leaves: first come the default rules that lead around it, then the pair returns to these."""
+    events = outage(fakes, "s1b0", slow="s0b1")
+    removed = [event[:2] for event in events].index(("s0l1", "delete"))
+    before = [event[:2] for event in events[:removed]]
+    told = {switch for switch, what in before if what == "add"}
+    assert "s0b1" in told
+    assert {switch for switch, what in before if what == "confirm"} == told
+    assert [event[:2] for event in events[removed + 1 :]] == [("s0l1", "confirm")]
+
+
+def test_a_route_around_an_outage_waits_for_nothing_where_its_tunnel_is_there(fakes: Fakes) -> None:
+    """A spine leaves: the leaf's route leads over another one at once, beside the default rules."""
+    events = outage(fakes, "s0p1", slow="s0b0")
     (moved,) = (index for index, event in enumerate(events) if is_route(event))
     assert events[moved][0] == "s0l1"
-    before = [event[:2] for event in events[:moved]]
-    told = {switch for switch, what in before if what == "add"}
-    assert {"s0b0", "s0b1"} <= told
-    assert {switch for switch, what in before if what == "confirm"} == told
-    assert [event[:2] for event in events[moved + 1 :]] == [("s0l1", "confirm")]
+    assert ("s0b0", "confirm") in [event[:2] for event in events[moved:]]
+    assert [event[1] for event in events].count("confirm") == len({event[0] for event in events if event[1] == "add"})
 
 
 def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_from_a_clean_table(fakes: Fakes) -> None:
