@@ -448,7 +448,7 @@ _CONTROL_DELAY = Kind(
     lambda found: list(map(_ONE_DELAY.write, found)) if isinstance(found, tuple) else _ONE_DELAY.write(found),
     unit=DELAY.unit,
 )
-_RTO = quantity(units.DELAY, "10 ms", (1e-3, 10.0))
+_RTO = quantity(units.DELAY, "10 ms", (1e-3, 1.0))
 _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
     (int, str),

@@ -85,7 +85,6 @@ _LOOK_AGAIN_S = 0.05
 _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
 _DEADLINE_S = 60.0
-_LOST_FRAME_S = 0.2  # TCP's least retransmission timeout
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -324,7 +323,8 @@ class Testbed:
         deadline_s = self.deadline_s
         if self.setting.transport.buffer_bytes is not None:
             # Long enough for a message every frame of which is lost and sent again after a timeout.
-            deadline_s += _LOST_FRAME_S * self.setting.carried.largest_message_bytes / frame_segment_bytes()
+            frames = self.setting.carried.largest_message_bytes / frame_segment_bytes()
+            deadline_s += self.setting.transport.rto_min_s * frames
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,

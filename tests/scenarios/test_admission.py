@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.results import open_run
 from scenarios.engines.prediction import Plan, decided, jobs_s
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
@@ -314,7 +315,7 @@ def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
     """Two transfers in the VM, beside a third that is refused, with a link down that they are protected from."""
     scenario = tmp_path / "asks.toml"
     third = STREAM | {"name": "third", "rate": "30 Gbit/s"}
-    found = setting(COPY, STREAM, third, tail='[admission]\nprotect = "link"')
+    found = setting(COPY, STREAM, third, tail='[transport]\nrto_min = "10 ms"\n[admission]\nprotect = "link"')
     fault = '\n[[fault]]\nat = "collective 0"\nwhat = "link s0b0-s1b0 down"\n'
     scenario.write_text(resolved(found).replace("[[job]]", f"{fault}[[job]]", 1))
     arguments = [str(scenario), "--engine", "emulation", "--json", "--out", str(tmp_path / "run")]
@@ -323,6 +324,8 @@ def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
     copy, stream, third = point["transfers"]
     assert copy["kept"] and stream["kept"] and third["outcome"] == "refused" and "kept" not in third
     assert not any("s0b0>s1b0" in tunnel for one in (copy, stream) for tunnel in one["rates_bps"])
+    settings = open_run(tmp_path / "run").provenance["vm"]["after"]["sysctls"]
+    assert (settings["net.ipv4.tcp_rto_min_us"], settings["gpu"]["net.ipv4.tcp_rto_min_us"]) == ("200000", "10000")
     drawn = pd.read_csv(tmp_path / "run" / "figures" / "scenario-calendar.csv")
     drawn["bytes"] = drawn.bps * (drawn.to_s - drawn.from_s) / 8
     by_job = drawn[drawn.what != "due"].groupby(["job", drawn.what == "delivered"]).bytes.sum()
