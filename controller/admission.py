@@ -31,6 +31,8 @@ ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 
 _SAME = 1e-9  # of the longest time: instants that are one, as rates in between would be rounding errors alone
 _LATER = (0.0, 1e-9, 1e-8, 1e-7, 1e-6)  # what the earliest end is put off by until it fits: programmes have tolerances
+_SOLVERS = ("highs-ds", True), ("highs-ds", False), ("highs-ipm", True)
+"""With presolve or not: each fails where the one after it does not, as where an interval is all but empty."""
 _SPREAD = 1e-3  # what a tunnel's hop costs beside waiting until the end of all
 
 
@@ -323,8 +325,8 @@ class _Programme:
         for name, rows in (("eq", equal), ("ub", below)):
             if rows:
                 given[f"A_{name}"], given[f"b_{name}"] = self._matrix([row for row, _ in rows]), [b for _, b in rows]
-        for presolve in (True, False):  # which fails where an interval is all but empty
-            found = linprog(cost, bounds=bounds, method="highs-ds", options={"presolve": presolve}, **given)
+        for solver, presolve in _SOLVERS:
+            found = linprog(cost, bounds=bounds, method=solver, options={"presolve": presolve}, **given)
             if found.status in (0, 2):
                 break
         else:
