@@ -1,12 +1,12 @@
 """Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a JSON list.
 
-`mixes.py SEEDS [PROTECTED]`: a list such as "0,1,2", and the part of mixes that is protected. Of each seed: what became
-of its transfers and, of each that was promised, when it was due and when it was all there; of a protected mix also
-where each WAN link in turn is `down`, from the beginning or from a random instant on, for which there is a recovery of
-200 ms before every deadline. Where one is refused that would not fit without any reserve either, the
-mix runs once more with the first such forced in beside the promises before it: on a calendar of links that are as much
-faster as that takes, `times`. Its `late` are those that were late then, of a protected mix in the first of these cases
-in which there are any.
+`mixes.py SEEDS [PROTECTED [RECOVERY]]`: a list such as "0,1,2", the part of mixes that is protected, and how many ms
+before its deadline each transfer of these is to be there, 0 for none. Of each seed: what became of its transfers and,
+of each that was promised, when it was due and when it was all there; of a protected mix also where each WAN link in
+turn is `down`, from the beginning or, with a recovery, from a random instant on. Where one is refused that would not
+fit without any reserve either, the mix runs once more with the first such forced in beside the promises before it: on
+a calendar of links that are as much faster as that takes, `times`. Its `late` are those that were late then, of a
+protected mix in the first of these cases in which there are any.
 """
 
 import json
@@ -30,7 +30,6 @@ from scenarios.testbed.testbed import CollectiveRecord, Testbed
 from topologies.fabric.fabric import build_fabric
 
 MOST_TIMES = 50.0
-RECOVERY_MS = 200
 FABRICS = (
     "",
     'wan = "five-router"',
@@ -40,21 +39,21 @@ FABRICS = (
 )
 
 
-def mix(seed: int, *, protected: float = 0.2) -> Scenario:
+def mix(seed: int, *, protected: float = 0.2, recovery_ms: float = 200) -> Scenario:
     """A random mix of transfers of which not all are refused; this part is protected from any WAN link's failure."""
     draw = random.Random(seed)
     while True:
         try:
-            return drawn(draw, protected)
+            return drawn(draw, protected, recovery_ms)
         except ScenarioError:  # all are refused
             pass
 
 
-def drawn(draw: random.Random, protected: float) -> Scenario:
+def drawn(draw: random.Random, protected: float, recovery_ms: float) -> Scenario:
     """A random mix of two to six requests, of which some are too much; raises ScenarioError where all are."""
     fabric = FABRICS[draw.randrange(len(FABRICS))]
     is_protected = draw.random() < protected
-    more_ms = RECOVERY_MS if is_protected else 0
+    more_ms = recovery_ms if is_protected else 0
     jobs: list[dict[str, object]] = []
     for number in range(draw.randint(2, 6)):
         start = draw.choice([0.0, draw.uniform(0.5, 10)])
@@ -84,7 +83,7 @@ modes = ["base"]
 rto_min = "10 ms"
 [admission]
 protect = "{"link" if is_protected else "none"}"
-{f'recovery = "{RECOVERY_MS} ms"' if is_protected else ""}
+{f'recovery = "{recovery_ms} ms"' if more_ms else ""}
 """
     (found,) = scenario_of("\n".join([head, *tables])).settings()
     return found
@@ -95,7 +94,8 @@ def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
     yield setting
     draw, last_s = random.Random(seed), max(one.edges_s[-1] for one in setting.transfers if one.workload is not None)
     for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protects else ():
-        after_s = round(draw.uniform(0.0, float(last_s)), 9) if draw.random() < 0.5 else None
+        is_late = setting.admission.recovery_s is not None and draw.random() < 0.5
+        after_s = round(draw.uniform(0.0, float(last_s)), 9) if is_late else None
         yield replace(setting, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}", after_s=after_s),))
 
 
@@ -180,10 +180,10 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
     return None
 
 
-def main(seeds: str, protected: str = "0.2") -> None:
+def main(seeds: str, protected: str = "0.2", recovery_ms: str = "200") -> None:
     found = []
     for seed in map(int, seeds.split(",")):
-        setting = mix(seed, protected=float(protected))
+        setting = mix(seed, protected=float(protected), recovery_ms=float(recovery_ms))
         found.append({"promised": promised(setting, seed), "forced": forced(setting, seed)})
     print(json.dumps(found))
 
