@@ -97,7 +97,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     assert "aborted" in prompt.type("\x03")
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
         prompt.child.sendline(line)  # which spins: no virtual time passes
-        prompt.child.expect(pexpect.TIMEOUT, timeout=1)
+        prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
         press_ctrl_c(prompt)
     for _ in range(3):  # within the moments in which the shell begins it
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
