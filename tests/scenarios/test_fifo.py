@@ -94,7 +94,7 @@ def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
 
 
 def test_dctcp_marks_in_place_of_losses(tmp_path):
-    start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false")
+    start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false", "--collectives", "1")
     cubic = measured(tmp_path / "cubic", *start)["fidelity"]["fifo"]
     marking = ("--set", "transport.congestion_control=dctcp", "--set", "transport.ecn_threshold=200 kB")
     dctcp = measured(tmp_path / "dctcp", *start, *marking)["fidelity"]["fifo"]

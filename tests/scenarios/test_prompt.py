@@ -340,7 +340,7 @@ with dialogue.checking_signals():
         pass
 """
     child = pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", timeout=20, cwd=str(PROJECT))
-    for _ in range(200):
+    for _ in range(100):
         child.expect_exact(PROMPT)
         child.send("a\r")
     child.expect_exact(PROMPT)
