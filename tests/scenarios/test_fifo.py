@@ -79,7 +79,7 @@ def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_m
     # Of a message every frame that is dropped has 8,948 bytes, but for the last; acknowledgements are dropped, too.
     assert rows.drops.sum() == fifo["drops"] > 1000
     assert fifo["retransmitted_bytes"] == pytest.approx(8948 * fifo["drops"], rel=0.2)
-    assert 0 < fifo["fairness"] < 0.99 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
+    assert 0 < fifo["fairness"] < 0.9 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
     assert any("does not hold in fifo queues" in warning for warning in answer["fidelity"]["warnings"])
 
 

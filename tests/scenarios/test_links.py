@@ -25,6 +25,7 @@ gpu-gpu = { delay = "3 us" }
 PHYSICAL = """
 [fabric]
 grain = "physical"
+gpus = 4
 [conditions]
 sampler = "ar1"
 [conditions.links]
