@@ -65,7 +65,10 @@ def more(options: str) -> Callable[[str], str]:
 FIRST = r"bash scenarios/setup\.sh && .*scenarios/run\.py$"
 RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
     # what the README's commands are like, and what is run for them: as written, or shortened
-    (r"bash scenarios/setup\.sh && .*python -m pytest", more("--collect-only tests/test_layout.py")),
+    (
+        r"bash scenarios/setup\.sh && .*python -m pytest",  # set up by the first command
+        lambda command: f"{command.partition(' && ')[2]} --collect-only tests/test_layout.py",
+    ),
     (FIRST, more("--collectives 3 --modes base,joint --out results/shown")),
     (r".* --(doctor|resume|cli|exec)", more("")),
     (r".*scenarios/run\.py authors", more("--collectives 100")),
