@@ -102,6 +102,7 @@ def test_dctcp_marks_in_place_of_losses(tmp_path):
     assert dctcp["greatest_ratio"] < 1.5 < cubic["least_ratio"]
 
 
+@pytest.mark.slow
 def test_a_buffer_of_one_frame_is_survived(tmp_path):
     answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
     assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0

@@ -133,7 +133,8 @@ def lines_typed_ahead(prompt: Session) -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while"),
+        # Of ranks test_program has it, too.
+        pytest.param("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while", marks=pytest.mark.slow),
         ("g1 sh -c 'while :; do :; done'", "`sh -c while"),
     ],
 )
