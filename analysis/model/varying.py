@@ -99,7 +99,8 @@ class Varying:
             )
             instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, self._packet_bits, moved)
             left = np.zeros((rows, len(links)))
-            is_over = varying_kernel.run(instance, varying_kernel.Rates(rates, until_s, every_s, left), found)
+            of_rates = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # of types it is compiled for
+            is_over = varying_kernel.run(instance, of_rates, found)
             rows *= 2
         return Instants(*found), left
 

@@ -110,26 +110,25 @@ def test_times_of_a_trace_are_correlated_as_long_as_they_resemble_each_other() -
     assert math.isnan(summarise(series(slow, block(slow))).mean_s.low)
 
 
-# What is drawn, and the collectives of a draw: the least number that has intervals, and one that is typical.
-CASES = {
-    "uniform": ({}, (60, 200)),
-    "gaussian": ({}, (60, 200)),
-    "markov": ({"conditions.mean_stay": 2, "collective.reembed_every": 5}, (150, 300)),
-    "ar1": ({"conditions.coefficient": 0.5, "collective.reembed_every": 5}, (150, 300)),
-    "trace": ({}, (200,)),
+DRAWN = {
+    "uniform": {},
+    "gaussian": {},
+    "markov": {"conditions.mean_stay": 2, "collective.reembed_every": 5},
+    "ar1": {"conditions.coefficient": 0.5, "collective.reembed_every": 5},
+    "trace": {},
 }
+# The collectives of a draw: the least number that has intervals, and one that is typical.
+LEAST = {"uniform": 60, "gaussian": 60, "markov": 150, "ar1": 150, "trace": 200}
+TYPICAL = {"uniform": 200, "gaussian": 200, "markov": 300, "ar1": 300}
+SLOW = [pytest.param(sampler, count, marks=pytest.mark.slow) for sampler, count in TYPICAL.items()]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "count"), [*((sampler, LEAST[sampler]) for sampler in SAMPLERS), *SLOW])
+def test_intervals_hold_in_95_of_100_draws(sampler: str, count: int) -> None:
     """Over a thousand draws of every mode; the truth is the mean of them all. 3 standard errors are 2 %."""
-    values, counts = CASES[sampler]
     # A trace is a recording: here of a network whose conditions are drawn afresh each time.
-    values = {
-        "conditions.sampler": "uniform" if sampler == "trace" else sampler,
-        "collective.count": DRAWS * max(counts),
-    } | values
-    (setting,) = scenario(**values).settings()
+    values = {"conditions.sampler": "uniform" if sampler == "trace" else sampler, "collective.count": DRAWS * count}
+    (setting,) = scenario(**values, **DRAWN[sampler]).settings()
     slices: dict[str, list[np.ndarray]] = {}
     for part in Model(batch=20_000).run([setting]):
         slices.setdefault(part.mode, []).append(part.rows.completion_s)
@@ -137,20 +136,19 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str) -> None:
     setting = replace(setting, conditions=replace(setting.conditions, sampler=sampler))
     for mode, all_s in times.items():
         truth = all_s.mean(), 1 - all_s.sum() / times["base"].sum()
-        for count in counts:
-            found = []
-            for start in range(0, DRAWS * count, count):
-                drawn = {
-                    m: series_of(setting, m, np.arange(count), times[m][start : start + count]) for m in ("base", mode)
-                }
-                found.append((summarise(drawn[mode]).mean_s, gain(drawn["base"], drawn[mode])))
-            for intervals, value in zip(zip(*found, strict=True), truth, strict=True):
-                if mode == "base" and intervals[0].value == value == 0:
-                    continue  # of base over itself
-                ends = np.array([(i.low, i.high) for i in intervals if not math.isnan(i.low)])
-                held = ((ends[:, 0] <= value) & (value <= ends[:, 1])).mean()
-                assert len(ends) > 0.8 * DRAWS, (mode, count)
-                assert 0.93 <= held <= 0.97, (mode, count)
+        found = []
+        for start in range(0, DRAWS * count, count):
+            drawn = {
+                m: series_of(setting, m, np.arange(count), times[m][start : start + count]) for m in ("base", mode)
+            }
+            found.append((summarise(drawn[mode]).mean_s, gain(drawn["base"], drawn[mode])))
+        for intervals, value in zip(zip(*found, strict=True), truth, strict=True):
+            if mode == "base" and intervals[0].value == value == 0:
+                continue  # of base over itself
+            ends = np.array([(i.low, i.high) for i in intervals if not math.isnan(i.low)])
+            held = ((ends[:, 0] <= value) & (value <= ends[:, 1])).mean()
+            assert len(ends) > 0.8 * DRAWS, (mode, count)
+            assert 0.93 <= held <= 0.97, (mode, count)
 
 
 def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.0, count=4000):

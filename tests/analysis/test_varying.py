@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.model import varying_kernel
 from analysis.model.varying import Instants, Moves, Varying
 from hosts.collectives.schedule import Transfer
 from tests.analysis.test_fluid import Case, alone, arrays, lock_step, random_case
@@ -182,6 +183,14 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
         found = times(case, rows, until=until, every=every)
         exact = lock_step(case, rows=rows, until=until, every=every)
         np.testing.assert_allclose((found.leaves_s, found.arrives_s), np.array(exact, float), rtol=1e-9)
+
+
+def test_whole_seconds_take_what_is_compiled_for_others() -> None:
+    """Set-up compiles what takes 8 s, for numbers of one type."""
+    case = Case(transfers=(Transfer(flow=0, size=4),), links=((0,),), capacities=(1,), delays=(0,))
+    for until, every in ((1, 1), (0.5, 0.5)):
+        times(case, [(1,), (2,), (3,)], until=until, every=every)
+    assert len(varying_kernel.run.signatures) == 1
 
 
 def _elsewhere(case: Case, other: Case) -> Case:

@@ -1,29 +1,76 @@
-"""Runs inside the VM: every collective by every algorithm on one testbed, in mode base, as JSON.
+"""Runs inside the VM: every collective by every algorithm on one testbed, in mode base, whole and damaged, as JSON.
 
 For each, by "KIND ALGORITHM": when every transfer had arrived, the measured and the predicted completion time, the
-packets lost, and whether flows can share a link. Links are shared fairly where they can be: those collectives have a
-testbed of their own.
+packets lost, whether flows can share a link; and of the same on a random placement, what `damaged` returns. Links are
+shared fairly where they can be: those collectives have a testbed of their own. Two more follow, on other agents: an
+AllReduce in several channels and pieces, and a computation.
 """
 
 import json
+import random
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from hosts.collectives.kinds import ALGORITHMS
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, blocks, workload
+from hosts.collectives.program import message_bytes
+from hosts.collectives.schedule import Flow, Schedule, Stream, Transfer
+from hosts.communicator import Communicator, Flip
 from scenarios.engines.prediction import Expectations
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
 
+CHUNK_BYTES = 1_000_000
+COMPUTED_S = 2.5
+CHANNELS = "allreduce ring, 3 channels, 2 pieces"
 
-def measured(settings: dict[str, Scenario]) -> dict[str, Any]:
+
+def settings() -> dict[str, Scenario]:
+    """The scenario of each collective by each algorithm."""
+    plain = replace(load_scenario("paper"), name="every")
+    plain = replace(plain, collective=replace(plain.collective, count=1, chunk_bytes=CHUNK_BYTES))
+    return {
+        f"{kind} {algorithm}": replace(plain, collective=replace(plain.collective, kind=kind, algorithm=algorithm))
+        for kind, algorithms in ALGORITHMS.items()
+        for algorithm in algorithms
+    }
+
+
+def in_channels() -> Workload:
+    return workload(
+        "allreduce", "ring", sites=(4, 4), size_bytes=200_000 * blocks("allreduce", 8), channels=3, pieces=2
+    )
+
+
+def placement_of(name: str) -> list[int]:
+    """A random placement."""
+    return random.Random(name).sample(range(8), 8)
+
+
+def flip_of(name: str, collective: Workload) -> Flip:
+    """A random byte of a random transfer."""
+    rng = random.Random(f"byte of {name}")
+    task = rng.randrange(len(collective.schedule.transfers))
+    return Flip(task=task, byte=rng.randrange(message_bytes(collective, collective.schedule.transfers[task])))
+
+
+def damaged(communicator: Communicator, name: str, collective: Workload) -> dict[str, Any]:
+    """A collective on the placement of this name, and what is found wrong in one that is damaged."""
+    communicator.connect(placement_of(name))
+    whole = asdict(communicator.run())
+    faults = communicator.run(flip=flip_of(name, collective)).faults
+    return {"whole": whole, "damaged": [asdict(fault) for fault in faults]}
+
+
+def measured(of: dict[str, Scenario]) -> dict[str, Any]:
     """What the first collective of each of these settings was, one after the other on one testbed."""
     found = {}
-    links = {link for setting in settings.values() for link in setting.fair_links("base") or ()}
-    with Testbed(next(iter(settings.values())), fair_links=sorted(links) or None) as testbed:
-        for name, setting in settings.items():
+    links = {link for setting in of.values() for link in setting.fair_links("base") or ()}
+    with Testbed(next(iter(of.values())), fair_links=sorted(links) or None) as testbed:
+        for name, setting in of.items():
             testbed.renew(setting.collective)
             record = testbed.collective(MODES["base"], 0)
             found[name] = {
@@ -33,20 +80,35 @@ def measured(settings: dict[str, Scenario]) -> dict[str, Any]:
                 "drops": record.drops,
                 "shared": bool(links),
             }
+            found[name] |= damaged(testbed._communicator, name, setting.workload)
+        if not links:
+            testbed._communicator.close()  # its agents have the ports
+            pids = testbed.network.host_pids
+            with Communicator(testbed.fabric, host_pids=pids, workload=in_channels(), epoch=100) as communicator:
+                found[CHANNELS] = {"shared": False} | damaged(communicator, CHANNELS, in_channels())
+            found["computation"] = computation(testbed, pids)
     return found
 
 
+def computation(testbed: Testbed, pids: Sequence[int]) -> Any:
+    """A message from place 0 to 1, a computation there, and a message back."""
+    flows = (Flow(0, 1), Stream(1), Flow(1, 0))
+    transfers = (
+        Transfer(flow=0, size=10.0),
+        Transfer(flow=1, size=COMPUTED_S, after=(0,)),
+        Transfer(flow=2, size=1.0, after=(1,)),
+    )
+    schedule = Schedule(places=len(pids), slots=0, flows=flows, transfers=transfers)
+    found = Workload(kind=MESSAGES, algorithm="own", schedule=schedule, slot_bytes=100_000)
+    with Communicator(testbed.fabric, host_pids=pids, workload=found, deadline_s=1, epoch=200) as communicator:
+        communicator.connect(range(len(pids)))
+        return asdict(communicator.run())
+
+
 def main() -> None:
-    plain = replace(load_scenario("paper"), name="every")
-    plain = replace(plain, collective=replace(plain.collective, count=1, chunk_bytes=1_000_000))
-    settings = {
-        f"{kind} {algorithm}": replace(plain, collective=replace(plain.collective, kind=kind, algorithm=algorithm))
-        for kind, algorithms in ALGORITHMS.items()
-        for algorithm in algorithms
-    }
     found = {}
     for shares in (False, True):
-        found |= measured({name: one for name, one in settings.items() if bool(one.fair_links("base")) == shares})
+        found |= measured({name: one for name, one in settings().items() if bool(one.fair_links("base")) == shares})
     json.dump(found, sys.stdout)
 
 

@@ -17,7 +17,7 @@ from scenarios.vm import openvswitch
 from tests.conftest import PROJECT
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--engine", "emulation", "--clock", "wall"]
-SETTING = ["--rate-scale", "1/1000", "--chunk", "64 MB", "--modes", "base", "--gpus", "4"]
+SETTING = ["--rate-scale", "1/1000", "--chunk", "64 MB", "--modes", "base", "--gpus", "4", "--no-report"]
 OURS = ("controller", "scenarios.testbed.__main__", "hosts.agent.launcher", "mnexec")
 
 

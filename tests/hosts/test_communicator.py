@@ -20,7 +20,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 RANK_ORDER = list(range(8))
 OTHER_RING = [0, 3, 1, 2, 7, 5, 4, 6]
 FABRIC = build_fabric(FabricSpec())
-SIZES = (8_000_000, 64_000_000)
+SIZES = (8_000_000, 32_000_000)
 EDGE = [{"1": [20e9, delay_s]} for delay_s in (10e-6, 1e-3, 10e-3)]  # rate in bit/s and delay in s, by rank
 DRAW = np.random.default_rng(1)
 EDGES = [
@@ -39,12 +39,12 @@ def transfer(rank: int, step: int) -> int:
 DAMAGE = [flip and [transfer(*flip[:2]), flip[2]] for flip in FLIPS]
 RINGS = [RANK_ORDER, RANK_ORDER[::-1], OTHER_RING, RANK_ORDER]
 
-slow_links = {"edges": EDGES, "ring": OTHER_RING, "chunk_bytes": SIZES[0], "count": 2}
+slow_links = {"edges": EDGES, "ring": OTHER_RING, "chunk_bytes": SIZES[0], "count": 1}
 one_slow_link = {"ring": RANK_ORDER, "chunk_bytes": SIZES[0]}
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "slow links": ("times", slow_links),
-    "one slow link, 8000000": ("times", one_slow_link | {"edges": EDGE, "count": 1}),
-    "one slow link, 64000000": ("times", one_slow_link | {"edges": EDGE[1:2], "chunk_bytes": SIZES[1], "count": 1}),
+    "one slow link, 8000000": ("times", one_slow_link | {"edges": EDGE[::2], "count": 1}),
+    "one slow link, 32000000": ("times", one_slow_link | {"edges": EDGE[1:2], "chunk_bytes": SIZES[1], "count": 1}),
     "slow start": ("times", one_slow_link | {"edges": EDGE[2:], "count": 3, "transport": {"line_rate": False}}),
     "damage": ("damage", {"chunk_bytes": 300_000, "ring": FLIPPED_RING, "flips": DAMAGE}),
     "odd": ("damage", {"gpus": [3, 5], "chunk_bytes": 1, "ring": [0, 7, 1, 6, 2, 5, 3, 4], "flips": [[], []]}),

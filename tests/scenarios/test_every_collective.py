@@ -1,4 +1,5 @@
-"""Every collective by every algorithm in the emulation: as the model says, and the same in every boot.
+"""Every collective by every algorithm in the emulation: as the model says, the same in every boot, and every byte of
+it right or found wrong.
 
 tests/guest/every.py runs inside, all of it in one VM.
 """
@@ -7,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from hosts.collectives.kinds import ALGORITHMS
+from hosts.collectives.kinds import Workload
+from hosts.collectives.schedule import Flow
 from tests.conftest import VM
 from tests.fakes.runs import assert_recorded
+from tests.guest.every import CHANNELS, COMPUTED_S, flip_of, in_channels, placement_of, settings
 from topologies.shaping.classes import VIRTUAL_LATE_S
 
-NAMES = [f"{kind} {algorithm}" for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
+WORKLOADS: dict[str, Workload] = {name: setting.workload for name, setting in settings().items()}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,7 @@ def every(module_vm: VM) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_it_is_as_the_model_says_and_the_same_to_the_nanosecond_in_every_boot(every: dict[str, Any], name: str) -> None:
     found = every[name]
     assert_recorded(name, found["arrived_ns"])
@@ -34,5 +37,37 @@ def test_it_is_as_the_model_says_and_the_same_to_the_nanosecond_in_every_boot(ev
 
 
 def test_both_kinds_of_links_were_seen(every: dict[str, Any]) -> None:
-    assert sorted(every) == sorted(NAMES)
-    assert {one["shared"] for one in every.values()} == {False, True}
+    assert sorted(every) == sorted([*WORKLOADS, CHANNELS, "computation"])
+    assert {every[name]["shared"] for name in WORKLOADS} == {False, True}
+
+
+@pytest.mark.parametrize("name", [*WORKLOADS, CHANNELS])
+def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], name: str) -> None:
+    found, done, placement = every[name], (WORKLOADS | {CHANNELS: in_channels()})[name], placement_of(name)
+    transfers, whole = done.schedule.transfers, found["whole"]
+    assert whole["faults"] == []
+    assert len(whole["sent_ns"]) == len(whole["arrived_ns"]) == len(transfers)
+    for transfer, sent_ns, arrived_ns in zip(transfers, whole["sent_ns"], whole["arrived_ns"], strict=True):
+        flow = done.schedule.flows[transfer.flow]
+        assert isinstance(flow, Flow)
+        waited_ns = [whole["arrived_ns"][one] for one in transfer.after]
+        ready_ns = max(waited_ns, default=whole["start_ns"][placement[flow.src]])
+        # Handed to the kernel at the instant at which the last that it waits for was there, or where flows share links
+        # and queue little, once what is before it has gone.
+        assert sent_ns == ready_ns or (found["shared"] and sent_ns > ready_ns)
+        assert sent_ns <= arrived_ns
+    flip = flip_of(name, done)
+    flow = done.schedule.flows[transfers[flip.task].flow]
+    assert isinstance(flow, Flow)
+    number, at = divmod(flip.byte, done.slot_bytes)
+    first = {"rank": placement[flow.dst], "task": flip.task, "src": placement[flow.src]}
+    assert first | {"text": f"byte {at} of slot {transfers[flip.task].slots[number][1]} is wrong"} in found["damaged"]
+
+
+def test_a_computation_takes_its_time_and_messages_wait_for_it(every: dict[str, Any]) -> None:
+    found = every["computation"]
+    (there, computed, back), (sent_there, begun, sent_back) = found["arrived_ns"], found["sent_ns"]
+    assert found["faults"] == []
+    assert begun == there and sent_back == computed
+    assert computed - begun == pytest.approx(COMPUTED_S * 1e9, abs=1000)  # the VM's clock is exact
+    assert sent_there <= there and sent_back <= back

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.results import load
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
-from tests.fakes.runs import answer
+from tests.fakes.runs import answer, assert_recorded
 
 FIFO = ("--set", "transport.queue=fifo")
 DIRECT = ("--set", "collective.kind=alltoall", "--set", "collective.algorithm=direct")
@@ -79,7 +79,7 @@ def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_m
     # Of a message every frame that is dropped has 8,948 bytes, but for the last; acknowledgements are dropped, too.
     assert rows.drops.sum() == fifo["drops"] > 1000
     assert fifo["retransmitted_bytes"] == pytest.approx(8948 * fifo["drops"], rel=0.2)
-    assert 0 < fifo["fairness"] < 0.99 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
+    assert 0 < fifo["fairness"] < 0.9 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
     assert any("does not hold in fifo queues" in warning for warning in answer["fidelity"]["warnings"])
 
 
@@ -94,7 +94,7 @@ def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
 
 
 def test_dctcp_marks_in_place_of_losses(tmp_path):
-    start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false")
+    start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false", "--collectives", "1")
     cubic = measured(tmp_path / "cubic", *start)["fidelity"]["fifo"]
     marking = ("--set", "transport.congestion_control=dctcp", "--set", "transport.ecn_threshold=200 kB")
     dctcp = measured(tmp_path / "dctcp", *start, *marking)["fidelity"]["fifo"]
@@ -102,6 +102,7 @@ def test_dctcp_marks_in_place_of_losses(tmp_path):
     assert dctcp["greatest_ratio"] < 1.5 < cubic["least_ratio"]
 
 
+@pytest.mark.slow
 def test_a_buffer_of_one_frame_is_survived(tmp_path):
     answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
     assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0
@@ -109,14 +110,15 @@ def test_a_buffer_of_one_frame_is_survived(tmp_path):
 
 
 def test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone(tmp_path):
-    """In each of two collectives 8 messages of 4 MB cross the WAN, 447 full frames each, and acknowledgements."""
+    """In each of two collectives 8 messages of 4 MB cross the WAN, 447 full frames each, and acknowledgements. The same
+    are lost as in another boot."""
     lossy = ("--gpus", "4", "--chunk", "4 MB", "--set", "fabric.buffer=100 MB", "--set", "fabric.wan_loss=0.01")
-    answers = [measured(tmp_path / name, *lossy) for name in ("run", "again")]
-    first, again = load(tmp_path / "run"), load(tmp_path / "again")
+    answer = measured(tmp_path / "run", *lossy)
+    first = load(tmp_path / "run")
     assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # of acknowledgements there are fewer than of frames
     assert first.retransmitted_bytes.sum() >= 8948
-    for column in ("completion_s", "drops", "retransmitted_bytes"):
-        assert first[column].to_list() == again[column].to_list()
-    assert answers[0]["fidelity"]["lossy"] is True
+    same = [first[column].to_list() for column in ("completion_s", "drops", "retransmitted_bytes")]
+    assert_recorded("test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone", same)
+    assert answer["fidelity"]["lossy"] is True
     text = "WAN links lose frames (fabric.wan_loss), of which the model knows nothing"
-    assert text in answers[0]["fidelity"]["warnings"]
+    assert text in answer["fidelity"]["warnings"]

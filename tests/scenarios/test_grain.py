@@ -102,7 +102,10 @@ def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) 
     assert conditions.num_rows == 4 * 56  # two directions of 28 cables
 
 
-@pytest.mark.parametrize(("kind", "algorithm"), [("allgather", "hierarchical"), ("allreduce", "double-tree")])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [("allreduce", "double-tree"), pytest.param("allgather", "hierarchical", marks=pytest.mark.slow)],
+)
 def test_over_ports_every_boot_is_the_same_and_as_the_model_says(tmp_path: Path, kind: str, algorithm: str) -> None:
     values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
     command = ("--engine", "emulation", "--modes", "joint", "--collectives", "3")

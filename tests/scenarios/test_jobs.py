@@ -424,9 +424,10 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
     """16 MB of gold and 24 MB of bronze meet on a WAN link of 10 Gbit/s: 12.8 and 19.2 ms alone. Three VMs."""
     pair = {"kind": "broadcast", "algorithm": "direct"}
     wanted = scenario(
-        pair | {"name": "g", "ranks": [0, 4], "size": "16 MB", "class": "gold"},
-        pair | {"name": "b", "ranks": [1, 5], "size": "24 MB", "class": "bronze"},
+        pair | {"name": "g", "ranks": [0, 2], "size": "16 MB", "class": "gold"},
+        pair | {"name": "b", "ranks": [1, 3], "size": "24 MB", "class": "bronze"},
         **{"class": [GOLD, BRONZE], "conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"},
+        fabric__gpus=4,
         run__modes=["base"],
     )
     path = tmp_path / "classes.toml"

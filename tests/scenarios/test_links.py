@@ -25,6 +25,7 @@ gpu-gpu = { delay = "3 us" }
 PHYSICAL = """
 [fabric]
 grain = "physical"
+gpus = 4
 [conditions]
 sampler = "ar1"
 [conditions.links]
@@ -39,7 +40,7 @@ kind = "alltoall"
 @pytest.mark.parametrize("text", [LOGICAL, PHYSICAL])
 def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.toml").write_text(text)
-    options = "--engine", "both", "--collectives", "3", "--modes", "base,wan"
+    options = "--engine", "both", "--collectives", "2", "--modes", "base,wan"
     answer = measured(tmp_path / "run", "own.toml", *options, report=True)
     mean_s = {point["mode"]: point["mean_s"] for point in answer["points"] if point["engine"] == "emulation"}
     assert mean_s["wan"] < 0.7 * mean_s["base"]

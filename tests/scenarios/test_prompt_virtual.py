@@ -97,7 +97,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     assert "aborted" in prompt.type("\x03")
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
         prompt.child.sendline(line)  # which spins: no virtual time passes
-        prompt.child.expect(pexpect.TIMEOUT, timeout=1)
+        prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
         press_ctrl_c(prompt)
     for _ in range(3):  # within the moments in which the shell begins it
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
@@ -133,7 +133,8 @@ def lines_typed_ahead(prompt: Session) -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while"),
+        # Of ranks test_program has it, too.
+        pytest.param("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while", marks=pytest.mark.slow),
         ("g1 sh -c 'while :; do :; done'", "`sh -c while"),
     ],
 )

@@ -77,9 +77,10 @@ def some_scenario(rng: np.random.Generator) -> Scenario:
     return found
 
 
-def test_no_mode_or_policy_beats_the_offline_optimum_on_any_of_200_scenarios() -> None:
+@pytest.mark.parametrize("scenarios", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_no_mode_or_policy_beats_the_offline_optimum_on_any_scenario(scenarios: int) -> None:
     rng, count, is_better = np.random.default_rng(7), 8, 0
-    for _ in range(200):
+    for _ in range(scenarios):
         setting = some_scenario(rng)
         found = totals(setting, count)
         assert set(found.modes_s) == {"base", "ccl", "wan", "joint", "late", "worth", "mean"}
@@ -88,7 +89,7 @@ def test_no_mode_or_policy_beats_the_offline_optimum_on_any_of_200_scenarios() -
         bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, count)).sum()
         assert bound_s <= found.optimum_s * (1 + 1e-9)
         is_better += found.gap > 0.01
-    assert is_better > 20
+    assert is_better > scenarios / 10
 
 
 def test_all_collectives_together_stand_behind_the_table(capsys: pytest.CaptureFixture[str]) -> None:

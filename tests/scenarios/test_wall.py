@@ -38,7 +38,7 @@ what = "agent 2 killed"
 def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere(tmp_path):
     (tmp_path / "f.toml").write_text(FAULTS)
     where = tmp_path / "run"
-    chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--out", where)
+    chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--no-report", "--out", where)
     out, err = ended(tmp_path / "f.toml", *WALL, *chosen, cwd=tmp_path)
     label = "4 GPUs, 64 MB, 10 us, wall clock at 1/1000 of the rates with 64 kB"
     assert label in out and label in err

@@ -245,7 +245,8 @@ def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
 
 
 def test_mn_pings_all_over_the_fabric_beside_the_controller(vm: VM) -> None:
-    ended = run_mn(vm, f"{sys.executable} -m controller --gpus 4", "gpus=4", look="g3")
+    controller = f"{sys.executable} -m controller --gpus 4 --leaves 1 --spines 1"
+    ended = run_mn(vm, controller, "gpus=4,leaves=1,spines=1", look="g3")
     assert "*** Results: 0% dropped (12/12 received)" in ended
     assert '"0000000300010000"' in ended and "10.1.0.2/8" in ended and "\n9000" in ended, ended
 
