@@ -166,3 +166,10 @@ def test_boots_are_alike_with_seven_switches_at_a_hundred_gigabit_and_registers_
 def test_what_is_sent_without_a_copy_is_not_copied_when_it_arrives_and_free_once_it_is_read(vm: VM) -> None:
     ended = vm.run("--", sys.executable, str(PROJECT / "tests" / "guest" / "zerocopy.py"))
     assert (ended.status, ended.out) == (0, "[]\n[(0, 0, 0)] True\n"), ended.err
+
+
+def test_a_process_finds_in_its_memory_and_is_told_of_faults_what_it_is_on_this_machine(vm: VM) -> None:
+    command = [sys.executable, "-m", "tests.guest.pages"]
+    here = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(here)["forks"] == [0] * 6  # pages that are wrong
+    assert vm.report("pages") == json.loads(here)
