@@ -30,9 +30,10 @@ Floats = npt.NDArray[np.float64]
 ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 
 _SAME = 1e-9  # of the longest time: instants that are one, as rates in between would be rounding errors alone
-_LATER = (0.0, 1e-9, 1e-8, 1e-7, 1e-6)  # what the earliest end is put off by until it fits: programmes have tolerances
+_LATER = (1e-6, 1e-5)  # what the earliest end is put off by until it fits, so that it does beside others, too
 _SOLVERS = ("highs-ds", True), ("highs-ds", False), ("highs-ipm", True)
 """With presolve or not: each fails where the one after it does not, as where an interval is all but empty."""
+_TOLERANCE = 1e-7  # of a capacity
 _SPREAD = 1e-3  # what a tunnel's hop costs beside waiting until the end of all
 
 
@@ -138,7 +139,7 @@ def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *,
     earliest_s = _earliest(capacities, kept, request, protects=protects)
     if earliest_s is not None and earliest_s <= request.latest_s:
         for share in _LATER:
-            later = request.until(earliest_s + share * (earliest_s - request.begin_s))
+            later = request.until(min(earliest_s + share * (earliest_s - request.begin_s), request.latest_s))
             if calendar_of(capacities, [*kept, later], protects=protects) is not None:
                 return Answer(outcome=DEFERRED, request=request, promised=later, earliest_s=later.end_s)
     is_possible = request.end_s > request.begin_s
@@ -313,11 +314,11 @@ class _Programme:
             else:
                 self._rows.append((row | {_END: -moving * self._scale_s, _SHARE: -constant}, 0.0, 0.0))
 
-    def _solve(self, cost: Floats, share: tuple[float, float]) -> Any:
+    def _solve(self, cost: Floats, share: tuple[float, float], *, spare: float = 0.0) -> Any:
         from scipy.optimize import linprog  # takes its time to import
 
         equal = [(row, high) for row, low, high in self._rows if low == high]
-        below = [(row, high) for row, low, high in self._rows if low != high]
+        below = [(row, high + spare) for row, low, high in self._rows if low != high]
         bounds = np.zeros((self._columns, 2))
         bounds[:, 1] = np.inf
         bounds[_END, 1], bounds[_SHARE] = self._longest_s / self._scale_s, share
@@ -332,6 +333,11 @@ class _Programme:
         else:
             raise ArithmeticError(f"the linear programme of {len(self.requests)} requests: {found.message}")
         return found if found.status == 0 else None
+
+    def _solve_with_tolerance(self, cost: Floats, share: tuple[float, float]) -> Any:
+        """The solution also where promises that just fit among their own instants miss that among more by rounding."""
+        found = self._solve(cost, share)
+        return self._solve(cost, share, spare=_TOLERANCE) if found is None else found
 
     def _matrix(self, rows: Sequence[dict[int, float]]) -> Any:
         from scipy.sparse import csr_array
@@ -349,7 +355,7 @@ class _Programme:
         """The largest amount that the request could have."""
         cost = np.zeros(self._columns)
         cost[_SHARE] = -1.0
-        found = self._solve(cost, (0.0, self._asked))
+        found = self._solve_with_tolerance(cost, (0.0, self._asked))
         assert found is not None, "the promises that are kept fit"
         return max(0.0, float(found.x[_SHARE])) / self._asked * self.requests[-1].amount
 
@@ -357,7 +363,7 @@ class _Programme:
         """The least end of the request; None where it fits at none of them."""
         cost = np.zeros(self._columns)
         cost[_END] = 1.0
-        found = self._solve(cost, (1.0, 1.0))
+        found = self._solve_with_tolerance(cost, (1.0, 1.0))
         return None if found is None else float(self._low_s + found.x[_END] * self._scale_s)
 
     def calendar(self) -> Calendar | None:

@@ -66,6 +66,7 @@ _CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be ro
 _MESSAGES = 256  # of a transfer, unless it says how large they are
 _LEAST_BYTES = 16_384  # of such a message
 _NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
+_SLIGHT = 1e-4  # of what is asked for: promises that are put off leave that much
 _STEP = 0.05  # of a transfer's time: by less tunnels do not end sooner than others
 _ROUNDING = 1e-6  # of a capacity, and of a connection
 
@@ -119,7 +120,8 @@ class Transfer:
             could = f"by {_time(self.earliest_s)}"
             if job.duration_s is not None:
                 could = f"from {_time(self.earliest_s - (self.due_s - self.start_s))} on"
-        at_most = f"{write(int(self.most))} at most" if self.most >= 1 else "nothing"
+        least = max(1, _SLIGHT * (job.size_bytes or job.rate_bps or 0))
+        at_most = f"{write(int(self.most))} at most" if self.most >= least else "nothing"
         return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
 
     def kept(self, longest_s: float | None) -> dict[str, object]:
