@@ -5,7 +5,9 @@ processes come and go, its memory grows. One that spins has none. Every process 
 whose parent is the VM's kernel; which one it is inside stands in its memory.
 """
 
+import os
 import re
+import signal
 import struct
 import time
 from collections.abc import Hashable
@@ -52,7 +54,7 @@ class _Instant(NamedTuple):
 class Stillness:
     """Watches one VM; `sentence` says why it must be ended once `look` has returned True, and `cause` has the command
     that is the cause, and its rank if it is one, where that can be said. The sentence of a program that spins ends with
-    the advice.
+    the advice. `end_cause` kills that command.
 
     `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
     virtual time or a sign of life; `memory_bytes` is the VM's memory, where more can be had.
@@ -61,6 +63,7 @@ class Stillness:
     def __init__(self, patience_s: float, advice: str = ADVICE, *, memory_bytes: int | None = None) -> None:
         self._patience_s, self._advice, self._memory_bytes = patience_s, advice, memory_bytes
         self.cause: str | None = None
+        self._at_work_pid = 0
         self._began = False
         self._virtual_ns, self._life = -1, 0
         self._moved = self._lived = _Instant(0.0, 0.0)
@@ -92,6 +95,17 @@ class Stillness:
                 self.sentence += f"; {MEMORY}"
         return True
 
+    def end_cause(self) -> bool:
+        """Kill the command that is the cause, unless that is the prompt or is not known; whether that was done.
+
+        The VM's kernel, which traces its processes, hands on to them the signals of a fault alone.
+        """
+        if self.cause in (None, PROMPT):
+            return False
+        with suppress(OSError):
+            os.kill(self._at_work_pid, signal.SIGILL)
+        return True
+
     def _signs(self) -> tuple[Hashable, ...]:
         """The processes of the VM, and the most memory that it has had; notes the processor time that it has used."""
         try:
@@ -114,7 +128,8 @@ class Stillness:
                 time.sleep(_MEASURED_S)
                 took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
                 if max(took) > 0:
-                    return named(_strings(inside[took.index(max(took))].pid))
+                    self._at_work_pid = inside[took.index(max(took))].pid
+                    return named(_strings(self._at_work_pid))
             return None
         except (psutil.Error, OSError, ValueError):  # it has ended just now, or this machine does not let us look
             return None

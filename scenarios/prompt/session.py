@@ -120,8 +120,8 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
 @contextmanager
 def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
-    command stops the clock. It ends a VM whose command does not heed Ctrl-C, or, where nobody can press that, stops the
-    clock; that is raised as VMError. The prompt itself has longer then: it may compute."""
+    command stops the clock. It kills a command that does not heed Ctrl-C, and ends a VM where that does not help, or
+    where nobody can press Ctrl-C; that is raised as VMError. The prompt itself has longer then: it may compute."""
     over, threads = threading.Event(), list[threading.Thread]()
     ended: list[str] = []
 
@@ -135,8 +135,17 @@ def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[
             if stillness is None or of != (of := (asked.answers, asked.is_interrupted)):
                 heeding = _HEED_S, "Ctrl-C has not ended it, so the session is ended"
                 stillness = Stillness(*heeding) if asked.is_interrupted else Stillness(patience_s, advice)
-                may_end = asked.is_interrupted
+                may_end, was_killed = asked.is_interrupted, False
             if not stillness.look(virtual_ns(), 0, began=True):
+                continue
+            if may_end and not was_killed and at_terminal and stillness.end_cause():
+                # Now and then none of the kernel's workers runs that would bring Ctrl-C to the prompt.
+                print(
+                    f"\r\nlonghaul: {stillness.cause} has not heeded Ctrl-C, and is killed\r",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                stillness, was_killed = Stillness(*heeding), True
                 continue
             if may_end or (not at_terminal and stillness.cause not in (None, PROMPT)):
                 ended.append(str(stillness.sentence))

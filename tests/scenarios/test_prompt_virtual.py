@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pexpect
@@ -98,10 +97,13 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
         prompt.child.sendline(line)  # which spins: no virtual time passes
         prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
-        press_ctrl_c(prompt)
+        prompt.type("\x03")
+    prompt.child.sendline("g0 sh -c 'trap \"\" INT; while :; do :; done'")
+    prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
+    assert "INT; while :; do :; done` has not heeded Ctrl-C, and is killed" in prompt.type("\x03")
     for _ in range(3):  # within the moments in which the shell begins it
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
-        press_ctrl_c(prompt)
+        prompt.type("\x03")
         assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
     assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
@@ -112,14 +114,6 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     prompt.child.send("some words\r")
     prompt.child.expect("some words\r\nsome words", timeout=ANSWER_S)  # its echo, and cat's
     prompt.type("\x04")
-
-
-def press_ctrl_c(prompt: Session) -> None:
-    """Press Ctrl-C, and again where that came at the instant at which a shell makes a fork of its another program."""
-    with suppress(pexpect.TIMEOUT):
-        prompt.type("\x03", timeout=2)
-        return
-    prompt.type("\x03")
 
 
 def lines_typed_ahead(prompt: Session) -> None:
