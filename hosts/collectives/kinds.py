@@ -150,8 +150,8 @@ class Workload:
 
     `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
 
-    `ways` are those that flows are confined to where the network spreads flows over several, by their number between
-    the flow's two ranks, -1 for a flow that is spread; none where all are.
+    `ways` are those that flows are confined to where the network spreads flows over several, by the channels that take
+    them (`hosts.collectives.spraying`), -1 for a flow that is spread; none where all are.
 
     `before_spraying` is the workload whose messages were cut into pieces to make this one, if they were.
     """

@@ -81,6 +81,7 @@ class AdmissionSpec:
 
     @property
     def protects(self) -> bool:
+        """Whether promises are protected from anything."""
         return self.protect != "none"
 
 
