@@ -66,7 +66,7 @@ _CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be ro
 _MESSAGES = 256  # of a transfer, unless it says how large they are
 _LEAST_BYTES = 16_384  # of such a message
 _NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
-_SLIGHT = 1e-4  # of what is asked for: promises that are put off leave that much
+_SLIGHT = 1e-3  # of what is asked for: promises that are put off leave that much
 _STEP = 0.05  # of a transfer's time: by less tunnels do not end sooner than others
 _ROUNDING = 1e-6  # of a capacity, and of a connection
 
