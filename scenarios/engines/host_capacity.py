@@ -4,18 +4,13 @@ What a ring demands at one moment is the sum of its edges' rates, as all GPUs se
 send without any shaping is allowed: the other half of the processor keeps timers in time.
 """
 
-import hashlib
 import io
 import itertools
 import json
-import os
-import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +23,6 @@ from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.testbed.platform import CAPACITY, Platform
-from scenarios.vm import kernel
 from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_size
 
@@ -37,8 +31,7 @@ _BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machin
 
 
 def check_vm(settings: Sequence[Scenario]) -> None:
-    """Raise vm.CannotRunError where this machine cannot run a VM for each of these configurations; boots one to see,
-    unless one has booted under the same conditions since the machine was started.
+    """Raise vm.CannotRunError where this machine cannot run a VM for each of these configurations; boots one to see.
 
     Where memory is short, the sentence names the most GPUs that fit.
     """
@@ -59,10 +52,6 @@ def check_vm(settings: Sequence[Scenario]) -> None:
             remedy=f"{error.remedy}, or take fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
             f"{fewer.gpus}",
         ) from None
-    found, booted = boot_conditions(), kernel.cache_folder(os.environ) / "booted"
-    with suppress(OSError):
-        if booted.read_text() == found:
-            return
     with Watchdog(_BOOT_PATIENCE_S, waits_for="its first boot") as watchdog:
         try:
             vm.run(["true"], memory_bytes=memory_bytes(largest), directory="/", on_start=watchdog.guard)
@@ -70,21 +59,6 @@ def check_vm(settings: Sequence[Scenario]) -> None:
             if watchdog.stuck is not None:
                 raise vm.CannotRunError(watchdog.sentence()) from None
             raise vm.CannotRunError(error.what, remedy=error.remedy, option=error.option, log=error.log) from None
-    with suppress(OSError):  # then the next run boots one as well
-        booted.parent.mkdir(parents=True, exist_ok=True)
-        booted.write_text(found)
-
-
-def boot_conditions() -> str:
-    """A fingerprint of what a boot depends on: the VM's kernel, this machine's start, its limits for this process."""
-    image = kernel.find_kernel(os.environ)
-    seen = [str(image), str(image.stat().st_mtime_ns)]
-    seen += [str(Path("/proc/self/ns", name).readlink()) for name in ("mnt", "pid", "user")]
-    seen += re.findall(r"^(?:Uid|CapEff|NoNewPrivs|Seccomp)\b.*", Path("/proc/self/status").read_text(), re.MULTILINE)
-    for name in ("self/limits", "sys/kernel/random/boot_id", "sys/kernel/yama/ptrace_scope"):
-        with suppress(OSError):
-            seen.append(Path("/proc", name).read_text())
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()
 
 
 def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:

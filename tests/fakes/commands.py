@@ -91,8 +91,6 @@ def testbeds(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(host_capacity.vm, "check", lambda **_: None)
     monkeypatch.setattr(host_capacity.vm, "run", lambda *_, **__: 0)  # the boot before the first point
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # which does not say that one has booted
-    monkeypatch.setattr(host_capacity, "boot_conditions", lambda: "")
 
     def put(testbeds):
         monkeypatch.setattr(emulation, "run_point", testbeds.run_point)
