@@ -98,7 +98,8 @@ class Stillness:
     def end_cause(self) -> bool:
         """Kill the command that is the cause, unless that is the prompt or is not known; whether that was done.
 
-        The VM's kernel, which traces its processes, hands on to them the signals of a fault alone.
+        Of the signals that this machine sends to a process of the VM, the VM's kernel passes on those of faults alone,
+        such as SIGILL.
         """
         if self.cause in (None, PROMPT):
             return False

@@ -543,17 +543,11 @@ def _is_worker(comm: Path) -> bool:
 def _interrupt(node: Any) -> None:
     """Interrupt a node's command, and end what its shell has forked and not yet made another program: for a moment that
     would take an interrupt for the shell's, and forget it."""
-    _end_forks(node.shell.pid)
     node.sendInt()
-    _end_forks(node.shell.pid)
-
-
-def _end_forks(shell_pid: int) -> None:
-    """Kill what a shell has forked and not yet made another program, which has no arguments for an instant of that."""
     with suppress(psutil.Error):
-        shell = psutil.Process(shell_pid)
+        shell = psutil.Process(node.shell.pid)
         for child in shell.children(recursive=True):
-            if child.cmdline() in ([], shell.cmdline()):
+            if child.cmdline() in ([], shell.cmdline()):  # a process has no arguments for an instant of its exec
                 child.kill()
 
 

@@ -292,7 +292,7 @@ def test_no_request_takes_nothing() -> None:
 def test_what_can_never_be_has_no_time() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
-    one = replace(one, behind=(one.tunnels,))  # as there is no other
+    one = replace(one, behind=(one.tunnels,))  # no other way is left
     (found,), _ = answers(capacities, [one], protects=False)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
     (found,), _ = answers(capacities, [replace(one, amount=1.0)], protects=True)
