@@ -3,7 +3,7 @@
 # thrown away with the VM, asks the host over tty3 what to run, runs it, and tells tty3 how it ended.
 #   tty0  kernel messages    tty1  COMMAND's stdin (in frames) and stdout, or its terminal    tty2  COMMAND's stderr
 #   tty4  where it has one, COMMAND's dialogue with the host
-#   tty3  from the host: one line, in base64: shell that sets what is used below (boot.py writes it)
+#   tty3  from the host: in base64, up to a full stop: shell that sets what is used below (boot.py writes it)
 #         to the host: `request`, then `ready`, then `exit STATUS`, or `error SENTENCE`
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -18,8 +18,8 @@ mount -t devtmpfs dev /dev && exec </dev/null >/dev/console 2>&1 3<>/dev/tty3 ||
 stty raw -echo min 0 time 0 <&3
 echo request >&3
 request=
-until read -r part <&3; do request=$request$part; (:); done
-request=$(printf %s "$request$part" | base64 -d) && eval "$request" || fail "the request from the host is damaged"
+until request=$request$(cat <&3) && [ "$request" != "${request%.}" ]; do (:); done # `read` would take it byte by byte
+request=$(printf %s "${request%.}" | base64 -d) && eval "$request" || fail "the request from the host is damaged"
 
 # Every mount below is made in the new root before it becomes the root: then nothing of the old one need stay visible.
 mount -t tmpfs -o mode=755 tmpfs /tmp && mkdir /tmp/upper /tmp/work /tmp/root /tmp/host &&
