@@ -10,7 +10,7 @@ from scenarios.api import compare, run, scenario
 from scenarios.experiment.command import run as command
 from scenarios.spec import ScenarioError
 
-SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120"]
+SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120", "--no-report"]
 VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collective.count": 120}
 
 

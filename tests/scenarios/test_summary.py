@@ -42,9 +42,9 @@ def test_a_model_that_does_not_hold_is_warned_of_on_the_terminal_and_in_json(emu
     def slower(row, _):
         return {"completion_s": 1.2 * row["completion_s"]} if row["collective"] % 4 == 3 else {}
 
-    emulate(slower, "--modes", "base", "--collectives", "8")
+    emulate(slower, "--modes", "base", "--collectives", "8", "--no-report")
     assert "WARNING: measured times differ" in capsys.readouterr().out
-    run("--resume", "run", "--json")
+    run("--resume", "run", "--json", "--no-report")
     printed = capsys.readouterr()
     fidelity = json.loads(printed.out)["fidelity"]
     assert (fidelity["holds"], fidelity["median_ratio"], len(fidelity["warnings"])) == (False, 1.0, 1)
@@ -56,7 +56,7 @@ def test_the_cost_of_reconfiguration_is_stored_and_its_mean_is_shown_where_route
         k, changed = row["collective"], mode == "wan" and row["collective"] > 0
         return {"reconfigure_s": k / 1000 if changed else None, "reconfigure_messages": 12 * changed}
 
-    emulate(measured, "--modes", "base,wan", "--collectives", "3")
+    emulate(measured, "--modes", "base,wan", "--collectives", "3", "--no-report")
     (heading, base, wan) = capsys.readouterr().out.splitlines()[:3]
     assert heading.endswith("reconfiguration (ms)") and wan.endswith(" 1.500") and not base.endswith(" 1.500")
     rows = load("run")
@@ -68,7 +68,7 @@ def test_the_cost_of_reconfiguration_is_stored_and_its_mean_is_shown_where_route
 
 
 def test_the_lower_bound_is_that_of_the_conditions_in_either_engine_and_any_batch(emulate, capsys):
-    emulate(lambda *_: {}, "--modes", "base,joint", "--collectives", "12", "--json")
+    emulate(lambda *_: {}, "--modes", "base,joint", "--collectives", "12", "--json", "--no-report")
     points = json.loads(capsys.readouterr().out)["points"]
     rows = load("run")
     bounds = [rows[rows["mode"] == mode].bound_s.to_numpy() for mode in ("base", "joint")]

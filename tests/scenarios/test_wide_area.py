@@ -50,7 +50,7 @@ def test_some_of_many_fit_and_each_budget_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = ["--engine", "model", "--collectives", "200", "--modes", "base,joint", "--out", "run"]
+    wanted = ["--engine", "model", "--collectives", "200", "--modes", "base,joint", "--no-report", "--out", "run"]
     wanted += ["--sweep", "collective.budget=1 us,15 ms,1 s", "--chunk", "8 MB"]
     assert command.run([*wanted, "--json"]) == 0
     points = json.loads(capsys.readouterr().out)["points"]
@@ -61,7 +61,7 @@ def test_some_of_many_fit_and_each_budget_is_its_own(
         assert point["spare_s"] == pytest.approx(point["budget_s"] - times_s.mean())
     assert [point["fitting"] for point in points[:2]] == [0, 0]
     assert [point["fitting"] for point in points[4:]] == [200, 200] and 0 < points[2]["fitting"] < 200
-    assert command.run(["--resume", "run"]) == 0
+    assert command.run(["--resume", "run", "--no-report"]) == 0
     said = capsys.readouterr().out
     assert f"15 ms: {points[2]['fitting']} of 200 fit, " in said and "1 us: does not fit, " in said
     (line, *_) = (tmp_path / "run/summary.csv").read_text().splitlines()
