@@ -91,7 +91,7 @@ def request(
     terminal: bool,
     stdin: bool,
 ) -> bytes:
-    """Return what the VM's init is handed over the control console: shell that it evaluates, in base64 up to a full stop.
+    """Return what the VM's init is handed over the control console: shell that it evaluates, in base64, and a dot.
 
     ``environment`` is set as it is, and nothing else. ``results`` is the one folder of the host that can be written.
     With ``terminal`` COMMAND has the VM's terminal; otherwise its three streams are pipes, and without ``stdin`` the

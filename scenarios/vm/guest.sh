@@ -3,7 +3,7 @@
 # thrown away with the VM, asks the host over tty3 what to run, runs it, and tells tty3 how it ended.
 #   tty0  kernel messages    tty1  COMMAND's stdin (in frames) and stdout, or its terminal    tty2  COMMAND's stderr
 #   tty4  where it has one, COMMAND's dialogue with the host
-#   tty3  from the host: in base64, up to a full stop: shell that sets what is used below (boot.py writes it)
+#   tty3  from the host: in base64, up to a dot: shell that sets what is used below (boot.py writes it)
 #         to the host: `request`, then `ready`, then `exit STATUS`, or `error SENTENCE`
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
