@@ -6,6 +6,7 @@ when it gets its first command. The network itself is built by `mininet_network`
 
 import contextlib
 import os
+import select
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -43,6 +44,9 @@ class LateShell(Node):
     def sendCmd(self, *arguments: Any, **options: Any) -> Any:
         """Have the node's shell run a command, and do not wait for it."""
         self._open()
+        # An interrupt that reaches the shell behind a command's end has it print another of the marks that end one.
+        while any(events & select.POLLIN for _, events in self.pollOut.poll(0)):
+            self.read()
         return super().sendCmd(*arguments, **options)
 
     def ready(self) -> None:
