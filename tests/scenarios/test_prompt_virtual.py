@@ -207,10 +207,10 @@ def test_ctrl_c_between_two_lines_ends_nothing_and_a_killed_vm_ends_the_session(
 
 
 def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
-    lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB\n"
-    lines += b"g0 true\npy g0.sendInt()\ng0 echo here$((6 * 7))\n"  # an interrupt that no command is there for
-    ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=lines, timeout=400)
-    assert ended.status == 0 and "allowed: up to 4,000" in ended.out and "here42\n" in ended.out
+    lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
+    interrupt_of_no_command = b"g0 true\npy g0.sendInt()\ng0 echo here$((6 * 7))\n"
+    ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=interrupt_of_no_command + lines, timeout=400)
+    assert ended.status == 0 and "allowed: up to 4,000" in ended.out and "here42" in ended.out
     assert "Traceback" not in ended.out + ended.err
 
 
