@@ -27,6 +27,8 @@ AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []
 WHO: int = AS_NOBODY.get("user", os.getuid())
 """Whom that is."""
 
+# Before anything imports numpy: its threads spin for a while, on processors that other tests wait for.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of what is right
 settings.load_profile("any machine")
 

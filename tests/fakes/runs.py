@@ -9,6 +9,7 @@ import sys
 
 from analysis.results import load, open_run
 from tests.conftest import PROJECT
+from tests.fakes import forks
 from tests.fakes.processes import Process
 
 RUN = [sys.executable, str(PROJECT / "scenarios" / "run.py")]
@@ -29,10 +30,15 @@ def started(*arguments, cwd, **popen):
 
 
 def ended(*arguments, cwd, status=0, **popen):
-    """Run the command to its end; returns its output and its error output."""
-    with started(*arguments, cwd=cwd, **popen) as process:
-        out, said = process.communicate(timeout=600)
-    assert process.returncode == status, said
+    """Run the command to its end, and start it for that where `popen` is given; returns its output and its error
+    output."""
+    if popen:
+        with started(*arguments, cwd=cwd, **popen) as process:
+            out, said = process.communicate(timeout=600)
+        found = process.returncode
+    else:
+        found, out, said = forks.run([*map(str, arguments)], cwd)
+    assert found == status, said
     assert "Traceback" not in said, said
     return out, said
 

@@ -129,7 +129,7 @@ def test_a_trace_changes_within_collectives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "values"),
     [
-        ("joint", ("conditions.sampler=ar1",)),
+        pytest.param("joint", ("conditions.sampler=ar1",), marks=pytest.mark.slow),
         ("base", ("fabric.grain=physical", "collective.kind=alltoall", "conditions.wan_delay=10 ms")),
     ],
 )

@@ -23,7 +23,11 @@ COMMAND = ("--engine", "emulation", "--modes", "base", "--collectives", "3", "--
 
 
 @pytest.mark.parametrize(
-    ("kind", "algorithm", "delay"), [("allreduce", "double-tree", "1 ms"), ("allgather", "hierarchical", "10 ms")]
+    ("kind", "algorithm", "delay"),
+    [
+        pytest.param("allreduce", "double-tree", "1 ms", marks=pytest.mark.slow),
+        ("allgather", "hierarchical", "10 ms"),
+    ],
 )
 def test_collectives_that_share_links_far_apart_take_what_the_model_says(
     tmp_path: Path, kind: str, algorithm: str, delay: str

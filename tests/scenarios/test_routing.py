@@ -140,7 +140,9 @@ what = "agent 5 killed"
 """
 
 
-@pytest.mark.parametrize(("routing", "grain"), [("ecmp", "logical"), ("spray", "physical")])
+@pytest.mark.parametrize(
+    ("routing", "grain"), [pytest.param("ecmp", "logical", marks=pytest.mark.slow), ("spray", "physical")]
+)
 def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: Path, routing: str, grain: str) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
     # Of 5 collectives without the one in which an agent died.
@@ -158,7 +160,11 @@ def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: P
 
 @pytest.mark.parametrize(
     ("routing", "grain", "kind", "channels"),
-    [("ecmp", "logical", "allgather", 2), ("spray", "logical", "alltoall", 1), ("spray", "physical", "allgather", 2)],
+    [
+        pytest.param("ecmp", "logical", "allgather", 2, marks=pytest.mark.slow),
+        pytest.param("spray", "logical", "alltoall", 1, marks=pytest.mark.slow),
+        ("spray", "physical", "allgather", 2),
+    ],
 )
 def test_every_boot_is_the_same_and_as_the_model_says(
     tmp_path: Path, routing: str, grain: str, kind: str, channels: int
