@@ -29,7 +29,8 @@ WHO: int = AS_NOBODY.get("user", os.getuid())
 
 # Before anything imports numpy: its threads spin for a while, on processors that other tests wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of what is right
+# How long an example takes says nothing of what is right; every run of the tests draws others.
+settings.register_profile("any machine", deadline=None, max_examples=50)
 settings.load_profile("any machine")
 
 

@@ -1,6 +1,6 @@
 """Whatever is read from outside, random and mutated: an answer or one sentence, soon, and within bounds of memory.
 
-`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of a hundred.
+`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of fifty.
 """
 
 import json
@@ -37,7 +37,7 @@ from topologies.errors import ConditionsError
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
-EXAMPLES = int(os.environ.get("LONGHAUL_FUZZ", "100"))
+EXAMPLES = int(os.environ.get("LONGHAUL_FUZZ", "50"))
 HANG_S = 20  # of processor time, for what takes milliseconds; what waits for ever ends by pytest's own timeout
 MEMORY_BYTES = 64 << 20
 

@@ -23,8 +23,9 @@ request=$(printf %s "${request%.}" | base64 -d) && eval "$request" || fail "the 
 
 # Every mount below is made in the new root before it becomes the root: then nothing of the old one need stay visible.
 # By one `mount` for all, as to start a program takes longer than what it does.
-mount -t tmpfs -o mode=755 tmpfs /tmp && mkdir /tmp/upper /tmp/work /tmp/root /tmp/host &&
-    mount --all --fstab "${0%/*}/guest.fstab" && cd /tmp/root && mkdir run/lock && mkdir -m 700 run/longhaul ||
+cd "${0%/*}" && # which may be below /tmp, and is hidden then
+    mount -t tmpfs -o mode=755 tmpfs /tmp && mkdir /tmp/upper /tmp/work /tmp/root /tmp/host &&
+    mount --all --fstab guest.fstab && cd /tmp/root && mkdir run/lock && mkdir -m 700 run/longhaul ||
     fail "the system folders could not be mounted"
 ln -sf /proc/self/fd dev/fd && ln -sf fd/0 dev/stdin && ln -sf fd/1 dev/stdout && ln -sf fd/2 dev/stderr
 if [ -n "$results" ]; then
