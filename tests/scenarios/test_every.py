@@ -220,7 +220,7 @@ def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives(
     "values",
     [
         ("fabric.grain=physical", "fabric.wan=five-router", "conditions.wan_delay=1 ms"),
-        ("control.delay=1 ms", "conditions.wan_delay=1 ms"),
+        pytest.param(("control.delay=1 ms", "conditions.wan_delay=1 ms"), marks=pytest.mark.slow),
     ],
 )
 def test_a_training_step_whose_paths_are_chosen_meanwhile_is_measured_as_predicted(
