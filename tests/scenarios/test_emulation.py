@@ -92,7 +92,7 @@ def test_what_a_run_stores_agrees_and_the_vm_is_described(four_modes):
     ("collectives", "arguments"),
     [
         (4, '--modes joint --set fabric.wan="five-router" --set fabric.gpus=[3,5] --wan-delay 1ms'),
-        pytest.param(1, "--modes wan --gpus 32 --chunk 1MB", marks=pytest.mark.slow),
+        (1, "--modes wan --gpus 32 --chunk 1MB"),
         pytest.param(1, "--modes wan --gpus 64 --chunk 1MB", marks=pytest.mark.slow),
         (
             1,

@@ -140,9 +140,7 @@ what = "agent 5 killed"
 """
 
 
-@pytest.mark.parametrize(
-    ("routing", "grain"), [pytest.param("ecmp", "logical", marks=pytest.mark.slow), ("spray", "physical")]
-)
+@pytest.mark.parametrize(("routing", "grain"), [("ecmp", "logical"), ("spray", "physical")])
 def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: Path, routing: str, grain: str) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
     # Of 5 collectives without the one in which an agent died.
