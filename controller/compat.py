@@ -4,22 +4,48 @@ The two have the same classes under different names; every difference is here, a
 Import this before anything that uses sockets: Ryu's threads are green, and its sockets must be too.
 """
 
-import importlib
+import importlib.util
 import os
 import select
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the environment asks for; read on import
+NAME = "os_ken" if importlib.util.find_spec("os_ken") else "ryu"
 
-try:
-    import os_ken  # noqa: F401
 
-    NAME = "os_ken"
-except ModuleNotFoundError:
-    NAME = "ryu"
+class _Later(ModuleType):
+    """A module that is loaded when something of it is used."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        spec = importlib.util.find_spec(name)
+        if spec and spec.submodule_search_locations:
+            self.__path__ = spec.submodule_search_locations
+        package, _, module = name.rpartition(".")
+        sys.modules[name] = self
+        if package:
+            setattr(sys.modules[package], module, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what the import system looks for
+            raise AttributeError(name)
+        for stand_in in [name for name, module in sys.modules.items() if isinstance(module, _Later)]:
+            del sys.modules[stand_in]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if NAME == "os_ken":
+    # What os-ken imports and does not use here is a third of what it takes to import, in the VM 0.2 s of the processor.
+    pbr: Any = importlib.import_module("pbr")  # of which it asks its own version
+    pbr.version = sys.modules["pbr.version"] = ModuleType("pbr.version")
+    pbr.version.VersionInfo = lambda _: SimpleNamespace(version_string=str)
+    for _name in ("importlib.metadata", "rfc3986", "stevedore", "os_ken.lib.packet", "os_ken.lib.packet.packet"):
+        if _name not in sys.modules:
+            _Later(_name)
+    del pbr.version, sys.modules["pbr.version"]
 
 if NAME == "ryu":
     import warnings
@@ -96,5 +122,7 @@ def has_hung_up(datapath: Any) -> bool:
 
 def version() -> str:
     """The framework and its version, as "os_ken 4.2.2"."""
+    from importlib import metadata  # slow to import
+
     known = getattr(sys.modules[NAME], "version", None)
     return f"{NAME} {known or metadata.version(NAME.replace('_', '-'))}"
