@@ -7,6 +7,7 @@ a long call, ends the command all the same. A kill loses nothing, as whatever is
 
 import atexit
 import ctypes
+import errno
 import mmap
 import os
 import signal
@@ -26,6 +27,10 @@ _NEVER_S = 1e8
 
 class Interrupted(BaseException):
     """One of the signals that end a command; not an Exception, so that nothing takes it for a failure."""
+
+
+class OutputError(OSError):
+    """The output of the command cannot be written; any other OSError is about a file of the run."""
 
 
 _interrupted: list[int] = []  # the signals that this process has got: the first interrupts, the others change nothing
@@ -59,7 +64,7 @@ def guarded(command: Callable[[], int]) -> int:
         if not _interrupted:  # else it is what a library has made of the interruption
             if not isinstance(error, OSError):
                 raise
-            if not isinstance(error, BrokenPipeError):
+            if error.errno != errno.EPIPE:
                 print(f"{_name()}: the output cannot be written: {error.strerror}", file=sys.stderr)
             nowhere = os.open(os.devnull, os.O_WRONLY)  # for what is flushed at exit
             os.dup2(nowhere, 1)

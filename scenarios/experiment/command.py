@@ -22,6 +22,7 @@ from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
+from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
@@ -253,6 +254,8 @@ def _begin(
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
+    except OutputError:
+        raise
     except OSError as error:
         print(f"run.py: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED

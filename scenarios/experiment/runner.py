@@ -33,6 +33,7 @@ from scenarios.experiment.summary import (
     measured_of,
     results_of,
 )
+from scenarios.signals import OutputError
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 
@@ -81,6 +82,8 @@ def run_in(directory: RunDirectory, run: Run) -> int:
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         status = CANNOT
+    except OutputError:
+        raise
     except OSError as error:
         print(f"run.py: {directory.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
     except MemoryError:
@@ -238,9 +241,14 @@ def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterato
 
 def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
     if run.json:
-        print(as_json(str(directory.path), results, found, unmeasured=run.unmeasured))
+        text = as_json(str(directory.path), results, found, unmeasured=run.unmeasured)
+    else:
+        parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
+        text = "\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])])
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror) from None
+    if run.json:
         for warning in found.warnings if found else ():
             print(f"run.py: WARNING: {warning}", file=sys.stderr)
-        return
-    parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
-    print("\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])]))

@@ -1,4 +1,4 @@
-"""The command forked by a process that has imported all that it may need: a short run takes an eighth less of the processor.
+"""The command forked by a process that has imported all that it may need, which takes an eighth less processor time.
 
 The command's own process, with its supervisor, signals, folder, environment and streams, is as if it had been started;
 only its imports are not done again. What is about starting it, or ends it early, starts it (`runs.started`).

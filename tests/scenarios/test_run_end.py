@@ -6,6 +6,7 @@ import select
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 from analysis.results.reader import load
 from tests.fakes.processes import Process, await_that, descendants, living
@@ -80,6 +81,16 @@ def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
         _, said = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "Traceback" not in said and "Exception" not in said
+
+
+def test_output_that_cannot_be_written_is_not_taken_for_the_folder(tmp_path):
+    options = ["--engine", "model", "--collectives", "4", "--gpus", "4", "--no-report", "--out", "there"]
+    with Path("/dev/full").open("w") as full:
+        for again in (options, ["--resume", "there", "--no-report"]):
+            found = subprocess.run([*RUN, *again], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+            assert found.returncode == 1
+            assert found.stderr.endswith("run.py: the output cannot be written: No space left on device\n")
+    ended("--resume", "there", "--no-report", cwd=tmp_path)
 
 
 def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
