@@ -18,6 +18,7 @@ import pandas as pd
 
 from analysis.figures.style import MODE_STYLES, name_modes
 from analysis.results.reader import Run
+from analysis.statistics.answer import COLLECTIVE_NAMES
 from analysis.statistics.intervals import Numbers, Series, block_length
 from topologies.conditions import links
 from topologies.conditions.sampler import ConditionsSpec
@@ -81,20 +82,8 @@ _COLUMNS = {
     "collective.size": "size_bytes",
     "conditions.wan_delay": "wan_delay_s",
 }
-_KINDS = {
-    "allgather": "AllGather",
-    "reducescatter": "ReduceScatter",
-    "allreduce": "AllReduce",
-    "alltoall": "AllToAll",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "jobs": "round",
-    "training": "iteration",
-}
 _WORDS: Mapping[str, Mapping[str, str]] = {
-    "collective.kind": _KINDS,
+    "collective.kind": COLLECTIVE_NAMES,
     "transport.line_rate": {"True": "at line rate", "False": "in slow start"},
 }
 _SIZES = (
@@ -184,7 +173,7 @@ class Configuration:
     @property
     def collective(self) -> str:
         """The collective as it is written: "AllGather"."""
-        return _KINDS.get(self.kind, "collective")
+        return COLLECTIVE_NAMES.get(self.kind, "collective")
 
     @property
     def is_ring_allgather(self) -> bool:

@@ -88,7 +88,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     shown, left_out = _figures(pictures)  # which are being drawn meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(_contests(every)),
+        answer=answer(list(_contests(every))),
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
@@ -128,21 +128,18 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[Point]) -> 
     return f"{names}: {', '.join(parts)}"
 
 
-def _contests(points: Sequence[Point]) -> list[Contest]:
-    """The modes of every configuration, as measured unless the model has more collectives of it."""
-    found: dict[int, Contest] = {}
-    for _, group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
-        here = list(group)
-        one, count = here[0].configuration, min(len(point.rows) for point in here)
-        if one.index not in found or count >= found[one.index].collectives:
-            found[one.index] = Contest(
-                label=one.label,
-                collective=one.collective,
-                collectives=count,
-                is_measured=here[0].engine == "emulation",
-                times={point.mode: point.series for point in here},
-            )
-    return list(found.values())
+def _contests(points: Sequence[Point]) -> Iterator[Contest]:
+    """Yield the modes of every configuration in each engine."""
+    for (engine, index), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
+        times = {point.mode: point for point in group}
+        one = next(iter(times.values())).configuration
+        yield Contest(
+            index=index,
+            label=one.label,
+            kind=one.kind,
+            is_measured=engine == "emulation",
+            times={mode: point.series for mode, point in times.items()},
+        )
 
 
 def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[str]]:

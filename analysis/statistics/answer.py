@@ -11,19 +11,50 @@ from topologies.errors import listed
 _OUTCOMES = 3  # in one sentence
 
 
+COLLECTIVE_NAMES = {
+    "allgather": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "allreduce": "AllReduce",
+    "alltoall": "AllToAll",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "jobs": "round",
+    "training": "iteration",
+}
+"""The name in text of each kind of collective."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """The completion times of the modes of one configuration, over that many collectives of this name each."""
+    """The completion times of the modes of one configuration in one engine.
 
+    `index` is the index of the configuration, `kind` its kind of collective, and `times` are the modes' times by name.
+    """
+
+    index: int
     label: str
-    collective: str
-    collectives: int
+    kind: str
     is_measured: bool
     times: Mapping[str, Series]
 
+    @property
+    def collectives(self) -> int:
+        """How many collectives every mode has."""
+        return min(series.number.size for series in self.times.values())
+
 
 def answer(contests: Sequence[Contest]) -> str:
-    """The sentence; of one contest or more, over the same modes or not."""
+    """Return the sentence for one or more contests, whether or not they have the same modes.
+
+    Of a configuration that both engines ran, the measured times count, unless the model has more collectives.
+    """
+    largest: dict[int, Contest] = {}
+    for one in sorted(contests, key=lambda one: one.is_measured):
+        if one.index not in largest or one.collectives >= largest[one.index].collectives:
+            largest[one.index] = one
+    contests = [largest[index] for index in sorted(largest)]
     if len(contests) == 1 and len(contests[0].times) == 1:
         ((mode, times),) = contests[0].times.items()
         mean_s = summarise(times).mean_s
@@ -82,6 +113,6 @@ def _counted(contests: Sequence[Contest]) -> str:
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)
     each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
-    names = {one.collective for one in contests}
+    names = {COLLECTIVE_NAMES.get(one.kind, "collective") for one in contests}
     name = names.pop() if len(names) == 1 else "collective"
     return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"

@@ -26,6 +26,7 @@ from scenarios.experiment.summary import (
     COLUMNS,
     SettingResult,
     as_json,
+    as_sentence,
     as_text,
     collectives_by_point,
     firsts_of,
@@ -243,8 +244,12 @@ def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], 
     if run.json:
         text = as_json(str(directory.path), results, found, unmeasured=run.unmeasured)
     else:
-        parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
-        text = "\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])])
+        fidelity_lines = [str(found)] if found else []
+        if results:
+            parts = [as_sentence(results), *fidelity_lines, as_text(results), f"results in {directory.path}"]
+        else:
+            parts = ["no point was finished", *fidelity_lines]
+        text = "\n\n".join(parts)
     try:
         print(text, flush=True)
     except OSError as error:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.rows import Point
+from analysis.statistics.answer import Contest, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
@@ -138,13 +139,17 @@ class PointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingResult:
-    """All modes at one setting, `place` being its place in the scenario's settings; base's gain is zero."""
+    """The results of all modes in one configuration, whose index among the scenario's configurations is `place`.
+
+    `times` are the completion times by mode. The gain of base is zero.
+    """
 
     engine: str
     place: int
     setting: Scenario
     points: tuple[PointResult, ...]
     found: Found
+    times: Mapping[str, Series]
 
 
 def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
@@ -269,7 +274,7 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series))
+    return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series), times=series)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -501,6 +506,21 @@ def _ends(point: PointResult) -> dict[str, float | None]:
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
     return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
+
+
+def as_sentence(results: Sequence[SettingResult]) -> str:
+    """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
+    contests = [
+        Contest(
+            index=result.place,
+            label=result.setting.label,
+            kind="jobs" if result.setting.jobs else result.setting.collective.kind,
+            is_measured=result.engine != "model",
+            times=result.times,
+        )
+        for result in results
+    ]
+    return answer(contests)
 
 
 def as_text(results: Sequence[SettingResult]) -> str:

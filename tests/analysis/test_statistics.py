@@ -235,7 +235,7 @@ def test_claims_are_of_the_collectives_that_all_modes_have():
 def contest(times, count=400, **changes):
     luck = np.random.default_rng(7).uniform(0.9, 1.1, count)
     series = {mode: Series(np.arange(count), share * luck) for mode, share in times.items()}
-    about = {"label": "8 GPUs", "collective": "AllGather", "collectives": count, "is_measured": False}
+    about = {"index": 0, "label": "8 GPUs", "kind": "allgather", "is_measured": False}
     return Contest(times=series, **about | changes)
 
 
@@ -247,12 +247,20 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
     few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
     assert "too few" in few and "measured" in few and "joint has the least mean" in few
     shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
-    text = answer([contest(times) for times in shares])
+    text = answer([contest(times, index=k) for k, times in enumerate(shares)])
     assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
     assert "base is fastest at 1 of 3" in text
-    assert "at all 2" in answer([contest(times) for times in shares[:2]])
+    assert "at all 2" in answer([contest(times, index=k) for k, times in enumerate(shares[:2])])
     assert "no mode to compare" in answer([contest({"wan": 0.8})])
     assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
+
+
+@pytest.mark.parametrize(("modelled", "engine"), [(20, "measured"), (21, "timing model")])
+def test_the_answer_is_of_the_measured_times_unless_the_model_has_more(modelled, engine):
+    both = [contest({"base": 1.0, "wan": 0.8}, modelled), contest({"base": 1.0, "wan": 0.8}, 20, is_measured=True)]
+    for order in (both, both[::-1]):
+        text = answer(order)
+        assert engine in text and "configurations" not in text
 
 
 def measured(measured_s, predicted_s, drops=0, late=False, collective=0):

@@ -1,6 +1,7 @@
 """The results that a run prints and stores: fidelity, lower bound and reconfiguration."""
 
 import csv
+import html
 import json
 from pathlib import Path
 
@@ -51,13 +52,25 @@ def test_a_model_that_does_not_hold_is_warned_of_on_the_terminal_and_in_json(emu
     assert f"WARNING: {fidelity['warnings'][0]}" in printed.err
 
 
+def test_the_terminal_leads_with_the_answer_of_the_report_and_the_fidelity(emulate, capsys):
+    emulate(lambda *_: {}, "--modes", "base,wan", "--collectives", "3")
+    first = capsys.readouterr().out
+    sentence, fidelity, table = first.split("\n\n")[:3]
+    assert "base and wan compared over 3 AllGathers each (measured), 8 GPUs" in sentence and "\n" not in sentence
+    assert fidelity.startswith("fidelity: 6 collectives") and table.startswith("engine")
+    assert sentence.replace(" us", " µs") in html.unescape(Path("run/report.html").read_text())
+    run("--resume", "run", "--no-report")
+    assert capsys.readouterr().out == first
+
+
 def test_the_cost_of_reconfiguration_is_stored_and_its_mean_is_shown_where_routes_were_changed(emulate, capsys):
     def measured(row, mode):
         k, changed = row["collective"], mode == "wan" and row["collective"] > 0
         return {"reconfigure_s": k / 1000 if changed else None, "reconfigure_messages": 12 * changed}
 
     emulate(measured, "--modes", "base,wan", "--collectives", "3", "--no-report")
-    (heading, base, wan) = capsys.readouterr().out.splitlines()[:3]
+    table = next(part for part in capsys.readouterr().out.split("\n\n") if part.startswith("engine"))
+    (heading, base, wan) = table.splitlines()
     assert heading.endswith("reconfiguration (ms)") and wan.endswith(" 1.500") and not base.endswith(" 1.500")
     rows = load("run")
     wan = rows[rows["mode"] == "wan"]
