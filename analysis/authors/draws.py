@@ -1,7 +1,8 @@
-"""The capacities of links by collective: the authors' own, from the files of their repository, or drawn anew.
+"""Link capacities for each collective: the authors' own, read from the files of their repository, or drawn at random.
 
-Theirs are pickles of a NetworkX graph. A pickle is a program, so none is run: `read` goes through its instructions and
-takes those that build dictionaries, tuples, numbers and text; objects are noted and not made.
+The authors' files are pickles of a NetworkX graph. Unpickling would execute code from the file, so `read` interprets
+only the opcodes that build dictionaries, tuples, numbers and text. It records which objects a pickle would construct,
+and constructs none.
 """
 
 import os
@@ -23,24 +24,25 @@ from topologies.errors import shown
 Floats = npt.NDArray[np.float64]
 
 MEAN, DEVIATION, LEAST, MOST = 0.5, 0.5, 0.1, 1.0
-"""Of the shares of nominal capacity: the normal distribution's, and the ends that they are clipped to."""
+"""Distribution of the shares of nominal capacity: mean and standard deviation of the normal distribution, and the
+bounds that its draws are clipped to."""
 
-_MOST_BYTES = 1 << 16  # of a file; theirs have 3,606
+_MOST_BYTES = 1 << 16  # size limit of a file; the authors' files have 3,606 bytes
 _MOST_GBPS = 1_000_000
-_AT_A_TIME = 1000
+_AT_A_TIME = 1000  # files between two reports of progress
 
 
 class DrawsError(ValueError):
-    """Files that are not the authors' draws; the message is one sentence that names the file."""
+    """A file is not one of the authors' draws; the message is one sentence that names the file."""
 
 
 def gaussian(count: int, seed: int) -> Floats:
-    """Shares of nominal capacity as the authors' code draws them, [count, links]: normal, and clipped."""
+    """Draw shares of nominal capacity as the authors' code does, [count, links]: normally distributed, then clipped."""
     return np.clip(np.random.default_rng(seed).normal(MEAN, DEVIATION, (count, len(LINKS))), LEAST, MOST)
 
 
 def uniform(count: int, seed: int) -> Floats:
-    """Shares of nominal capacity as the paper's text has them, [count, links]: uniform between the same ends."""
+    """Draw shares of nominal capacity as the paper's text says, [count, links]: uniform between the same bounds."""
     return np.random.default_rng(seed).uniform(LEAST, MOST, (count, len(LINKS)))
 
 
@@ -48,7 +50,7 @@ def uniform(count: int, seed: int) -> Floats:
 
 
 def number_of(folder: Path) -> int:
-    """How many draws there are in a folder: 0.pkl, 1.pkl and so on without a gap; raises DrawsError."""
+    """Count the draws in a folder: 0.pkl, 1.pkl and so on without a gap; raises DrawsError for fewer than two."""
     try:
         names = {path.name for path in folder.iterdir()}
     except OSError as error:
@@ -63,10 +65,10 @@ def number_of(folder: Path) -> int:
 
 
 def read(folder: Path, count: int, done: Callable[[int], None] = lambda _: None) -> Floats:
-    """Shares of nominal capacity from the first files of a folder, [count, links].
+    """Read shares of nominal capacity from the first `count` files of a folder, [count, links].
 
-    `done` is called with how many have been read. Raises DrawsError for a file that cannot be read, is not such a
-    pickle, has other links than the authors' fabric, or other capacities than numbers above zero.
+    `done` is called with the number of files read so far. Raises DrawsError for a file that cannot be read, is not such
+    a pickle, has other links than the authors' fabric, or has a capacity that is not a number above zero.
     """
     found = np.empty((count, len(LINKS)))
     pattern: _Pattern | None = None
@@ -89,7 +91,7 @@ def _contents(folder: Path, count: int) -> Iterator[bytes]:
     for number in range(count):
         path = folder / f"{number}.pkl"
         try:
-            # A pipe or a device would block or never end: opened without waiting, it is looked at before it is read.
+            # Open without blocking and check the file type before reading: a pipe or a device could block for ever.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -97,14 +99,14 @@ def _contents(folder: Path, count: int) -> Iterator[bytes]:
         except OSError as error:
             raise DrawsError(f"{path} cannot be read: {error.strerror}") from None
         if not is_regular:
-            raise DrawsError(f"{path} is not a regular file; allowed: one")
+            raise DrawsError(f"{path} is not a regular file; allowed: a draw of the authors' simulator")
         if len(content) > _MOST_BYTES:
-            raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes; allowed: a draw of a few thousand")
+            raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes; allowed: a draw of a few thousand bytes")
         yield content
 
 
 class _Bytes(NamedTuple):
-    """Bytes of a pickle, and where in the file they are."""
+    """A byte string in a pickle, and its offset in the file."""
 
     value: bytes
     position: int
@@ -112,7 +114,7 @@ class _Bytes(NamedTuple):
 
 @dataclass(eq=False)
 class _Noted:
-    """An object that a pickle would make: of what, by which arguments, and the state it would be given."""
+    """An object that a pickle would construct: the name of its class, the arguments and the state passed to it."""
 
     of: str
     arguments: Any = ()
@@ -121,7 +123,10 @@ class _Noted:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """The layout of a file: files that differ in the eight bytes of each capacity alone are read by it, at once."""
+    """The byte layout of a file, by which files that differ only in the eight bytes of each capacity are read quickly.
+
+    `fixed` are the bytes outside the capacities, and `positions` the offset of each capacity, [links].
+    """
 
     fixed: bytes
     positions: npt.NDArray[np.int64]
@@ -135,7 +140,7 @@ class _Pattern:
         return cls(np.frombuffer(content, np.uint8)[~is_capacity].tobytes(), where, is_capacity)
 
     def values(self, content: bytes) -> Floats | None:
-        """The capacities in Gbit/s, [links], or None for another layout."""
+        """Return the capacities in Gbit/s, [links], or None if the file has another layout."""
         if len(content) != len(self.is_capacity):
             return None
         found = np.frombuffer(content, np.uint8)
@@ -145,7 +150,8 @@ class _Pattern:
 
 
 def _capacities(path: Path, content: bytes) -> tuple[Floats, _Pattern | None]:
-    """The capacities in Gbit/s, [links], and the layout of files like this one; raises DrawsError."""
+    """Return the capacities in Gbit/s, [links], and the layout of the file, None unless each link has a NumPy scalar of
+    its own; raises DrawsError."""
     try:
         graph = _noted(content)
     except (ValueError, IndexError, KeyError, TypeError):
@@ -171,7 +177,7 @@ def _capacities(path: Path, content: bytes) -> tuple[Floats, _Pattern | None]:
 
 
 def _number(path: Path, link: Any) -> tuple[float, int | None]:
-    """The capacity of a link, a float or a NumPy scalar, and where in the file its eight bytes are."""
+    """Return a link's capacity (a float or a NumPy scalar) and the offset of its eight bytes, None for a float."""
     match link.get("capacity") if isinstance(link, dict) else None:
         case float() as found:
             return found, None
@@ -180,7 +186,7 @@ def _number(path: Path, link: Any) -> tuple[float, int | None]:
             arguments=(_Noted(of="numpy.dtype", arguments=("f8", *_), state=(_, "<", *_)), _Bytes(value, position)),
         ) if len(value) == 8:
             return struct.unpack("<d", value)[0], position
-    raise DrawsError(f"{path} has a link without a capacity; allowed: a number of 64 bits for each")
+    raise DrawsError(f"{path} has a link without a capacity; allowed: a 64-bit number for each link")
 
 
 _SILENT = frozenset(("PROTO", "FRAME", "STOP"))
@@ -190,14 +196,14 @@ _LITERALS = frozenset(("BININT", "BININT1", "BININT2", "BINFLOAT", "SHORT_BINUNI
 _TAKEN = MappingProxyType(
     {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "SETITEM": 2, "STACK_GLOBAL": 2, "NEWOBJ": 2, "REDUCE": 2, "BUILD": 1}
 )
-"""How many values an instruction takes from the stack; the others take all since the last mark."""
+"""How many values an opcode pops from the stack; TUPLE and SETITEMS pop all values above the last mark."""
 
 
 def _noted(content: bytes) -> Any:
-    """What a pickle holds, of plain data and objects that are noted.
+    """Interpret a pickle and return its value, with a `_Noted` in place of each object.
 
-    Raises ValueError, IndexError, KeyError or TypeError where the data are not a pickle, or where the pickle has
-    instructions that such a graph does not need.
+    Raises ValueError, IndexError, KeyError or TypeError if the content is not a pickle, or if it has opcodes that a
+    pickled graph does not need.
     """
     stack: list[Any] = []
     outer: list[list[Any]] = []
@@ -221,7 +227,7 @@ def _noted(content: bytes) -> Any:
             stack.append(_CONSTANTS.get(name, argument))
         elif name in _TAKEN:
             if len(stack) < _TAKEN[name]:
-                raise IndexError("more is taken than there is")
+                raise IndexError("stack underflow")
             items = stack[-_TAKEN[name] :]
             del stack[-_TAKEN[name] :]
             _combine(name, items, stack)
@@ -235,12 +241,12 @@ def _noted(content: bytes) -> Any:
 
 
 def _combine(name: str, items: list[Any], stack: list[Any]) -> None:
-    """Do what an instruction does with these items, on a stack that they have been taken from."""
+    """Execute an opcode on `items`, which have been popped from `stack`, and update the stack."""
     match name, items:
         case ("SETITEM" | "SETITEMS", _):
-            # Keys are text and whole numbers: the hash of a tuple can take for ever.
+            # Only text and integers are accepted as keys: hashing a deeply nested tuple could take forever.
             if not (isinstance(stack[-1], dict) and all(isinstance(key, str | int) for key in items[::2])):
-                raise TypeError("no dictionary of plain keys")
+                raise TypeError("expected a dictionary with text or integer keys")
             stack[-1].update(zip(items[::2], items[1::2], strict=True))
         case ("STACK_GLOBAL", [str() as module, str() as what]):
             stack.append(_Noted(f"{module}.{what}"))
@@ -251,4 +257,4 @@ def _combine(name: str, items: list[Any], stack: list[Any]) -> None:
         case ("TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3", _):
             stack.append(tuple(items))
         case _:
-            raise TypeError(f"{name} of something else")
+            raise TypeError(f"{name} with unexpected operands")

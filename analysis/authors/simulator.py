@@ -1,8 +1,8 @@
-"""The authors' simulation of a pipelined ring AllGather, and their four policies over a row of collectives.
+"""The authors' simulation of a pipelined ring AllGather, and their four policies over a sequence of collectives.
 
-A ring is an open chain of each datacenter's GPUs and two bridges between the chains' ends. It is chosen by the sum of
-its links' times for a chunk, transmission and propagation. A chunk is stored and forwarded by every node on its way.
-What `Semantics` leaves open are the choices of theirs that another simulator would make otherwise.
+A ring consists of an open chain of each datacenter's GPUs and two bridges between the chains' ends. It is chosen by the
+sum of its links' times for a chunk, transmission plus propagation. Every node on the path stores and forwards a chunk.
+`Semantics` has the assumptions of the authors that another simulator could make differently.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ Ints = npt.NDArray[np.int64]
 MODES = ("base", "ccl", "wan", "joint")
 REEMBED_EVERY = 10
 
-_MOST_NODES = 4 + max(map(len, WAN_PATHS))  # of a bridge: two GPUs, two border switches and the routers
-_SEGMENTS = 4  # of a ring that starts with a chain: where the bridge to the other one is
+_MOST_NODES = 4 + max(map(len, WAN_PATHS))  # on a bridge: two GPUs, two border switches and the routers
+_SEGMENTS = 4  # of a ring per datacenter: three in the chain, then the bridge to the other datacenter
 
 
 class Semantics(NamedTuple):
     """How a chunk crosses a segment of the ring; the defaults are the authors'.
 
-    `shared_port`: a node sends on one port at a time. `busy_in_flight`: a link takes the next chunk only when the one
-    before has arrived. `cut_through`: a segment is one pipe with the rate of its slowest link and the delay of all,
-    which shares nothing with others.
+    `shared_port`: a node sends on one port at a time. `busy_in_flight`: a link accepts the next chunk only when the
+    previous one has arrived. `cut_through`: a segment is one pipe with the rate of its slowest link and the sum of the
+    links' delays, and shares no link with other segments.
     """
 
     shared_port: bool = True
@@ -40,28 +40,29 @@ AUTHORS = Semantics()
 
 
 class Rings(NamedTuple):
-    """Rings, one a row: the GPUs of the two chains in order, [n, 2, 4]; the border switches (0 or 1 of its datacenter)
-    that the first and the last GPU of each use, [n, 2, 2]; and the WAN path, [n]."""
+    """A batch of n rings: `chains` [n, 2, 4] are the GPUs of the two chains in order; `borders` [n, 2, 2] the border
+    switches (0 or 1 within the datacenter) of the first and the last GPU of each chain; `paths` [n] the WAN paths."""
 
     chains: Ints
     borders: Ints
     paths: Ints
 
     def at(self, rows: "Ints | slice") -> "Rings":
-        """Some of the rings."""
+        """Select some of the rings."""
         return Rings(self.chains[rows], self.borders[rows], self.paths[rows])
 
     def over(self, paths: Ints) -> "Rings":
-        """The same rings over other WAN paths."""
+        """Return the same rings with other WAN paths."""
         return self._replace(paths=paths)
 
 
 def best_rings(weights_s: Floats) -> Rings:
-    """The cheapest ring for each row of links' times, [n, links] s; the first of those that cost the same.
+    """Return the cheapest ring for each row of link times, [n, links] s; of several equally cheap ones the first.
 
-    Links count alike in both directions. So both bridges take the cheapest WAN path, in opposite directions, and share
-    no directed link; and whichever way round the chains are, the ring costs the same but for the rounding of the sum.
-    That decides: sums are made from link to link, so that the ring is the authors' where no two paths cost the same.
+    A link costs the same in both directions. Both bridges therefore use the cheapest WAN path, in opposite directions,
+    and share no directed link. Reversing a chain changes the cost of a ring only by the rounding of the sum, and that
+    rounding decides which way round the chains are. Costs are therefore added link by link in the authors' order, so
+    that the ring is theirs unless two paths cost the same.
     """
     rows = np.arange(len(weights_s))
     links = LINK[CHAINS[:, :, :-1], CHAINS[:, :, 1:]]
@@ -86,7 +87,7 @@ def best_rings(weights_s: Floats) -> Rings:
         hops = [outer[0], between if site == 0 else between[:, ::-1], outer[1][:, ::-1]]
         return np.asarray(np.cumsum(np.concatenate(hops, axis=1), axis=1)[:, -1])
 
-    ways = [(a, b) for a in (0, 1) for b in (0, 1)]  # whether each chain is turned round
+    ways = [(a, b) for a in (0, 1) for b in (0, 1)]  # whether each chain is reversed
     turned = np.argmin([bridge(0, 1 - a, b) + bridge(1, 1 - b, a) for a, b in ways], axis=0)
     for site in range(2):
         is_turned = np.array(ways)[turned, site] == 1
@@ -96,7 +97,7 @@ def best_rings(weights_s: Floats) -> Rings:
 
 
 def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
-    """The nodes of every segment of rings, [n, 8, nodes]: from each GPU of the ring to the next, then -1."""
+    """Return the nodes of every segment of the rings, [n, 8, nodes]: from one GPU to the next, padded with -1."""
     chains, count = rings.chains, len(rings.paths)
     found = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
     flat = chains.reshape(count, GPUS)
@@ -116,9 +117,9 @@ def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
 
 
 def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]:
-    """The rings that each mode uses for collectives 1 to n - 1, if `rings` are the best of draws 0 to n - 1.
+    """Return the rings that each mode uses for collectives 1 to n - 1, given the best rings of draws 0 to n - 1.
 
-    `initial` is one ring. A decision for collective c knows draw c - `stale`, or the first one.
+    `initial` is the one ring to start with. A decision for collective c knows draw c - `stale`, at the earliest draw 0.
     """
     collectives = np.arange(1, len(rings.paths))
     known = np.maximum(collectives - stale, 0)
@@ -129,14 +130,14 @@ def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]
 
 
 def weights_s(capacity_gbps: Floats, size_gbit: float, wan_delay_s: float) -> Floats:
-    """The time of a chunk over each link, transmission and propagation, [..., links] s."""
+    """Return the time of a chunk over each link, transmission plus propagation, [..., links] s."""
     return size_gbit / capacity_gbps + delays_s(wan_delay_s)
 
 
 def times_s(
     rings: Rings, capacity_gbps: Floats, size_gbit: float, wan_delay_s: float, semantics: Semantics = AUTHORS
 ) -> Floats:
-    """When each AllGather ends, [n] s: a ring each, and each its links' capacities, [n, links] Gbit/s."""
+    """Return the completion times of n AllGathers, [n] s, each with its own ring and capacities, [n, links] Gbit/s."""
     return _times(
         nodes_of(rings),
         size_gbit / capacity_gbps,
@@ -154,14 +155,15 @@ def _times(
     link: Ints,
     semantics: Semantics,
 ) -> Floats:
-    """The event loop, for each collective: the chunk that came first to any GPU is the next to be sent on.
+    """Run an event loop for each collective: of all chunks waiting at GPUs, the one that arrived first is sent next.
 
-    A sender reserves all links of its segment at once, each from when the chunk is there and its sender is free. A
-    chunk goes round to its owner, who has it: the last step takes its time on the links and ends nothing.
+    Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. A
+    chunk goes all the way round to its owner, who has it already: this last step keeps links busy, but does not count
+    for the completion time.
     """
     hops = nodes.shape[2] - 1
     ends = np.empty(nodes.shape[0])
-    free = np.empty(max(NODES, GPUS * hops))  # when a resource is free: a node, or a hop of a segment
+    free = np.empty(max(NODES, GPUS * hops))  # when each resource is free: a node, or a hop of a segment
     came, turn = np.empty((GPUS, GPUS)), np.empty((GPUS, GPUS), np.int64)
     sent, has = np.empty(GPUS, np.int64), np.empty(GPUS, np.int64)
     for row in range(nodes.shape[0]):
