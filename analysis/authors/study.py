@@ -103,7 +103,7 @@ class Line:
 
 
 def size_gbit(size_mb: int, *, whole_bytes: bool = False) -> float:
-    """Return a chunk's size in Gbit: size_mb / 1024 as in the authors' code, or 8 million bits a MB if `whole_bytes`."""
+    """Return a chunk's size in Gbit: size_mb / 1024 as in the authors' code, or with `whole_bytes` size_mb * 0.008."""
     return size_mb * 8e-3 if whole_bytes else size_mb / 1024
 
 

@@ -1,6 +1,7 @@
 """The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
 
-Importing this module imports numba, which takes longer than many commands; only `varying` does, when it is called.
+Importing this module imports numba, which takes longer than many commands run; so `varying` imports it inside
+functions.
 """
 
 from collections.abc import Callable
@@ -23,22 +24,23 @@ def _event(function: Function) -> Function:
     return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
 
 
-_TIE = 1e-12  # events as close as this, of the time since the start, happen together
+_TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
 _NONE = -1.0  # no rate yet
-_EQUAL = 1e-9  # of shares of links that limit a flow alike
+_EQUAL = 1e-9  # relative difference up to which the shares of two links limit a flow alike
 _QUEUED = 2.0  # packets of a flow at its bottleneck
 
 
 class State(NamedTuple):
-    """What changes from event to event.
+    """The state that changes from event to event.
 
-    Of each transfer when it `begins`, `leaves` and `arrives`, and how many it still `waits` for; of each flow the
-    transfer that it is `serving`, its `rate`, when it will `finish` at that, and when all that it has sent so far will
-    have `arrived`. `stack` are transfers that wait for nothing more, `pending` those of them that have yet to begin,
-    `active` the flows in service, each with its `size`.
-    While rates are shared out, of each link the `room` that is left and the `open` flows that have no rate yet, and of
-    each flow the rate `given` and the link that limits it, its `bottleneck`. `queue` is the one where its packets were
-    queued as rates last changed or it began.
+    For each transfer: when it `begins`, `leaves` and `arrives`, and how many transfers it still `waits` for. For each
+    flow: the transfer that it is `serving`, its `rate`, when it will `finish` at this rate, and when everything that it
+    has sent so far will have `arrived`. Lists, each with its `size`: the `stack` of transfers that wait for no others
+    any more, the `pending` ones, which have yet to begin, and the `active` flows, which are in service.
+
+    During progressive filling, for each link: the `room` that is left, and the number of `open` flows, which have no
+    rate yet; for each flow: the rate `given` and the link that limits it, its `bottleneck`. `queue` is the link where
+    the flow's packets were queued when rates last changed or the flow began.
     """
 
     begins: Floats
@@ -64,7 +66,7 @@ _STACK, _PENDING, _ACTIVE = range(3)
 
 
 class Moves(NamedTuple):
-    """The instants `at` [M] at which flows get other links [M, F, H] and delays [M, F], in order."""
+    """Changes of flows' paths: the instants `at` [M] in ascending order, the new links [M, F, H] and delays [M, F]."""
 
     at: Floats
     links: Ints
@@ -72,8 +74,8 @@ class Moves(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """The schedule, the links [F, H] and the delay of each flow as they are now, the bits of a slot and of a packet, 0
-    without queues, and what moves."""
+    """The schedule, the current links [F, H] and delay of each flow, the bits of a slot and of a packet (0 without
+    queues), and the changes of paths."""
 
     program: Program
     links: Ints
@@ -84,9 +86,9 @@ class Instance(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds.
+    """The rates of links by row, [n, links]: the first holds `until` this time, every other one for `every` seconds.
 
-    As a row begins, `left` [n, F] is given the bits that are left of what each flow is sending.
+    `left` [n, F] receives the bits left of each flow's current transfer as a row begins.
     """
 
     rows: Floats
@@ -97,7 +99,8 @@ class Rates(NamedTuple):
 
 @njit(cache=True, error_model="numpy", nogil=True)
 def run(given: Instance, rates: Rates, found: Floats) -> bool:
-    """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
+    """Compute when all transfers begin, leave and arrive, into `found` [3, T]; False if that takes more rows of
+    rates."""
     one = Instance(
         given.program, given.links.copy(), given.delay.copy(), given.slot_bits, given.packet_bits, given.moves
     )
@@ -180,9 +183,9 @@ def _put(item: int, which: int, items: Ints, state: State) -> None:
 
 @_event
 def _settle(one: Instance, state: State) -> None:
-    """Empty the stack: what is empty or a computation is done with, and all else may begin.
+    """Empty the stack: complete empty transfers and computations, and make all others pending.
 
-    What is empty begins, too, where its delay may be another by then.
+    If paths change, an empty transfer becomes pending, too, because its delay may be different when it begins.
     """
     program = one.program
     while state.size[_STACK] > 0:
@@ -211,7 +214,7 @@ def _has_left(transfer: int, at: float, one: Instance, state: State) -> None:
 
 @_event
 def _release(transfer: int, at: float, state: State) -> None:
-    """Something that a transfer waits for is there at this time."""
+    """Note that one of the events that a transfer waits for happens at time `at`."""
     state.begins[transfer] = max(state.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
@@ -220,7 +223,7 @@ def _release(transfer: int, at: float, state: State) -> None:
 
 @_event
 def _end(together: float, one: Instance, state: State) -> None:
-    """Let the transfers leave that have been served by then; in the list the last flow takes a place that is free."""
+    """End the transfers that have been served by then; in the list the last flow takes the place of a removed one."""
     index = 0
     while index < state.size[_ACTIVE]:
         flow = state.active[index]
@@ -235,7 +238,7 @@ def _end(together: float, one: Instance, state: State) -> None:
 
 @_event
 def _begin(together: float, one: Instance, state: State) -> None:
-    """Let the transfers begin whose time has come."""
+    """Begin the pending transfers whose time has come."""
     index = 0
     while index < state.size[_PENDING]:
         transfer = state.pending[index]
@@ -251,7 +254,8 @@ def _begin(together: float, one: Instance, state: State) -> None:
 
 @_event
 def _move(now: float, moved: int, one: Instance, state: State) -> None:
-    """All flows take other ways. What they have sent arrives over the old ones, and nothing before it."""
+    """Move all flows to their new paths. What they have sent arrives over the old path, and nothing later overtakes
+    it."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         if state.begins[state.serving[flow]] < now:
@@ -264,7 +268,7 @@ def _move(now: float, moved: int, one: Instance, state: State) -> None:
 
 @_event
 def _open(capacity: Floats, one: Instance, state: State) -> None:
-    """All flows in service want a rate of the links that they pass."""
+    """Prepare progressive filling: reset the links that active flows use, and count the flows on each."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         state.given[flow] = _NONE
@@ -276,7 +280,8 @@ def _open(capacity: Floats, one: Instance, state: State) -> None:
 
 @_event
 def _share_out(one: Instance, state: State) -> None:
-    """Give them their max-min fair rates: the link with the smallest share gives it to its flows, then the next."""
+    """Give the active flows their max-min fair rates by progressive filling, from the link with the smallest share
+    on."""
     while True:
         tightest, share = -1, np.inf
         for index in range(state.size[_ACTIVE]):
@@ -291,7 +296,7 @@ def _share_out(one: Instance, state: State) -> None:
             for link in one.links[flow]:
                 passes = passes or link == tightest
             if passes and state.given[flow] == _NONE:
-                for link in one.links[flow]:  # the last, if several do
+                for link in one.links[flow]:  # the last one if several limit it
                     if link >= 0 and state.room[link] <= state.open[link] * share * (1.0 + _EQUAL):
                         state.bottleneck[flow] = link
                 _give(flow, share, one, state)
@@ -308,14 +313,15 @@ def _give(flow: int, rate: float, one: Instance, state: State) -> None:
 
 @_event
 def _use_queues(now: float, one: Instance, state: State) -> None:
-    """Rates have changed: where a flow's bottleneck is now another one of its way, its queue moves.
+    """After a change of rates, move the queue of each flow whose bottleneck is now another link of its path.
 
-    A flow has two packets queued at its bottleneck. They have passed a new one that is nearer to the sender. Beside
-    what is sent at the new rates they pass the links from the old one to the new one, or to the end of the way: flows
-    that these limit lose as much. And a new bottleneck sends a packet at once, as its time begins, of any of its flows.
+    A flow has two packets queued at its bottleneck. If the new bottleneck is nearer to the sender, they have passed it
+    already. In addition to what is sent at the new rates, these packets cross the links from the old bottleneck to the
+    new one, or to the end of the path; flows that these links limit lose as much. And as its time begins, a new
+    bottleneck sends one packet of any of its flows at once.
     """
     for link in range(state.room.size):
-        state.room[link] = 0.0  # from here on the packets that pass it beside
+        state.room[link] = 0.0  # from here on: the additional packets that cross the link
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         state.open[state.bottleneck[flow]] += 1
@@ -346,7 +352,7 @@ def _use_queues(now: float, one: Instance, state: State) -> None:
 
 @_event
 def _queue_moves(flow: int, one: Instance, state: State) -> bool:
-    """Whether a flow that has been in service has another bottleneck than before, which was on the same way."""
+    """Whether a flow in service has a new bottleneck, and its old one is still on its path."""
     was_passed = False
     for link in one.links[flow]:
         was_passed = was_passed or link == state.queue[flow]
@@ -355,7 +361,7 @@ def _queue_moves(flow: int, one: Instance, state: State) -> bool:
 
 @_event
 def _set_rates(now: float, one: Instance, state: State) -> None:
-    """When all will finish at the rates that they were given."""
+    """Set the new rates of the active flows, and when their transfers finish at these rates."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         transfer, old, new = state.serving[flow], state.rate[flow], state.given[flow]

@@ -1,4 +1,4 @@
-"""A run's answer in one sentence: what was compared, which mode wins, by how much, and how sure that is."""
+"""The result of a run in one sentence: what was compared, which mode is fastest, by how much, and how surely."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _OUTCOMES = 3  # in one sentence
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """The completion times of the modes of one configuration, over that many collectives of this name each."""
+    """The completion times of the modes of one configuration; each mode ran `collectives` collectives of this name."""
 
     label: str
     collective: str
@@ -23,7 +23,7 @@ class Contest:
 
 
 def answer(contests: Sequence[Contest]) -> str:
-    """The sentence; of one contest or more, over the same modes or not."""
+    """Return the result of one contest or more as a sentence; the contests may compare different modes."""
     if len(contests) == 1 and len(contests[0].times) == 1:
         ((mode, times),) = contests[0].times.items()
         mean_s = summarise(times).mean_s
@@ -41,7 +41,7 @@ def answer(contests: Sequence[Contest]) -> str:
 
 
 def _fastest(contest: Contest) -> tuple[str, ...]:
-    """The fastest mode, and those whose difference from it is not clear of zero."""
+    """Return the fastest mode, followed by the modes that do not differ from it significantly."""
     found = claims(contest.times)
     best = [found.order[-1]]
     for mode, relation in zip(reversed(found.order[:-1]), reversed(found.relations), strict=True):
@@ -77,7 +77,7 @@ def _interval(found: Interval, scale: float, unit: str, word: str = "") -> str:
 
 
 def _counted(contests: Sequence[Contest]) -> str:
-    """How many collectives, and whose: "100,000 AllGathers (timing model)"."""
+    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
     counts = [one.collectives for one in contests]
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)

@@ -1,7 +1,7 @@
 """The paper's claims about the four modes, tested on completion times.
 
-The claims: total times in the order base > ccl > wan > joint at every point, and joint about 33 % below base. They
-are tested, not assumed, and on the paper's own configurations alone.
+The paper claims that total times are in the order base > ccl > wan > joint at every point, and that joint is about
+33 % below base. The claims are tested, not assumed, and only on the paper's own configurations.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from analysis.statistics.intervals import Interval, Series, gain, shared
 PAPER_ORDER = ("base", "ccl", "wan", "joint")
 PAPER_JOINT_GAIN = 0.33
 ABOUT = 0.03
-"""How far a gain may lie from the paper's and still be about it: three percentage points."""
+"""How far a gain may be from the paper's to count as "about" the same: three percentage points."""
 
 _PAPERS: Mapping[str, Any] = {
     "fabric.wan": "mesh",
@@ -26,28 +26,28 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
-_NOT_THERE: dict[str, tuple[Any, ...]] = {  # what the paper's settings do without, as earlier versions did
+_NOT_THERE: dict[str, tuple[Any, ...]] = {  # not in the paper's settings; runs of earlier versions lack these keys
     "fabric.routing": ("single", None),
     "conditions.every": (None,),
     "control.counted": (False, None),
 }
-_RING: dict[str, tuple[Any, ...]] = {  # what the paper's ring has; runs of earlier versions lack these keys
+_RING: dict[str, tuple[Any, ...]] = {  # values of the paper's ring; runs of earlier versions lack these keys
     "collective.algorithm": ("ring", None),
     "collective.channels": (1,),
     "collective.pieces": (1,),
     "collective.schedule": (None,),
     "collective.ring": ("slowest edge",),
 }
-_ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
+_ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was found at one point, slowest mode first.
+    """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
-    `relations[i]` stands between `order[i]` and `order[i + 1]`: ">" where the interval of their difference excludes
-    zero, "~" where it does not. `order_holds` and `joint_holds` are whether the paper's claims hold, or
-    are None where their modes were not all run or the intervals leave it open.
+    `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
+    zero, "~" if it does not. `order_holds` and `joint_holds` say whether the paper's claims hold; they are None if not
+    all modes of the claim were run, or if the intervals leave it open.
     """
 
     order: tuple[str, ...]
@@ -57,16 +57,17 @@ class Found:
 
     @property
     def order_text(self) -> str:
-        """The order in one line: "base > wan ~ ccl > joint"."""
+        """The order as text: "base > wan ~ ccl > joint"."""
         return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
 
 
 def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
-    """Whether these are the paper's own: the values of a configuration's keys, as settings.json has them, and modes.
+    """Whether a configuration is one of the paper's, given the values of its keys (as in settings.json) and its modes.
 
-    That is all four modes on two sites of 4 or 8 GPUs and two border routers each, in a mesh, with the paper's rates
-    drawn uniformly, ring AllGathers of chunks of 8 to 64 MB and WAN delays of 10 us to 10 ms, re-embedding every 10th
-    time, no faults. Leaves, spines, the number of collectives, the seed, the clock and the transport may be any.
+    The paper's configurations have all four modes, two sites of 4 or 8 GPUs and two border routers each, joined in a
+    mesh, with the paper's rates drawn uniformly, ring AllGathers of chunks of 8 to 64 MB, WAN delays of 10 us to 10 ms,
+    re-embedding before every 10th collective, and no faults. Leaves, spines, the number of collectives, the seed, the
+    clock and the transport may have any value.
     """
     return (
         set(PAPER_ORDER) <= set(modes)
@@ -81,9 +82,9 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
 
 
 def claims(times: Mapping[str, Series]) -> Found:
-    """Test the paper's claims on completion times by mode, over the collectives that all modes have.
+    """Test the paper's claims on the completion times of each mode, over the collectives that all modes have.
 
-    Where there is none, everything is open.
+    If there are none, everything is left open.
     """
     alike = shared(list(times.values()))
     if alike is None:
@@ -102,7 +103,7 @@ def claims(times: Mapping[str, Series]) -> Found:
 
 def _less(slower: Series, faster: Series) -> Interval:
     found = gain(slower, faster)
-    assert found is not None  # all have the same collectives
+    assert found is not None  # both have the same collectives
     return found
 
 
@@ -116,7 +117,8 @@ def _order_holds(times: Mapping[str, Series]) -> bool | None:
 
 
 def _about(gain: Interval) -> bool | None:
-    """Whether the whole interval lies about the paper's gain (True), none of it (False), or neither (None)."""
+    """Whether the interval is entirely about the paper's gain (True), entirely apart from it (False), or neither
+    (None)."""
     least, most = PAPER_JOINT_GAIN - ABOUT, PAPER_JOINT_GAIN + ABOUT
     if least <= gain.low and gain.high <= most:
         return True

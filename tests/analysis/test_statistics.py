@@ -293,7 +293,7 @@ def test_a_job_that_is_off_in_a_round_that_is_not_is_told_and_no_other():
     assert [(job.job, job.median_ratio) for job in found.jobs] == [("late", pytest.approx(1.6))]
     assert (found.median_ratio, found.holds) == (1.0, False)
     assert found.jobs[0].p99_abs_error == pytest.approx(0.6)
-    assert str(found).count("of the job late median 1.6000, p99 60.00 %") == 2  # in its line and in the warning
+    assert str(found).count("job late: median 1.6000, p99 60.00 %") == 2  # in its line and in the warning
     assert fidelity(rounds, jobs[jobs["job"] == "near"]).jobs is None
 
 
