@@ -64,9 +64,9 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
     assert found is not None and not found.holds and found.fifo is not None and found.fifo.collectives == 2
     first, second = found.warnings
     assert first == (
-        "the model does not hold in fifo queues, where TCP decides what flows get: collectives took 1.50 to 12.3 times "
-        "as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and 0.9 MB retransmitted; shares are "
-        "least fair on b (Jain's index 0.50 of 1)"
+        "the model does not hold in fifo queues, where TCP decides how flows share links: collectives took "
+        "1.50 to 12.3 times as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and "
+        "0.9 MB retransmitted; shares are least fair on b (Jain's index 0.50 of 1)"
     )
     assert "predictions for this configuration do not hold" in second  # as other queues were measured, too
     assert "WARNING: the model does not hold in fifo queues" in str(found)
