@@ -78,42 +78,42 @@ def best_rings(weights_s: Floats) -> Rings:
     between = along[paths, :, rows]
 
     def bridge(site: int, end: int, far_end: int) -> Floats:
-        ends = [(site, end), (1 - site, far_end)]
-        outer = [
-            weights_s[rows[:, None], np.stack([to_border[rows, at, one, used], to_gate[at, used]], axis=-1)]
-            for at, one in ends
-            for used in (borders[:, at, one],)
-        ]
+        """Return the cost of the bridge from one end of a site's chain to an end of the other site's chain, [n] s."""
+        outer = []
+        for at, gpu in ((site, end), (1 - site, far_end)):
+            border = borders[:, at, gpu]
+            outer_links = np.stack([to_border[rows, at, gpu, border], to_gate[at, border]], axis=-1)
+            outer.append(weights_s[rows[:, None], outer_links])
         hops = [outer[0], between if site == 0 else between[:, ::-1], outer[1][:, ::-1]]
         return np.asarray(np.cumsum(np.concatenate(hops, axis=1), axis=1)[:, -1])
 
-    ways = [(a, b) for a in (0, 1) for b in (0, 1)]  # whether each chain is reversed
-    turned = np.argmin([bridge(0, 1 - a, b) + bridge(1, 1 - b, a) for a, b in ways], axis=0)
+    reversals = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])  # whether each chain is reversed
+    best = np.argmin([bridge(0, 1 - a, b) + bridge(1, 1 - b, a) for a, b in reversals], axis=0)
     for site in range(2):
-        is_turned = np.array(ways)[turned, site] == 1
-        chains[is_turned, site] = chains[is_turned, site, ::-1]
-        borders[is_turned, site] = borders[is_turned, site, ::-1]
+        is_reversed = reversals[best, site] == 1
+        chains[is_reversed, site] = chains[is_reversed, site, ::-1]
+        borders[is_reversed, site] = borders[is_reversed, site, ::-1]
     return Rings(chains, borders, paths)
 
 
 def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
     """Return the nodes of every segment of the rings, [n, 8, nodes]: from one GPU to the next, padded with -1."""
     chains, count = rings.chains, len(rings.paths)
-    found = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
+    nodes = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
     flat = chains.reshape(count, GPUS)
-    found[:, :, 0] = flat
-    found[:, :, 1] = np.roll(flat, -1, axis=1)
+    nodes[:, :, 0] = flat
+    nodes[:, :, 1] = np.roll(flat, -1, axis=1)
     for path, routers in enumerate(WAN_PATHS):
         rows = np.flatnonzero(rings.paths == path)
-        for site, way in ((0, routers), (1, routers[::-1])):
-            far, last = 1 - site, len(way) + 3
-            bridge = found[rows, _SEGMENTS * (site + 1) - 1]
+        for site, routers_on_way in ((0, routers), (1, routers[::-1])):
+            other, last = 1 - site, len(routers_on_way) + 3
+            bridge = nodes[rows, _SEGMENTS * (site + 1) - 1]
             bridge[:, 1] = BORDERS[site][rings.borders[rows, site, 1]]
-            bridge[:, 2 : last - 1] = way
-            bridge[:, last - 1] = BORDERS[far][rings.borders[rows, far, 0]]
-            bridge[:, last] = chains[rows, far, 0]
-            found[rows, _SEGMENTS * (site + 1) - 1] = bridge
-    return found
+            bridge[:, 2 : last - 1] = routers_on_way
+            bridge[:, last - 1] = BORDERS[other][rings.borders[rows, other, 0]]
+            bridge[:, last] = chains[rows, other, 0]
+            nodes[rows, _SEGMENTS * (site + 1) - 1] = bridge
+    return nodes
 
 
 def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]:
@@ -138,23 +138,11 @@ def times_s(
     rings: Rings, capacity_gbps: Floats, size_gbit: float, wan_delay_s: float, semantics: Semantics = AUTHORS
 ) -> Floats:
     """Return the completion times of n AllGathers, [n] s, each with its own ring and capacities, [n, links] Gbit/s."""
-    return _times(
-        nodes_of(rings),
-        size_gbit / capacity_gbps,
-        delays_s(wan_delay_s),
-        LINK,
-        semantics,
-    )
+    return _times(nodes_of(rings), size_gbit / capacity_gbps, delays_s(wan_delay_s), LINK, semantics)
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def _times(
-    nodes: npt.NDArray[np.int8],
-    sending_s: Floats,
-    delay_s: Floats,
-    link: Ints,
-    semantics: Semantics,
-) -> Floats:
+def _times(nodes: npt.NDArray[np.int8], sending_s: Floats, delay_s: Floats, link: Ints, semantics: Semantics) -> Floats:
     """Run an event loop for each collective: of all chunks waiting at GPUs, the one that arrived first is sent next.
 
     Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. A
@@ -162,45 +150,46 @@ def _times(
     for the completion time.
     """
     hops = nodes.shape[2] - 1
-    ends = np.empty(nodes.shape[0])
+    completion_s = np.empty(nodes.shape[0])
     free = np.empty(max(NODES, GPUS * hops))  # when each resource is free: a node, or a hop of a segment
-    came, turn = np.empty((GPUS, GPUS)), np.empty((GPUS, GPUS), np.int64)
-    sent, has = np.empty(GPUS, np.int64), np.empty(GPUS, np.int64)
+    # For each GPU and each of its chunks, when it arrived, and its position in the order of all arrivals.
+    arrived, position = np.empty((GPUS, GPUS)), np.empty((GPUS, GPUS), np.int64)
+    sent, received = np.empty(GPUS, np.int64), np.empty(GPUS, np.int64)
     for row in range(nodes.shape[0]):
         free[:] = 0.0
-        came[:, 0] = 0.0
-        turn[:, 0] = np.arange(GPUS)
-        sent[:], has[:] = 0, 1
-        turns, end = GPUS, 0.0
+        arrived[:, 0] = 0.0
+        position[:, 0] = np.arange(GPUS)
+        sent[:], received[:] = 0, 1
+        arrivals, end = GPUS, 0.0
         for _ in range(GPUS * GPUS):
-            first, now, earliest = -1, np.inf, 0
+            src, now, first = -1, np.inf, 0
             for gpu in range(GPUS):
-                if sent[gpu] == has[gpu]:
+                if sent[gpu] == received[gpu]:
                     continue
-                at, order = came[gpu, sent[gpu]], turn[gpu, sent[gpu]]
-                if at < now or (at == now and order < earliest):
-                    first, now, earliest = gpu, at, order
-            sent[first] += 1
+                at, order = arrived[gpu, sent[gpu]], position[gpu, sent[gpu]]
+                if at < now or (at == now and order < first):
+                    src, now, first = gpu, at, order
+            sent[src] += 1
             slowest, delays = 0.0, 0.0
             for hop in range(hops):
-                if nodes[row, first, hop + 1] < 0:
+                if nodes[row, src, hop + 1] < 0:
                     break
-                at = link[nodes[row, first, hop], nodes[row, first, hop + 1]]
+                over = link[nodes[row, src, hop], nodes[row, src, hop + 1]]
                 if semantics.cut_through:
-                    slowest, delays = max(slowest, sending_s[row, at]), delays + delay_s[at]
+                    slowest, delays = max(slowest, sending_s[row, over]), delays + delay_s[over]
                     continue
-                resource = nodes[row, first, hop] if semantics.shared_port else first * hops + hop
+                resource = nodes[row, src, hop] if semantics.shared_port else src * hops + hop
                 begins = max(now, free[resource])
-                now = begins + (sending_s[row, at] + delay_s[at])
-                free[resource] = now if semantics.busy_in_flight else begins + sending_s[row, at]
+                now = begins + (sending_s[row, over] + delay_s[over])
+                free[resource] = now if semantics.busy_in_flight else begins + sending_s[row, over]
             if semantics.cut_through:
-                free[first] = max(now, free[first]) + slowest
-                now = free[first] + delays
-            if sent[first] < GPUS:
-                to = (first + 1) % GPUS
-                came[to, has[to]], turn[to, has[to]] = now, turns
-                has[to] += 1
-                turns += 1
+                free[src] = max(now, free[src]) + slowest
+                now = free[src] + delays
+            if sent[src] < GPUS:
+                dst = (src + 1) % GPUS
+                arrived[dst, received[dst]], position[dst, received[dst]] = now, arrivals
+                received[dst] += 1
+                arrivals += 1
                 end = max(end, now)
-        ends[row] = end
-    return ends
+        completion_s[row] = end
+    return completion_s

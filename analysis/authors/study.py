@@ -112,15 +112,16 @@ def lines(shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: 
 
     The initial ring is the best ring of the first draw. `seed` seeds the draws that a variation makes itself.
     """
-    anew = np.concatenate([shares[:1], uniform(len(shares) - 1, seed)])
+    uniform_shares = np.concatenate([shares[:1], uniform(len(shares) - 1, seed)])
     for size_mb in sizes_mb:
         drawn: dict[tuple[bool, bool], _Drawn] = {}
         for variation in VARIATIONS:
             key = variation.is_uniform, variation.whole_bytes
             if key not in drawn:
                 size = size_gbit(size_mb, whole_bytes=variation.whole_bytes)
-                drawn[key] = _Drawn((anew if variation.is_uniform else shares) * NOMINAL_GBPS, size, wan_delay_s)
-            study = _of_others if variation.initial == OTHERS else _of_one
+                draws = uniform_shares if variation.is_uniform else shares
+                drawn[key] = _Drawn(draws * NOMINAL_GBPS, size, wan_delay_s)
+            study = _with_other_rings if variation.initial == OTHERS else _with_one_ring
             yield study(variation, size_mb, drawn[key], seed)
 
 
@@ -130,7 +131,8 @@ def totals_s(shares: Floats, size_mb: int, wan_delay_s: float) -> dict[str, floa
 
     The initial ring is the best ring of the first draw.
     """
-    return dict(_of_one(VARIATIONS[0], size_mb, _Drawn(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)).total_s)
+    drawn = _Drawn(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)
+    return dict(_with_one_ring(VARIATIONS[0], size_mb, drawn).total_s)
 
 
 class _Drawn:
@@ -148,53 +150,53 @@ class _Drawn:
         return times_s(rings, self.capacity_gbps[1 : 1 + len(rings.paths)], self.size, self.wan_delay_s, semantics)
 
 
-def _of_one(variation: Variation, size_mb: int, drawn: _Drawn, _seed: int = 0) -> Line:
+def _with_one_ring(variation: Variation, size_mb: int, drawn: _Drawn, _seed: int = 0) -> Line:
     """Return the results with one initial ring."""
     initial = drawn.best.at(slice(1)) if variation.initial == FIRST else _rank_order(variation.initial == APART)
     rings = by_mode(drawn.best, initial, stale=variation.stale)
-    found = {mode: drawn.times_s(rings[mode], variation.semantics) for mode in MODES}
-    number = np.arange(len(found["base"]))
+    completion_s = {mode: drawn.times_s(rings[mode], variation.semantics) for mode in MODES}
+    collective = np.arange(len(completion_s["base"]))
     blocks = {mode: REEMBED_EVERY if mode in ("ccl", "joint") else 1 for mode in MODES}
-    series = {mode: Series(number, found[mode], blocks[mode]) for mode in MODES}
+    series = {mode: Series(collective, completion_s[mode], blocks[mode]) for mode in MODES}
     return Line(
         variation=variation.name,
         size_mb=size_mb,
-        collectives=len(number),
-        total_s={mode: float(found[mode].sum()) for mode in MODES},
+        collectives=len(collective),
+        total_s={mode: float(completion_s[mode].sum()) for mode in MODES},
         gain={mode: _gain(series["base"], series[mode]) for mode in MODES},
     )
 
 
-def _of_others(variation: Variation, size_mb: int, drawn: _Drawn, seed: int) -> Line:
+def _with_other_rings(variation: Variation, size_mb: int, drawn: _Drawn, seed: int) -> Line:
     """Return the median, minimum and maximum gains over initial rings of other draws, with the totals of the ring whose
     total for `base` is the median."""
-    apart = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
-    initial, best = drawn.best_for(apart * NOMINAL_GBPS), drawn.best.at(slice(1 + MOST_OF_OTHERS))
-    found = np.empty((OTHER_RINGS, len(MODES)))
+    others = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
+    initial, best = drawn.best_for(others * NOMINAL_GBPS), drawn.best.at(slice(1 + MOST_OF_OTHERS))
+    sums_s = np.empty((OTHER_RINGS, len(MODES)))
     for ring in range(OTHER_RINGS):
         rings = by_mode(best, initial.at(slice(ring, ring + 1)), stale=variation.stale)
         for column, mode in enumerate(MODES):
             is_same = ring > 0 and mode in ("ccl", "joint")  # these modes do not use the initial ring
-            times = found[0, column] if is_same else drawn.times_s(rings[mode], variation.semantics).sum()
-            found[ring, column] = times
-    gains = 1 - found / found[:, :1]
-    middle = found[np.argsort(found[:, 0])[OTHER_RINGS // 2]]
+            sum_s = sums_s[0, column] if is_same else drawn.times_s(rings[mode], variation.semantics).sum()
+            sums_s[ring, column] = sum_s
+    gains = 1 - sums_s / sums_s[:, :1]
+    median = sums_s[np.argsort(sums_s[:, 0])[OTHER_RINGS // 2]]
     return Line(
         variation=variation.name,
         size_mb=size_mb,
         collectives=len(best.paths) - 1,
-        total_s=dict(zip(MODES, middle.tolist(), strict=True)),
+        total_s=dict(zip(MODES, median.tolist(), strict=True)),
         gain={
-            mode: Interval(value=float(np.median(one)), low=float(one.min()), high=float(one.max()))
-            for mode, one in zip(MODES, gains.T, strict=True)
+            mode: Interval(value=float(np.median(values)), low=float(values.min()), high=float(values.max()))
+            for mode, values in zip(MODES, gains.T, strict=True)
         },
     )
 
 
 def _gain(base: Series, mode: Series) -> Interval:
-    found = gain(base, mode)
-    assert found is not None  # both have the same collectives
-    return found
+    interval = gain(base, mode)
+    assert interval is not None  # both have the same collectives
+    return interval
 
 
 def _rank_order(is_apart: bool) -> Rings:

@@ -8,7 +8,6 @@ from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Interval, Series, gain, summarise
 from topologies.errors import listed
 
-_OUTCOMES = 3  # in one sentence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
