@@ -156,16 +156,16 @@ def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
     As in the document, the activations of a layer are divided by its number of GPUs. Raises ValueError if a layer does
     not fit in a rack, or if the model has more layers than there are racks.
     """
-    found = memory(model, precision)
-    weights = (found.total - found.activations) / model.layers
+    needed = memory(model, precision)
+    weights = (needed.total - needed.activations) / model.layers
     for copies in range(at.gpus_per_rack, 0, -1):
         tensor = at.gpus_per_rack // copies
-        layer_bytes = weights + found.activations / model.layers / tensor
+        layer_bytes = weights + needed.activations / model.layers / tensor
         if copies * layer_bytes <= at.rack_memory_bytes:
             break
     else:
-        what = f"{layer_bytes / 1e12:,.3g} TB of a layer"
-        raise ValueError(f"{what}; allowed: the memory of a rack, {at.rack_memory_bytes / 1e12:,.3g} TB")
+        layer = f"{layer_bytes / 1e12:,.3g} TB of a layer"
+        raise ValueError(f"{layer}; allowed: the memory of a rack, {at.rack_memory_bytes / 1e12:,.3g} TB")
     racks = at.number_of_racks // model.layers
     if not racks:
         raise ValueError(f"{model.layers:,} layers; allowed: at most the number of racks, {at.number_of_racks:,}")
@@ -315,14 +315,14 @@ def trained(at: Datacenter, precision: Precision, tokens_per_parameter: float) -
     """Yield the size of the largest model that a datacenter can train in each of TRAINED_DAYS."""
     of_document = {180: 52.5, 720: 103.5}
     for days in TRAINED_DAYS:
-        found = trained_parameters(at, precision, days=days, tokens_per_parameter=tokens_per_parameter)
+        parameters = trained_parameters(at, precision, days=days, tokens_per_parameter=tokens_per_parameter)
         what = f"parameters trained in {days} days"
         document = of_document.get(days)
-        yield Row(part="scaling", model="", what=what, unit="10^12", value=found / 1e12, document=document)
+        yield Row(part="scaling", model="", what=what, unit="10^12", value=parameters / 1e12, document=document)
 
 
 def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:
-    kept, placed, times = memory(model, precision), placement(model, precision, at), step(model, precision, at)
+    bytes_of, placed, times = memory(model, precision), placement(model, precision, at), step(model, precision, at)
     numbers = _DOCUMENT.get(model.name, {})
 
     def row(part: str, what: str, unit: str, value: float | None) -> Row:
@@ -332,7 +332,7 @@ def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:
 
     yield row("models", "parameters", "10^12", model.parameters / 1e12)
     for name in ("parameters", "gradients", "optimizer", "activations", "total"):
-        yield row("table 2", f"memory, {name}", "TB", getattr(kept, name) / 1e12)
+        yield row("table 2", f"memory, {name}", "TB", getattr(bytes_of, name) / 1e12)
     yield row("table 3", "memory per layer", "TB", placed.layer_bytes / 1e12)
     yield row("table 3", "layers per rack", "", placed.layers_per_rack)
     yield row("table 3", "replicas", "", placed.replicas)

@@ -112,11 +112,11 @@ def fair_rates(links: Links, capacity_bps: Floats, classes: Classes | None = Non
     if (links.ndim, capacity_bps.ndim) != (2, 1):
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}; allowed: [F, H] and [links]")
     _check(links, capacity_bps)
-    links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
+    links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
     from analysis.model import fluid_kernel
 
     rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
-    _check_once(fluid_kernel.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
+    _check_single_use(fluid_kernel.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
     return rates, _in_fabric(bottleneck, capacity_bps, kernel_classes)
 
 
@@ -144,39 +144,40 @@ def _run(
             "and [K, F]"
         )
     _check(links, capacity_bps)
-    if not (right := (delay_s >= 0) & (delay_s < np.inf)).all():
-        raise ValueError(f"a delay of {delay_s[~right][0]:g} s; allowed: 0 or more")
+    if not (valid := (delay_s >= 0) & (delay_s < np.inf)).all():
+        raise ValueError(f"a delay of {delay_s[~valid][0]:g} s; allowed: 0 or more")
     if not 0 < slot_bytes < np.inf:
         raise ValueError(f"slots of {slot_bytes:g} bytes; allowed: more than 0")
-    links, capacity_bps, kernel_classes = _served(links, capacity_bps, classes)
+    links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
     delay_s = np.require(delay_s, np.float64, _PLAIN)
     from analysis.model import fluid_kernel
 
     count, flows = delay_s.shape
-    kept = count if keeps_rows else 1
-    seconds = np.empty((4, kept, len(transfers)))
-    bottleneck, completion = np.empty((kept, len(transfers)), np.int32), np.empty(count)
+    stored = count if keeps_rows else 1
+    seconds = np.empty((4, stored, len(transfers)))
+    bottleneck, completion = np.empty((stored, len(transfers)), np.int32), np.empty(count)
     rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
     network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
-    _check_once(fluid_kernel.run(program_of(transfers, flows), network, kernel_classes, rows, completion), flows=flows)
+    invalid = fluid_kernel.run(program_of(transfers, flows), network, kernel_classes, rows, completion)
+    _check_single_use(invalid, flows=flows)
     return rows._replace(bottleneck=_in_fabric(bottleneck, capacity_bps, kernel_classes)), completion
 
 
 def _check(links: Links, capacity_bps: Floats) -> None:
     count = capacity_bps.shape[-1]
     if links.size and not -1 <= links.min() <= links.max() < count:
-        wrong = links.max() if links.max() >= count else links.min()
-        raise ValueError(f"a flow uses link {wrong}; allowed: 0 to {count - 1}, and -1 for none")
-    if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
-        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s; allowed: 0 or more")
+        invalid = links.max() if links.max() >= count else links.min()
+        raise ValueError(f"a flow uses link {invalid}; allowed: 0 to {count - 1}, and -1 for none")
+    if not (valid := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
+        raise ValueError(f"a capacity of {capacity_bps[~valid][0]:g} bit/s; allowed: 0 or more")
 
 
-def _check_once(wrong: int, *, flows: int) -> None:
-    if wrong >= 0:
-        raise ValueError(f"flow {wrong % flows} of instance {wrong // flows} uses a link twice; allowed: once")
+def _check_single_use(invalid: int, *, flows: int) -> None:
+    if invalid >= 0:
+        raise ValueError(f"flow {invalid % flows} of instance {invalid // flows} uses a link twice; allowed: once")
 
 
-def _served(
+def _for_kernel(
     links: Links, capacity_bps: Floats, classes: Classes | None
 ) -> "tuple[Links, Floats, fluid_kernel.Classes | None]":
     """Convert links [..., F, H] and capacities [..., links] to the kernel's form, in which a link that serves classes
@@ -187,21 +188,22 @@ def _served(
     if classes is not None:
         count, flows = capacity_bps.shape[-1], links.shape[-2]
         of_flow, serves = np.asarray(classes.of_flow, np.int32), np.asarray(classes.serves, np.bool_)
-        parts = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
+        shares = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
         if of_flow.shape != (flows,) or serves.shape != (count,):
             raise ValueError(f"classes of {of_flow.size} flows and {serves.size} links; allowed: {flows} and {count}")
-        if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < parts.shape[1]:
-            raise ValueError(f"a flow of class {of_flow.max()}; allowed: 0 to {parts.shape[1] - 1}")
-        if not ((parts >= 0) & (parts <= 1)).all() or parts[0].sum() > 1 + 1e-9:
+        if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < shares.shape[1]:
+            raise ValueError(f"a flow of class {of_flow.max()}; allowed: 0 to {shares.shape[1] - 1}")
+        if not ((shares >= 0) & (shares <= 1)).all() or shares[0].sum() > 1 + 1e-9:
             raise ValueError(
                 f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}; allowed: 0 to 1, and a sum of "
                 "assured shares up to 1"
             )
-        served = fluid_kernel.Classes(np.flatnonzero(serves).astype(np.int32), parts[0].copy(), np.zeros(0))
-        first = np.where(serves, count + (np.cumsum(serves) - 1) * parts.shape[1], -1)  # first class link of each
-        links = np.where((links >= 0) & (first[links] >= 0), first[links] + of_flow[:, None], links)
-        most = capacity_bps[..., served.served, None] * parts[1]
-        capacity_bps = np.concatenate([capacity_bps, most.reshape(*capacity_bps.shape[:-1], -1)], axis=-1)
+        served = fluid_kernel.Classes(np.flatnonzero(serves).astype(np.int32), shares[0].copy(), np.zeros(0))
+        # The class links of a served link are numbered from here on, class by class.
+        class_links = np.where(serves, count + (np.cumsum(serves) - 1) * shares.shape[1], -1)
+        links = np.where((links >= 0) & (class_links[links] >= 0), class_links[links] + of_flow[:, None], links)
+        ceilings_bps = capacity_bps[..., served.served, None] * shares[1]
+        capacity_bps = np.concatenate([capacity_bps, ceilings_bps.reshape(*capacity_bps.shape[:-1], -1)], axis=-1)
     # The kernel is compiled for writable arrays only; read-only ones are another type to numba.
     return np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN), served
 
@@ -210,9 +212,9 @@ def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_kernel.C
     """Convert the kernel's bottlenecks to indices of links in the fabric."""
     if classes is None:
         return bottleneck
-    plain = capacity_bps.shape[-1] - classes.served.size * classes.assured.size
-    fabric = np.concatenate([np.arange(plain), np.repeat(classes.served, classes.assured.size), [-1]])
-    return fabric[bottleneck].astype(np.int32)
+    unclassed = capacity_bps.shape[-1] - classes.served.size * classes.assured.size
+    in_fabric = np.concatenate([np.arange(unclassed), np.repeat(classes.served, classes.assured.size), [-1]])
+    return in_fabric[bottleneck].astype(np.int32)
 
 
 def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
@@ -223,28 +225,28 @@ def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Progr
     size = len(transfers)
     waits, following = np.zeros(size, np.int32), np.full(size, -1, np.int32)
     waiting: list[list[int]] = [[] for _ in range(size)]
-    last: dict[int, int] = {}
+    previous: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
         if not 0 <= transfer.flow < flows:
             raise ValueError(f"transfer {index} is on flow {transfer.flow}; allowed: 0 to {flows - 1}")
         if not 0 <= transfer.amount < np.inf:
             raise ValueError(f"transfer {index} is of {transfer.amount:g} slots or seconds; allowed: 0 or more")
-        for one in transfer.after:
-            if not 0 <= one < index:
-                raise ValueError(f"transfer {index} waits for transfer {one}; allowed: those before it")
-            waiting[one].append(index)
+        for dependency in transfer.after:
+            if not 0 <= dependency < index:
+                raise ValueError(f"transfer {index} waits for transfer {dependency}; allowed: those before it")
+            waiting[dependency].append(index)
         waits[index] = len(transfer.after)
-        if transfer.flow in last:
-            following[last[transfer.flow]] = index
+        if transfer.flow in previous:
+            following[previous[transfer.flow]] = index
             waits[index] += 1
-        last[transfer.flow] = index
+        previous[transfer.flow] = index
     return fluid_kernel.Program(
         flow=np.array([transfer.flow for transfer in transfers], np.int32),
         amount=np.array([transfer.amount for transfer in transfers], np.float64),
         waits=waits,
         following=following,
         waiting_at=np.cumsum([0, *map(len, waiting)], dtype=np.int32),
-        waiting=np.array([index for those in waiting for index in those], np.int32),
+        waiting=np.array([index for indices in waiting for index in indices], np.int32),
     )
 
 

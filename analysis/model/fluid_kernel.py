@@ -28,16 +28,16 @@ Bools = npt.NDArray[np.bool_]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _entry(function: Function) -> Function:
+def compiled_entry(function: Function) -> Function:
     """Compile a function with all functions that it calls, and cache the machine code on disk."""
     return njit(cache=True, error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
 
 
-def _allocates(function: Function) -> Function:
+def _compiled(function: Function) -> Function:
     return njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
 
 
-def _event(function: Function) -> Function:
+def compiled_without_refcounts(function: Function) -> Function:
     """Compile a function that allocates nothing, without reference counts.
 
     They cost two atomic operations at every access to an array in a tuple, and made everything ten times as slow.
@@ -180,7 +180,7 @@ class Instance(NamedTuple):
     state: State
 
 
-@_entry
+@compiled_entry
 def run(program: Program, network: Network, classes: Classes | None, rows: Rows, completion: Floats) -> int:
     """Evaluate the instances one after another into `rows` and `completion` [K]; a single row keeps the last instance.
 
@@ -191,34 +191,35 @@ def run(program: Program, network: Network, classes: Classes | None, rows: Rows,
     sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
     for index in range(completion.size):
         capacity = network.capacity[index]
-        wrong = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
-        if wrong >= 0:
-            return int(index * flows + wrong)
+        invalid = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
+        if invalid >= 0:
+            return int(index * flows + invalid)
         at = index % len(rows.begins)
         row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
-        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state), _of(capacity, classes))
+        instance = Instance(program, network.delay[index], network.slot_bits, sharing, row, state)
+        _run(instance, _classes_of(capacity, classes))
         completion[index] = 0.0
         for transfer in range(transfers):
             completion[index] = max(completion[index], row.arrives[transfer])
     return -1
 
 
-@_entry
+@compiled_entry
 def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
     """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns the same as
     `run`."""
     flows, hops = links.shape
     sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
-    wrong = _find_shared(links, capacity, classes, sharing)
-    if wrong >= 0:
-        return wrong
+    invalid = _find_shared(links, capacity, classes, sharing)
+    if invalid >= 0:
+        return invalid
     for flow in range(flows):
         state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
         if sharing.degree[flow] > 0:
-            _join(flow, sharing, state)
+            _add_member(flow, sharing, state)
     if classes is None:
         _list_component(state.changed, state.size[_CHANGED], sharing, state)
-        _share_out(sharing, state)
+        _fill_progressively(sharing, state)
     else:
         _share_by_class(Classes(classes.served, classes.assured, capacity), sharing, state)
     for flow in range(flows):
@@ -226,7 +227,7 @@ def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, 
     return -1
 
 
-@_allocates
+@_compiled
 def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
     return Sharing(
         hops=np.empty((flows, hops), np.int32),
@@ -243,7 +244,7 @@ def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
     )
 
 
-@_allocates
+@_compiled
 def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
     return State(
         now=np.zeros(1),
@@ -277,18 +278,18 @@ def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
 # --- which links are shared ------------------------------------------------------------------------------------------
 
 
-@_allocates
-def _of(capacity: Floats, classes: Classes | None) -> Classes | None:
+@_compiled
+def _classes_of(capacity: Floats, classes: Classes | None) -> Classes | None:
     """Return the classes of an instance that has these capacities."""
     if classes is None:
         return None
     return Classes(classes.served, classes.assured, capacity)
 
 
-@_event
+@compiled_without_refcounts
 def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing: Sharing) -> int:
     """Fill in `sharing`; returns a flow that uses a link twice, or -1."""
-    wrong = _count_uses(links, capacity, sharing)
+    invalid = _count_uses(links, capacity, sharing)
     number, members = 0, 0
     for flow in range(len(links)):
         sharing.degree[flow], sharing.cap[flow], sharing.cap_link[flow] = 0, np.inf, -1
@@ -313,28 +314,28 @@ def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing
         for link in links[flow]:
             if link >= 0:
                 sharing.uses[link], sharing.total[link], sharing.last[link] = 0, 0.0, -1
-    return wrong
+    return invalid
 
 
-@_event
+@compiled_without_refcounts
 def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
-    wrong = -1
+    invalid = -1
     for flow in range(len(links)):
         alone = np.inf
         for link in links[flow]:
             if link >= 0:
                 if sharing.last[link] == flow:
-                    wrong = flow
+                    invalid = flow
                 sharing.last[link] = flow
                 sharing.uses[link] += 1
                 alone = min(alone, capacity[link])
         for link in links[flow]:
             if link >= 0:
                 sharing.total[link] += alone
-    return wrong
+    return invalid
 
 
-@_event
+@compiled_without_refcounts
 def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
     """Return the index in the fabric of a flow's hop, or of the link that sets its cap if `hop` is its degree."""
     return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
@@ -343,13 +344,13 @@ def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
 # --- max-min fair rates ----------------------------------------------------------------------------------------------
 
 
-@_event
-def _join(flow: int, sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _add_member(flow: int, sharing: Sharing, state: State) -> None:
     """Add a flow to the members of its shared links, and list it as changed."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
-        place = sharing.first[link] + state.member_count[link]
-        state.members[place], state.member_hop[place], state.slot[flow, hop] = flow, hop, place
+        slot = sharing.first[link] + state.member_count[link]
+        state.members[slot], state.member_hop[slot], state.slot[flow, hop] = flow, hop, slot
         state.member_count[link] += 1
     state.is_member[flow], state.rate[flow], state.finish[flow] = True, _NO_RATE, np.inf
     state.limit[flow] = sharing.degree[flow]
@@ -359,22 +360,22 @@ def _join(flow: int, sharing: Sharing, state: State) -> None:
     state.size[_CHANGED] += 1
 
 
-@_event
-def _quit(flow: int, sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
     """Remove a flow from the members of its shared links; in each list the last element takes its place."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
         state.member_count[link] -= 1
-        place, last = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
-        other, other_hop = state.members[last], state.member_hop[last]
-        state.members[place], state.member_hop[place], state.slot[other, other_hop] = other, other_hop, place
+        slot, last_slot = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
+        other, other_hop = state.members[last_slot], state.member_hop[last_slot]
+        state.members[slot], state.member_hop[slot], state.slot[other, other_hop] = other, other_hop, slot
     state.is_member[flow] = False
     state.size[_ACTIVE] -= 1
-    place, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
-    state.active[place], state.active_at[other] = other, place
+    slot, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
+    state.active[slot], state.active_at[other] = other, slot
 
 
-@_event
+@compiled_without_refcounts
 def _list_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -384,23 +385,23 @@ def _list_links(flow: int, sharing: Sharing, state: State) -> None:
             state.size[_LINKS] += 1
 
 
-@_event
+@compiled_without_refcounts
 def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
     """Compute new rates for all flows if links serve classes.
 
     The capacity that a class leaves to others depends on the rates of its flows on other links. So the room of each
     class is its ceiling at first, and then rates and rooms are computed in turn until the rooms converge.
     """
-    _open_classes(classes.capacity, sharing, state)
+    _reset_rooms(classes.capacity, sharing, state)
     for turn in range(_MOST_TURNS):
         _list_component(state.active, state.size[_ACTIVE], sharing, state)
-        _share_out(sharing, state)
-        if _make_room(turn, classes, sharing, state):
+        _fill_progressively(sharing, state)
+        if _adjust_rooms(turn, classes, sharing, state):
             return
 
 
-@_event
-def _open_classes(capacity: Floats, sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
     """Set the room of each class to its ceiling."""
     for index in range(state.size[_ACTIVE]):
         for hop in range(sharing.degree[state.active[index]]):
@@ -408,8 +409,8 @@ def _open_classes(capacity: Floats, sharing: Sharing, state: State) -> None:
             sharing.capacity[link] = max(_LEAST_ROOM, capacity[sharing.link[link]])
 
 
-@_event
-def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
+@compiled_without_refcounts
+def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
     """Move the room of each class, by a whole or partial step, to what the others leave; returns whether all
     converged."""
     sharing.total[:] = 0.0
@@ -417,38 +418,45 @@ def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> b
         flow = state.active[index]
         for hop in range(sharing.degree[flow]):
             sharing.total[sharing.link[sharing.hops[flow, hop]]] += state.rate[flow]
-    had_it, plain = True, classes.capacity.size - classes.served.size * classes.assured.size
+    step = _STEP
+    if turn < _WHOLE_TURNS:
+        step = 1.0
+    elif turn < _HALF_TURNS:
+        step = 0.5
+    converged, plain = True, classes.capacity.size - classes.served.size * classes.assured.size
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         for hop in range(sharing.degree[flow]):
             link = sharing.hops[flow, hop]
-            place = sharing.link[link] - plain
-            if place >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
-                whole = classes.capacity[classes.served[place // classes.assured.size]]
-                kind = place % classes.assured.size
-                room = max(_LEAST_ROOM, _room(sharing.link[link], kind, whole, classes, sharing))
-                had_it &= abs(room - sharing.capacity[link]) <= _SETTLED * whole
-                step = 1.0 if turn < _WHOLE_TURNS else 0.5 if turn < _HALF_TURNS else _STEP
+            class_link = sharing.link[link] - plain
+            if class_link >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
+                link_capacity = classes.capacity[classes.served[class_link // classes.assured.size]]
+                index_of_class = class_link % classes.assured.size
+                room = max(_LEAST_ROOM, _room(sharing.link[link], index_of_class, link_capacity, classes, sharing))
+                converged &= abs(room - sharing.capacity[link]) <= _SETTLED * link_capacity
                 sharing.capacity[link] = step * room + (1 - step) * sharing.capacity[link]
     sharing.total[:] = 0.0
-    return had_it
+    return converged
 
 
-@_event
-def _room(link: int, kind: int, whole: float, classes: Classes, sharing: Sharing) -> float:
-    """Return the room of a class (`kind`) on a served link of capacity `whole`: what earlier classes leave, minus what
-    later classes use of their assured shares, but at least its own assured share and at most its ceiling."""
-    left = whole
+@compiled_without_refcounts
+def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing: Sharing) -> float:
+    """Return the room of the class `index` on a served link, given its class link and the served link's capacity.
+
+    It is what earlier classes leave, minus what later classes use of their assured shares, but at least the class's own
+    assured share and at most its ceiling.
+    """
+    remaining = link_capacity
     for other in range(classes.assured.size):
-        used = sharing.total[link - kind + other]
-        if other < kind:
-            left -= used
-        elif other > kind:
-            left -= min(used, classes.assured[other] * whole)
-    return float(min(classes.capacity[link], max(classes.assured[kind] * whole, left)))
+        used = sharing.total[link - index + other]
+        if other < index:
+            remaining -= used
+        elif other > index:
+            remaining -= min(used, classes.assured[other] * link_capacity)
+    return float(min(classes.capacity[link], max(classes.assured[index] * link_capacity, remaining)))
 
 
-@_event
+@compiled_without_refcounts
 def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
     """List all shared links that are connected to the first `count` flows, breadth first, and mark the flows on
     them."""
@@ -460,16 +468,16 @@ def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> 
         link = state.links[index]
         state.left[link], state.open[link] = sharing.capacity[link], state.member_count[link]
         state.share[link] = sharing.capacity[link] / max(1, state.member_count[link])
-        for place in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
-            flow = state.members[place]
+        for slot in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
+            flow = state.members[slot]
             if not state.has_no_rate[flow]:
                 state.has_no_rate[flow] = True
                 _list_links(flow, sharing, state)
         index += 1
 
 
-@_event
-def _share_out(sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _fill_progressively(sharing: Sharing, state: State) -> None:
     """Give the flows on the listed links their max-min fair rates.
 
     Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the members of the link with the
@@ -483,21 +491,21 @@ def _share_out(sharing: Sharing, state: State) -> None:
         if link < 0:
             return
         level = max(level, state.share[link])  # apart from rounding, no later share is smaller
-        first, behind = sharing.first[link], sharing.first[link] + state.member_count[link]
-        are_capped = False
-        for place in range(first, behind):
-            flow = state.members[place]
+        first, end = sharing.first[link], sharing.first[link] + state.member_count[link]
+        any_capped = False
+        for slot in range(first, end):
+            flow = state.members[slot]
             if state.has_no_rate[flow] and sharing.cap[flow] <= level:
-                _give(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
-                are_capped = True
-        if not are_capped:
-            for place in range(first, behind):
-                flow = state.members[place]
+                _set_rate(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
+                any_capped = True
+        if not any_capped:
+            for slot in range(first, end):
+                flow = state.members[slot]
                 if state.has_no_rate[flow]:
-                    _give(flow, level, state.member_hop[place], sharing, state)
+                    _set_rate(flow, level, state.member_hop[slot], sharing, state)
 
 
-@_event
+@compiled_without_refcounts
 def _smallest_share(state: State) -> int:
     """Return the listed link with the smallest share, or -1; removes links from the list whose members all have
     rates."""
@@ -515,8 +523,8 @@ def _smallest_share(state: State) -> int:
     return smallest
 
 
-@_event
-def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
     """Set a flow's rate and finish time, and subtract the rate from what is left of its links."""
     state.has_no_rate[flow] = False
     for hop in range(sharing.degree[flow]):
@@ -537,7 +545,7 @@ def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) ->
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-@_event
+@compiled_without_refcounts
 def _run(instance: Instance, classes: Classes | None) -> None:
     """Run one instance from its first event to its last; transfers that never leave have infinite times."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -563,11 +571,11 @@ def _run(instance: Instance, classes: Classes | None) -> None:
         _settle(instance)
         while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
             _begin(_pop(rows.begins, state), instance)
-        _share_anew(instance, classes)
-    _leave_unfinished(instance)
+        _update_rates(instance, classes)
+    _mark_unfinished(instance)
 
 
-@_event
+@compiled_without_refcounts
 def _settle(instance: Instance) -> None:
     """Empty the stack of transfers that wait for no others any more.
 
@@ -580,7 +588,7 @@ def _settle(instance: Instance) -> None:
         transfer = state.stack[state.size[_STACK]]
         flow, begin = program.flow[transfer], rows.begins[transfer]
         if program.amount[transfer] == 0.0:
-            _has_left(transfer, begin, instance)
+            _complete(transfer, begin, instance)
         elif sharing.degree[flow] > 0:
             _push(transfer, rows.begins, state)
         else:
@@ -588,21 +596,21 @@ def _settle(instance: Instance) -> None:
             takes = program.amount[transfer] * slot_s
             rows.bottleneck[transfer] = sharing.cap_link[flow]
             rows.bottleneck_s[transfer] = takes if sharing.cap_link[flow] >= 0 else 0.0
-            _has_left(transfer, begin + takes, instance)
+            _complete(transfer, begin + takes, instance)
 
 
-@_event
-def _has_left(transfer: int, at: float, instance: Instance) -> None:
+@compiled_without_refcounts
+def _complete(transfer: int, at: float, instance: Instance) -> None:
     program, rows, state = instance.program, instance.rows, instance.state
     rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
     rows.arrives[transfer] = arrives
     if program.following[transfer] >= 0:
         _release(program.following[transfer], at, rows, state)
-    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
-        _release(program.waiting[place], arrives, rows, state)
+    for index in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[index], arrives, rows, state)
 
 
-@_event
+@compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
     """Note that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
@@ -612,7 +620,7 @@ def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
         state.size[_STACK] += 1
 
 
-@_event
+@compiled_without_refcounts
 def _end(flow: int, instance: Instance) -> None:
     """End the transfer that a flow serves; its bottleneck is the hop that has set its rate for longest."""
     sharing, rows, state = instance.sharing, instance.rows, instance.state
@@ -627,10 +635,10 @@ def _end(flow: int, instance: Instance) -> None:
     state.serving[flow] = -1
     state.changed[state.size[_CHANGED]] = flow
     state.size[_CHANGED] += 1
-    _has_left(transfer, state.finish[flow], instance)
+    _complete(transfer, state.finish[flow], instance)
 
 
-@_event
+@compiled_without_refcounts
 def _begin(transfer: int, instance: Instance) -> None:
     """Begin a transfer on its flow; if the previous one has just ended, the flow keeps its rate for now."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -641,10 +649,10 @@ def _begin(transfer: int, instance: Instance) -> None:
     if state.is_member[flow]:
         _set_finish(flow, instance)
     else:
-        _join(flow, instance.sharing, state)
+        _add_member(flow, instance.sharing, state)
 
 
-@_event
+@compiled_without_refcounts
 def _set_finish(flow: int, instance: Instance) -> None:
     """Set the time when the transfer that a flow has just begun leaves at the flow's rate."""
     transfer = instance.state.serving[flow]
@@ -652,8 +660,8 @@ def _set_finish(flow: int, instance: Instance) -> None:
     instance.state.finish[flow] = instance.rows.begins[transfer] + takes
 
 
-@_event
-def _share_anew(instance: Instance, classes: Classes | None) -> None:
+@compiled_without_refcounts
+def _update_rates(instance: Instance, classes: Classes | None) -> None:
     """Compute new rates for all flows that are connected, by shared links, with flows that have begun a transfer, or
     have ended one without beginning the next."""
     sharing, state = instance.sharing, instance.state
@@ -661,7 +669,7 @@ def _share_anew(instance: Instance, classes: Classes | None) -> None:
     for index in range(state.size[_CHANGED]):
         flow = state.changed[index]
         if state.serving[flow] < 0:
-            _quit(flow, sharing, state)
+            _remove_member(flow, sharing, state)
         elif state.rate[flow] != _NO_RATE:
             continue
         state.changed[changed] = flow
@@ -670,7 +678,7 @@ def _share_anew(instance: Instance, classes: Classes | None) -> None:
     if changed:
         if classes is None:
             _list_component(state.changed, state.size[_CHANGED], sharing, state)
-            _share_out(sharing, state)
+            _fill_progressively(sharing, state)
         else:
             _share_by_class(classes, sharing, state)
     for index in range(changed):
@@ -679,8 +687,8 @@ def _share_anew(instance: Instance, classes: Classes | None) -> None:
     state.size[_CHANGED] = 0
 
 
-@_event
-def _leave_unfinished(instance: Instance) -> None:
+@compiled_without_refcounts
+def _mark_unfinished(instance: Instance) -> None:
     """Mark the remaining transfers as never ending: those over links of capacity 0, and those that wait for them."""
     rows, state = instance.rows, instance.state
     for index in range(state.size[_ACTIVE] - 1, -1, -1):
@@ -689,38 +697,38 @@ def _leave_unfinished(instance: Instance) -> None:
         rows.bottleneck[transfer] = _link_of_hop(flow, state.limit[flow], instance.sharing)
         rows.bottleneck_s[transfer] = np.inf
         state.serving[flow] = -1
-        _quit(flow, instance.sharing, state)
+        _remove_member(flow, instance.sharing, state)
     for transfer in range(instance.program.flow.size):
         if state.waits[transfer] > 0:
             rows.begins[transfer] = np.inf
     state.size[_HEAP] = 0
 
 
-@_event
+@compiled_without_refcounts
 def _push(transfer: int, key: Floats, state: State) -> None:
     """Push a transfer on the heap, which is ordered by `key`, the smallest on top."""
-    place = state.size[_HEAP]
+    index = state.size[_HEAP]
     state.size[_HEAP] += 1
-    while place > 0 and key[state.heap[(place - 1) // 2]] > key[transfer]:
-        state.heap[place] = state.heap[(place - 1) // 2]
-        place = (place - 1) // 2
-    state.heap[place] = transfer
+    while index > 0 and key[state.heap[(index - 1) // 2]] > key[transfer]:
+        state.heap[index] = state.heap[(index - 1) // 2]
+        index = (index - 1) // 2
+    state.heap[index] = transfer
 
 
-@_event
+@compiled_without_refcounts
 def _pop(key: Floats, state: State) -> int:
     """Pop the transfer with the smallest key off the heap."""
     top = state.heap[0]
     state.size[_HEAP] -= 1
-    size, place = state.size[_HEAP], 0
+    size, index = state.size[_HEAP], 0
     moved = state.heap[size]
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and key[state.heap[below + 1]] < key[state.heap[below]]:
-            below += 1
-        if key[moved] <= key[state.heap[below]]:
+    while 2 * index + 1 < size:
+        child = 2 * index + 1
+        if child + 1 < size and key[state.heap[child + 1]] < key[state.heap[child]]:
+            child += 1
+        if key[moved] <= key[state.heap[child]]:
             break
-        state.heap[place] = state.heap[below]
-        place = below
-    state.heap[place] = moved
+        state.heap[index] = state.heap[child]
+        index = child
+    state.heap[index] = moved
     return int(top)

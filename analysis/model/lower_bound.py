@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 _MAX_SIDES = 8  # sites and transit routers that are tried on both sides of a cut: at most 2^8 cuts
 
@@ -47,31 +49,41 @@ class LowerBound:
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int, at_once: bool = False) -> None:
-        nodes, links = _nodes(fabric), shared_by(fabric).all
-        tail = np.array([nodes[link.src] for link in links])
-        head = np.array([nodes[link.dst] for link in links])
-        n = len(fabric.gpus)
-        away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
-        least_s, bits, crossing = [], [], []
-        for inside in _cuts(fabric, nodes):
-            need = _crossing(kind, inside[:n])
-            if need is not None:
-                first_s = away_s[np.ix_(need.sources, need.sinks)].min(axis=0)
-                if at_once:
-                    first_s = away_s[np.ix_(~inside[:n], inside[:n])].min(axis=0)
-                least_s.append(first_s.max() if need.all_each and not at_once else first_s.min())
-                bits.append(8 * block_bytes * need.blocks)
-                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
-        self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)
-        self._links = np.concatenate(crossing)
-        self._starts = np.cumsum([0, *map(len, crossing[:-1])])
+        graph = _Graph(fabric, delays_s)
+        limits: list[_Limit] = []
+        for inside, entering in graph.cuts():
+            need = _crossing(kind, inside)
+            if need is None:
+                continue
+            if at_once:
+                delay_s = graph.delays_s[np.ix_(~inside, inside)].min()
+            else:
+                first_s = graph.delays_s[np.ix_(need.sources, need.sinks)].min(axis=0)
+                delay_s = first_s.max() if need.all_each else first_s.min()
+            limits.append(_Limit(delay_s, 8.0 * block_bytes * need.blocks, entering))
+        self._set(limits)
+
+    def _set(self, limits: "Sequence[_Limit]") -> None:
+        """Store the limits as arrays, with the links of all limits one after another."""
+        self._after_s = np.array([limit.after_s for limit in limits])
+        self._bits = np.array([limit.bits for limit in limits])
+        self._links = np.concatenate([limit.links for limit in limits])
+        self._starts = np.cumsum([0, *(len(limit.links) for limit in limits[:-1])])
 
     def seconds(self, rates_bps: Floats) -> Floats:
         """Return the bound under K sets of rates, [K, links or ports]: [K] s, infinite if a cut has no capacity."""
         capacity_bps = np.add.reduceat(np.take(rates_bps, self._links, axis=1), self._starts, axis=1)
         with np.errstate(divide="ignore"):
-            found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
-        return found
+            bound_s: Floats = (self._after_s + self._bits / capacity_bps).max(axis=1)
+        return bound_s
+
+
+class _Limit(NamedTuple):
+    """A bound by one cut: `after_s` + `bits` / the sum of the rates of `links`, in s."""
+
+    after_s: float
+    bits: float
+    links: Indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +97,7 @@ class _Need:
     all_each: bool
 
 
-def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
+def _crossing(kind: str, inside: Bools) -> _Need | None:
     """Return what must enter the set of the GPUs `inside`, [n], in a collective of a kind; None if nothing must."""
     outer, inner, root = np.flatnonzero(~inside), np.flatnonzero(inside), np.zeros(1, dtype=np.intp)
     if not outer.size or not inner.size:
@@ -111,16 +123,28 @@ def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
     )
 
 
-def _nodes(fabric: Fabric) -> dict[str, int]:
-    """Return the index of each node by name: first the GPUs by rank, then all switches that are an end of a link or
-    port."""
-    ends = {end for link in shared_by(fabric).all for end in (link.src, link.dst)}
-    names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
-    return {name: place for place, name in enumerate(names)}
+class _Graph:
+    """The links or ports of a fabric as a graph, with the least delay from each GPU to each other, [n, n] s."""
+
+    def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
+        links = shared_by(fabric).all
+        ends = {end for link in links for end in (link.src, link.dst)}
+        switches = [switch.name for switch in fabric.switches if switch.name in ends]
+        # The GPUs come first, by rank.
+        self._nodes = {name: index for index, name in enumerate([*(gpu.name for gpu in fabric.gpus), *switches])}
+        self._tail = np.array([self._nodes[link.src] for link in links])
+        self._head = np.array([self._nodes[link.dst] for link in links])
+        self._fabric, n = fabric, len(fabric.gpus)
+        self.delays_s = _least_delays_s(self._tail, self._head, delays_s, len(self._nodes))[:n, :n]
+
+    def cuts(self) -> Iterator[tuple[Bools, Indices]]:
+        """Yield the GPUs in each set X of the proof, a mask [n], and the links that lead into X."""
+        for inside in _cuts(self._fabric, self._nodes):
+            yield inside[: len(self._fabric.gpus)], np.flatnonzero(~inside[self._tail] & inside[self._head])
 
 
-def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield the sets X of the proof, each a mask [nodes]."""
+def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[Bools]:
+    """Yield the sets X of the proof, each a mask [nodes]; `nodes` has the index of each by name."""
     n, sites = len(fabric.gpus), len(fabric.gpus_per_site)
     for gpu in range(n):
         alone = np.zeros(len(nodes), dtype=bool)
@@ -177,27 +201,19 @@ class RoundBound(LowerBound):
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, demands: Sequence[Demand]) -> None:
-        nodes, links = _nodes(fabric), shared_by(fabric).all
-        tail = np.array([nodes[link.src] for link in links])
-        head = np.array([nodes[link.dst] for link in links])
-        away_s = _least_delays_s(tail, head, delays_s, len(nodes))
-        least_s, bits, crossing = [], [], []
-        for inside in _cuts(fabric, nodes):
-            entering: list[tuple[float, float]] = []  # start and bits of each job
-            limits: list[tuple[float, float]] = []
+        graph = _Graph(fabric, delays_s)
+        limits: list[_Limit] = []
+        for inside, entering in graph.cuts():
+            starts_and_bits: list[tuple[float, float]] = []  # of each job that crosses the cut
             for job in demands:
                 gpus = np.array(job.gpus)
                 need = _crossing(job.kind, inside[gpus])
                 if need is not None:
-                    delay_s = away_s[np.ix_(gpus[~inside[gpus]], gpus[inside[gpus]])].min()
-                    entering.append((job.start_s, 8.0 * job.block_bytes * need.blocks * job.count))
-                    limits.append((job.start_s + delay_s, entering[-1][1]))
-            for start_s in {start_s for start_s, _ in entering}:
-                limits.append((start_s, sum(more for later_s, more in entering if later_s >= start_s)))
-            for at_s, amount in limits:
-                least_s.append(at_s)
-                bits.append(amount)
-                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
-        self._least_s, self._bits = np.array(least_s), np.array(bits)
-        self._links = np.concatenate(crossing)
-        self._starts = np.cumsum([0, *map(len, crossing[:-1])])
+                    delay_s = graph.delays_s[np.ix_(gpus[~inside[gpus]], gpus[inside[gpus]])].min()
+                    bits = 8.0 * job.block_bytes * need.blocks * job.count
+                    starts_and_bits.append((job.start_s, bits))
+                    limits.append(_Limit(job.start_s + delay_s, bits, entering))
+            for start_s in {start_s for start_s, _ in starts_and_bits}:
+                total_bits = sum(bits for later_s, bits in starts_and_bits if later_s >= start_s)
+                limits.append(_Limit(start_s, total_bits, entering))
+        self._set(limits)

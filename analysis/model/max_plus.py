@@ -106,16 +106,16 @@ def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats)
 
 def _levels(transfers: Sequence[Transfer]) -> list[list[int]]:
     """Return the transfers by level; within a level they are sorted by flow."""
-    of: list[int] = []
+    level_of: list[int] = []
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
-        before = [of[one] for one in transfer.after]
+        before = [level_of[dependency] for dependency in transfer.after]
         if transfer.flow in last:
-            before.append(of[last[transfer.flow]])
-        of.append(max(before, default=-1) + 1)
+            before.append(level_of[last[transfer.flow]])
+        level_of.append(max(before, default=-1) + 1)
         last[transfer.flow] = index
-    order = sorted(range(len(of)), key=lambda index: (of[index], transfers[index].flow))
-    return [list(level) for _, level in groupby(order, key=of.__getitem__)]
+    order = sorted(range(len(level_of)), key=lambda index: (level_of[index], transfers[index].flow))
+    return [list(level) for _, level in groupby(order, key=level_of.__getitem__)]
 
 
 @dataclass(frozen=True)
@@ -143,23 +143,26 @@ def _program(
     """
     rows = layout.first_arrival
     needed_until = {
-        one: number for number, level in enumerate(levels) for index in level for one in transfers[index].after
+        dependency: level_index
+        for level_index, level in enumerate(levels)
+        for index in level
+        for dependency in transfers[index].after
     }
     arrived: dict[int, int] = {}
-    unused: list[int] = []  # a heap: the lowest row first, so that rows stay neighbours
+    unused: list[int] = []  # a heap: the lowest row first, so that rows stay adjacent
     program: list[_Instruction] = []
-    for number, level in enumerate(levels):
+    for level_index, level in enumerate(levels):
         waits: dict[int, list[_Rows]] = {}
         leaves: list[_Rows] = []
         arrives: list[_Rows] = []
         for index in level:
             transfer, free = transfers[index], layout.free[transfers[index].flow]
-            for turn, one in enumerate(transfer.after):
-                waits.setdefault(turn, []).append((free, arrived[one], free))
+            for position, dependency in enumerate(transfer.after):
+                waits.setdefault(position, []).append((free, arrived[dependency], free))
             leaves.append((free, layout.cost[transfer.flow, transfer.amount], free))
-        for one in {one for index in level for one in transfers[index].after}:
-            if needed_until[one] == number:
-                heappush(unused, arrived[one])
+        for dependency in {dependency for index in level for dependency in transfers[index].after}:
+            if needed_until[dependency] == level_index:
+                heappush(unused, arrived[dependency])
         for index in level:
             if index in needed_until:
                 if not unused:
@@ -168,7 +171,7 @@ def _program(
                 arrived[index] = heappop(unused)
                 flow = transfers[index].flow
                 arrives.append((layout.free[flow], layout.delay[flow], arrived[index]))
-        program += [(np.maximum, *run) for turn in waits.values() for run in _runs(turn)]
+        program += [(np.maximum, *run) for steps in waits.values() for run in _runs(steps)]
         program += [(np.add, *run) for part in (leaves, arrives) for run in _runs(part)]
     return rows, program
 
@@ -178,11 +181,11 @@ def _runs(steps: Sequence[_Rows]) -> list[tuple[slice, slice, slice]]:
 
     Grouping finds ranks that swap with their neighbours, as in halving-doubling.
     """
-    apart: dict[_Rows, list[_Rows]] = {}
+    by_distance: dict[_Rows, list[_Rows]] = {}
     for a, b, out in steps:
-        apart.setdefault((b - a, out - a, 0), []).append((a, b, out))
-    by_distance = [run for part in apart.values() for run in _even(sorted(part))]
-    return min(_even(sorted(steps, key=lambda rows: rows[2])), by_distance, key=len)
+        by_distance.setdefault((b - a, out - a, 0), []).append((a, b, out))
+    grouped = [run for part in by_distance.values() for run in _even(sorted(part))]
+    return min(_even(sorted(steps, key=lambda rows: rows[2])), grouped, key=len)
 
 
 def _even(steps: Iterable[_Rows]) -> list[tuple[slice, slice, slice]]:
@@ -191,15 +194,15 @@ def _even(steps: Iterable[_Rows]) -> list[tuple[slice, slice, slice]]:
     runs: list[list[_Rows]] = []
     for step in steps:
         run = runs[-1] if runs else None
-        if run and (len(run) == 1 or _apart(run[-1], step) == _apart(run[0], run[1])):
+        if run and (len(run) == 1 or _distance(run[-1], step) == _distance(run[0], run[1])):
             run.append(step)
         else:
             runs.append([step])
     return [_slices(run) for run in runs]
 
 
-def _apart(one: _Rows, other: _Rows) -> _Rows:
-    return other[0] - one[0], other[1] - one[1], other[2] - one[2]
+def _distance(first: _Rows, second: _Rows) -> _Rows:
+    return second[0] - first[0], second[1] - first[1], second[2] - first[2]
 
 
 def _slices(run: Sequence[_Rows]) -> tuple[slice, slice, slice]:
@@ -243,8 +246,8 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
         begin = begins[index]
-        for one in transfer.after:
-            np.maximum(begin, arrives[one], out=begin)
+        for dependency in transfer.after:
+            np.maximum(begin, arrives[dependency], out=begin)
         if transfer.flow in last:
             np.maximum(begin, leaves[last[transfer.flow]], out=begin)
         last[transfer.flow] = index
@@ -286,15 +289,15 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
         return ()
     before: list[int | None] = []
     last: dict[int, int] = {}
-    for place, transfer in enumerate(transfers):
+    for position, transfer in enumerate(transfers):
         before.append(last.get(transfer.flow))
-        last[transfer.flow] = place
+        last[transfer.flow] = position
     leaves, arrives = (part[:, instance].tolist() for part in (found.leaves_s, found.arrives_s))
     index: int | None = max(range(len(transfers)), key=arrives.__getitem__)
     end_s, ends_with_arrival, path = arrives[index], True, []
     while index is not None:
-        waited, earlier = sorted(transfers[index].after), before[index]
-        choices = [(arrives[one], True, one) for one in waited]
+        dependencies, earlier = sorted(transfers[index].after), before[index]
+        choices = [(arrives[dependency], True, dependency) for dependency in dependencies]
         choices += [] if earlier is None else [(leaves[earlier], False, earlier)]
         begin_s, by_arrival, previous = max(choices, key=lambda choice: choice[0], default=(0.0, True, None))
         path.append(Step(transfer=index, seconds=end_s - begin_s, arrives=ends_with_arrival))

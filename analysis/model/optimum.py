@@ -87,21 +87,21 @@ class Best:
 
 def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
     """Return the blocks of a collective that only copies; GPU 0 is the root. Raises ValueError for other kinds."""
-    every = range(gpus)
+    ranks = range(gpus)
 
     def others(gpu: int) -> tuple[int, ...]:
-        return tuple(one for one in every if one != gpu)
+        return tuple(rank for rank in ranks if rank != gpu)
 
-    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {
-        "allgather": [(gpu, others(gpu)) for gpu in every],
+    sources_and_sinks: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+        "allgather": [(gpu, others(gpu)) for gpu in ranks],
         "broadcast": [(0, others(0))],
-        "alltoall": [(a, (b,)) for a in every for b in others(a)],
+        "alltoall": [(a, (b,)) for a in ranks for b in others(a)],
         "scatter": [(0, (gpu,)) for gpu in others(0)],
         "gather": [(gpu, (0,)) for gpu in others(0)],
     }
     if kind not in COPIED:
         raise ValueError(f"the best {kind}; allowed: {', '.join(COPIED)}, which make no sums")
-    return tuple(Block(source=source, sinks=sinks) for source, sinks in found[kind])
+    return tuple(Block(source=source, sinks=sinks) for source, sinks in sources_and_sinks[kind])
 
 
 def timed(
@@ -113,33 +113,33 @@ def timed(
     `rates_bps` [links]. Raises ValueError if a GPU sends a block that it has not received before.
     """
     has_s = {(index, block.source): 0.0 for index, block in enumerate(blocks)}
-    found: list[Sent] = []
+    scheduled: list[Sent] = []
     for block, index in sending:
         way = ways[index]
         if (block, way.src) not in has_s:
             raise ValueError(f"GPU {way.src} sends block {block}, which it does not have")
         lasts_s = bits / way.rate_bps
-        beside = [(one, ways[one.way]) for one in found if set(ways[one.way].links) & set(way.links)]
+        beside = [(sent, ways[sent.way]) for sent in scheduled if set(ways[sent.way].links) & set(way.links)]
         ready_s = has_s[block, way.src]
-        times_s = sorted({ready_s, *(one.leaves_s for one, _ in beside if one.leaves_s > ready_s)})
+        times_s = sorted({ready_s, *(sent.leaves_s for sent, _ in beside if sent.leaves_s > ready_s)})
         begins_s = next(at_s for at_s in times_s if _fits(way, (at_s, at_s + lasts_s), beside, rates_bps))
         leaves_s = begins_s + lasts_s
-        one = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
-        found.append(one)
-        has_s[block, way.dst] = min(one.arrives_s, has_s.get((block, way.dst), math.inf))
-    return tuple(found)
+        sent = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
+        scheduled.append(sent)
+        has_s[block, way.dst] = min(sent.arrives_s, has_s.get((block, way.dst), math.inf))
+    return tuple(scheduled)
 
 
 def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Way]], rates_bps: Floats) -> bool:
     """Whether a transfer over a path fits on each of its links during the whole span, next to the transfers
     `beside`."""
     begins_s, ends_s = span_s
-    now = [(one, other) for one, other in beside if one.begins_s < ends_s and one.leaves_s > begins_s]
-    instants_s = [begins_s, *(one.begins_s for one, _ in now if one.begins_s > begins_s)]
+    concurrent = [(sent, other) for sent, other in beside if sent.begins_s < ends_s and sent.leaves_s > begins_s]
+    instants_s = [begins_s, *(sent.begins_s for sent, _ in concurrent if sent.begins_s > begins_s)]
     for link in way.links:
-        on = [(one, other.rate_bps) for one, other in now if link in other.links]
+        on_link = [(sent, other.rate_bps) for sent, other in concurrent if link in other.links]
         for at_s in instants_s:
-            used_bps = sum(rate_bps for one, rate_bps in on if one.begins_s <= at_s < one.leaves_s)
+            used_bps = sum(rate_bps for sent, rate_bps in on_link if sent.begins_s <= at_s < sent.leaves_s)
             if used_bps + way.rate_bps > rates_bps[link] * (1 + _ROUNDING):
                 return False
     return True
@@ -165,7 +165,7 @@ def best_schedule(
     without OR-Tools, and ValueError if `known` is not a complete schedule.
     """
     first = timed(known, ways, blocks, rates_bps, 8 * block_bytes)
-    received = {(one.block, ways[one.way].dst) for one in first}
+    received = {(sent.block, ways[sent.way].dst) for sent in first}
     for index, block in enumerate(blocks):
         if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
             raise ValueError(f"in the initial schedule block {index} does not reach GPU {missing[0]}")
@@ -264,31 +264,32 @@ class _Problem:
     def _add_link(self, link: int) -> None:
         """Limit what a link carries at once, and add what follows for the end, as this helps to prove bounds."""
         model, shares = self._model, self._shares[link]
-        alone = self._one_at_a_time(link)
-        users = [one for way in alone for one in self._on_way[way]]
-        model.add_no_overlap([one.interval for one in users])
-        if not shares.keys() <= alone:  # otherwise the solver derives this itself
-            self._add_busy([one.lasts for one in users], users, 1)
-            users = [one for way in shares for one in self._on_way[way]]
+        exclusive = self._one_at_a_time(link)
+        users = [user for way in exclusive for user in self._on_way[way]]
+        model.add_no_overlap([user.interval for user in users])
+        if not shares.keys() <= exclusive:  # otherwise the solver derives this itself
+            self._add_busy([user.lasts for user in users], users, 1)
+            users = [user for way in shares for user in self._on_way[way]]
             demands = [share for way, share in shares.items() for _ in self._on_way[way]]
-            model.add_cumulative([one.interval for one in users], demands, _SHARES)
-            carried = [share * one.lasts // _COARSE for share, one in zip(demands, users, strict=True)]
+            model.add_cumulative([user.interval for user in users], demands, _SHARES)
+            carried = [share * user.lasts // _COARSE for share, user in zip(demands, users, strict=True)]
             self._add_busy(carried, users, _SHARES // _COARSE)
 
     def _add_busy(self, carried: Sequence[int], users: Sequence[_User], at_once: int) -> None:
         """Require the end to come after all that is carried, at most `at_once` at a time, and the least delay after
         it."""
-        tail = at_once * min((one.delay for one in users), default=0)
-        self._model.add(sum(c * one.used for c, one in zip(carried, users, strict=True)) + tail <= at_once * self._end)
+        tail = at_once * min((user.delay for user in users), default=0)
+        total = sum(amount * user.used for amount, user in zip(carried, users, strict=True))
+        self._model.add(total + tail <= at_once * self._end)
 
     def _one_at_a_time(self, link: int) -> set[int]:
         """Return paths over a link no two of which fit at once: those that take more than half of it, and others
         greedily."""
-        found = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
+        exclusive = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
         for way in sorted(self._shares[link], key=lambda way: -self._lasts[way]):
-            if all(way == other or self._excludes(way, other) for other in found):
-                found.add(way)
-        return found
+            if all(way == other or self._excludes(way, other) for other in exclusive):
+                exclusive.add(way)
+        return exclusive
 
     def _excludes(self, a: int, b: int) -> bool:
         """Whether some link lacks the capacity for both paths at once."""
@@ -312,9 +313,9 @@ class _Problem:
     def _needed(self, order: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Keep the transfers, in this order, that bring a block to a sink, directly or over other GPUs."""
         needed = {(number, gpu) for number, block in enumerate(self._blocks) for gpu in block.sinks}
-        kept = []
+        in_use = []
         for number, index in reversed(order):
             if (number, self._ways[index].dst) in needed:
                 needed.add((number, self._ways[index].src))
-                kept.append((number, index))
-        return kept[::-1]
+                in_use.append((number, index))
+        return in_use[::-1]

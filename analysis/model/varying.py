@@ -89,24 +89,24 @@ class Varying:
         from analysis.model import varying_kernel
 
         links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
-        found = np.empty((3, self._program.flow.size))
-        rows, is_over = _FIRST_ROWS, False
-        while not is_over:
+        seconds = np.empty((3, self._program.flow.size))
+        rows, is_complete = _FIRST_ROWS, False
+        while not is_complete:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
-            at_s, ways, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
+            at_s, paths, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
             moved = varying_kernel.Moves(
                 np.require(at_s, np.float64, ("C", "W")),
-                np.require(ways, np.int32, ("C", "W")),
+                np.require(paths, np.int32, ("C", "W")),
                 np.require(delays_s, np.float64, ("C", "W")),
             )
             instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, self._packet_bits, moved)
             left = np.zeros((rows, len(links)))
-            of_rates = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
-            is_over = varying_kernel.run(instance, of_rates, found)
+            rate_rows = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
+            is_complete = varying_kernel.run(instance, rate_rows, seconds)
             rows *= 2
-        return Instants(*found), left
+        return Instants(*seconds), left
 
 
 if __name__ == "__main__":  # compile now and cache the code next to the module, so that no command has to wait

@@ -9,7 +9,7 @@ they are merged into collectives.parquet at the end. Reading changes nothing in 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,38 +100,35 @@ def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
-    complete = is_complete(provenance)
+    if tables is None:
+        collectives = _collectives(path, settings, provenance, None)
+        transfers = _other_table(path, provenance, TRANSFERS, schema.TRANSFERS)
+    else:
+        collectives = _joined(collectives_schema(settings), tables.collectives)
+        transfers = _joined(schema.TRANSFERS, tables.transfers)
     return Run(
         path=path,
         provenance=provenance,
         settings=settings,
-        collectives=frame(
-            _collectives(path, settings, provenance, None)
-            if tables is None
-            else pa.concat_tables([collectives_schema(settings).empty_table(), *tables.collectives])
-        ),
-        transfers=frame(
-            _beside(path, provenance, TRANSFERS, schema.TRANSFERS)
-            if tables is None
-            else pa.concat_tables([schema.TRANSFERS.empty_table(), *tables.transfers])
-        ),
+        collectives=frame(collectives),
+        transfers=frame(transfers),
         jobs=load_jobs(path) if tables is None else jobs_in(tables),
         conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
         faults=frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
-        complete=complete,
+        complete=is_complete(provenance),
     )
 
 
 def load_jobs(directory: str | Path) -> "pd.DataFrame":
     """Return the jobs of a run, a row for each job of each round; reads and raises as `load` does."""
     path = Path(directory)
-    return frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
+    return frame(_other_table(path, read_provenance(path), JOBS, schema.JOBS))
 
 
 def jobs_in(tables: Tables) -> "pd.DataFrame":
     """Return the jobs in these tables in the form of `load_jobs`."""
-    return frame(pa.concat_tables([schema.JOBS.empty_table(), *tables.jobs]))
+    return frame(_joined(schema.JOBS, tables.jobs))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
@@ -146,10 +143,10 @@ def read_provenance(path: Path) -> dict[str, Any]:
     if not (path / PROVENANCE).is_file():
         raise ResultsError(f"{path} is not a run folder: it has no {PROVENANCE}")
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)
-    found = provenance.get("format")
-    if isinstance(found, int) and found > FORMAT:
-        raise ResultsError(f"{path} is of format {found}, which is newer than this version reads; allowed: {FORMAT}")
-    if found != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
+    version = provenance.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise ResultsError(f"{path} is of format {version}, which is newer than this version reads; allowed: {FORMAT}")
+    if version != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
         raise ResultsError(f"{path} is not a run folder: its {PROVENANCE} is not one of format {FORMAT}")
     return provenance
 
@@ -165,8 +162,8 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
 
 def parts_of(path: Path) -> list[Part]:
     """Return the parts of an unfinished run, sorted by point and collective."""
-    found = (_PART.fullmatch(file.name) for file in (path / PARTS).glob("*"))
-    return sorted(part_of(path, Point(m[1], int(m[2]), m[3]), int(m[4])) for m in found if m)
+    matches = (_PART.fullmatch(file.name) for file in (path / PARTS).glob("*"))
+    return sorted(part_of(path, Point(match[1], int(match[2]), match[3]), int(match[4])) for match in matches if match)
 
 
 def part_of(path: Path, point: Point, start: int) -> Part:
@@ -225,12 +222,16 @@ def _collectives(
     return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
 
 
-def _beside(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
+def _other_table(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
     """Read a table other than the collectives; in an unfinished run it is put together from the parts."""
     if is_complete(provenance) or not (path / PARTS).exists():
         return _table(path / name, wanted)
     files = [file for part in parts_of(path) for file in part[2:] if file.name.endswith(f".{name}") and file.exists()]
-    return pa.concat_tables([wanted.empty_table(), *(table_in(file, wanted) for file in files)])
+    return _joined(wanted, (table_in(file, wanted) for file in files))
+
+
+def _joined(columns: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
+    return pa.concat_tables([columns.empty_table(), *tables])
 
 
 def _table(path: Path, wanted: pa.Schema) -> pa.Table:
@@ -251,8 +252,8 @@ def frame(table: pa.Table) -> "pd.DataFrame":
     import pandas as pd  # takes half a second, which writers need not spend
 
     lists = {kind: pd.ArrowDtype(kind) for kind in {field.type for field in table.schema} if pa.types.is_list(kind)}
-    found: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
-    return found
+    converted: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
+    return converted
 
 
 def _text(path: Path) -> str:
@@ -263,12 +264,11 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path, kind: type) -> Any:
+    text = _text(path)
     try:
-        found = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ResultsError):
-            raise
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         raise ResultsError(f"{path} is damaged: it is not JSON") from None
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise ResultsError(f"{path} is damaged: it is not a {kind.__name__}")
-    return found
+    return content

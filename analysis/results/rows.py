@@ -110,15 +110,15 @@ class Rows:
         return Rows(start=start, **values)
 
     def _arrays(self) -> dict[str, Array]:
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "start"}
-        return {name: array for name, array in found.items() if array is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "start"}
+        return {name: array for name, array in values.items() if array is not None}
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Concatenate rows that follow each other without a gap."""
     if len(parts) == 1:
         return parts[0]
-    assert all(one.stop == other.start for one, other in pairwise(parts))
+    assert all(part.stop == following.start for part, following in pairwise(parts))
     names = parts[0]._arrays()
     return Rows(
         start=parts[0].start, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}

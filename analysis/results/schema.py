@@ -174,26 +174,11 @@ def rows_of(table: pa.Table) -> Rows:
     return Rows(start=int(values.pop("collective")[0]), **values)
 
 
-def transfers_table(rows: Rows, point: Columns) -> pa.Table:
-    """Convert the transfers in measured rows of one point to a table."""
-    found = np.empty((0, len(TRANSFER)), dtype=np.int64) if rows.transfers is None else rows.transfers
-    columns = [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
-    return _table({**point, **dict(zip(TRANSFERS.names[3:], columns, strict=True))}, len(found), TRANSFERS)
-
-
-def counters_table(rows: Rows, point: Columns) -> pa.Table:
-    """Convert the port counters in measured rows of one point to a table."""
-    assert rows.counters is not None
-    collective, link, since_ns, until_ns, sent_bytes = rows.counters.T
-    columns = [collective, link, since_ns / 1e9, until_ns / 1e9, sent_bytes]
-    return _table({**point, **dict(zip(COUNTERS.names[3:], columns, strict=True))}, len(rows.counters), COUNTERS)
-
-
-def probes_table(rows: Rows, point: Columns) -> pa.Table:
-    """Convert the probes in measured rows of one point to a table."""
-    assert rows.probes is not None
-    columns = [*rows.probes[:, :4].T, *(rows.probes[:, 4:] / 1e9).T]
-    return _table({**point, **dict(zip(PROBES.names[3:], columns, strict=True))}, len(rows.probes), PROBES)
+def measured_table(records: Array, point: Columns, columns: pa.Schema) -> pa.Table:
+    """Convert the transfers, counters or probes of one point, with times in ns, to a table with times in s."""
+    fields = zip(columns.names[3:], records.T, strict=True)  # after engine, setting and mode
+    values = {name: numbers / 1e9 if name.endswith("_s") else numbers for name, numbers in fields}
+    return _table({**point, **values}, len(records), columns)
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
@@ -213,8 +198,8 @@ def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Convert the outcomes of faults to a table; missing numbers (None) become NaN."""
-    found = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
-    return pa.Table.from_pylist(found, schema=FAULTS)
+    rows = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
+    return pa.Table.from_pylist(rows, schema=FAULTS)
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:
@@ -241,12 +226,12 @@ def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = No
         if columns is None and [*present] != [name for name in names if name in present or name not in ADDED]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
         # Reading group by group takes half the memory: reading a whole column would copy all of its groups into one.
-        there = [name for name in names if name in present]
-        groups = [file.read_row_group(group, columns=there) for group in range(file.num_row_groups)]
-        found = pa.concat_tables([file.schema_arrow.empty_table().select(there), *groups])
+        stored = [name for name in names if name in present]
+        groups = [file.read_row_group(group, columns=stored) for group in range(file.num_row_groups)]
+        table = pa.concat_tables([file.schema_arrow.empty_table().select(stored), *groups])
         count = file.metadata.num_rows
     arrays = [
-        found[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
+        table[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
         for name in names
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

@@ -27,7 +27,7 @@ _PART_ROWS = 200_000  # a part is also written when so many rows wait
 _BESIDE = b"beside"  # metadata key in the collectives of a part: the names of the files that belong to them
 _KEPT_BYTES = 1 << 29  # limit of the parts that are kept in memory for the end of the run
 
-_UNLIKE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
+_UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
 """Columns whose values hardly ever repeat: encoding them with a dictionary would cost time and save nothing."""
 
 
@@ -67,16 +67,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> None:
     """Write the parts to a Parquet file, atomically; raises OSError on failure."""
-    leaves = [f"{one.name}.list.element" if pa.types.is_list(one.type) else one.name for one in columns]
-    alike = [name for name in leaves if name not in _UNLIKE]
+    leaves = [f"{column.name}.list.element" if pa.types.is_list(column.type) else column.name for column in columns]
+    repetitive = [name for name in leaves if name not in _UNIQUE]
     with (
         replaced(path) as temporary,
         temporary.open("wb") as file,  # errors of Python's own files name only the cause
         pq.ParquetWriter(
             file,
             columns,
-            compression={name: "snappy" if name in alike else "none" for name in leaves},
-            use_dictionary=alike,
+            compression={name: "snappy" if name in repetitive else "none" for name in leaves},
+            use_dictionary=repetitive,
             write_statistics=[name for name in leaves if "." not in name],
             write_page_checksum=True,
         ) as writer,
@@ -85,7 +85,7 @@ def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> No
             writer.write_table(part)
 
 
-def _beside(path: Path) -> set[str]:
+def _files_beside(path: Path) -> set[str]:
     """Return the names of the files that belong to the collectives of a part; empty for parts of earlier versions."""
     return set((pq.read_schema(path).metadata or {}).get(_BESIDE, b"").decode(errors="replace").split())
 
@@ -122,15 +122,11 @@ class Writer:
         for part in reader.parts_of(path):
             if part.point not in counts:
                 raise ResultsError(f"{part.collectives} belongs to a point that the run does not have")
-            found = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
+            numbers = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
             progress = self._points[part.point]
-            stop = progress.written + len(found)
-            consecutive = len(found) and np.array_equal(found, np.arange(progress.written, stop))
-            lacks = (part.point.engine != "model" and not part.transfers.exists()) or (
-                self._jobs(part.point) and not part.jobs.exists()
-            )
-            lacks = lacks or not _beside(part.collectives) <= {file.name for file in part[3:] if file.exists()}
-            if not consecutive or stop > counts[part.point] or lacks:
+            stop = progress.written + len(numbers)
+            consecutive = len(numbers) and np.array_equal(numbers, np.arange(progress.written, stop))
+            if not consecutive or stop > counts[part.point] or not self._has_all_files(part):
                 raise ResultsError(f"{part.collectives} is damaged: it does not continue where the previous part ends")
             progress.written = stop
 
@@ -141,8 +137,17 @@ class Writer:
 
     def _jobs(self, point: Point) -> list[dict[str, Any]]:
         """Return the jobs of a point; empty if it runs single collectives."""
-        found: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
-        return found
+        jobs: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
+        return jobs
+
+    def _has_all_files(self, part: reader.Part) -> bool:
+        """Whether all files that belong to the collectives of a part exist."""
+        required = _files_beside(part.collectives)
+        if part.point.engine != "model":
+            required.add(part.transfers.name)
+        if self._jobs(part.point):
+            required.add(part.jobs.name)
+        return required <= {file.name for file in part[3:] if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
         """Whether the first `stop` collectives of a point are on the disk."""
@@ -189,13 +194,13 @@ class Writer:
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
         beside = list[tuple[Path, pa.Table]]()  # written first: a part exists once its collectives do
         if rows.transfers is not None:
-            beside.append((part.transfers, schema.transfers_table(rows, columns)))
+            beside.append((part.transfers, schema.measured_table(rows.transfers, columns, schema.TRANSFERS)))
         if rows.job_completion_s is not None:
             beside.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
         if rows.counters is not None:
-            beside.append((part.counters, schema.counters_table(rows, columns)))
+            beside.append((part.counters, schema.measured_table(rows.counters, columns, schema.COUNTERS)))
         if rows.probes is not None:
-            beside.append((part.probes, schema.probes_table(rows, columns)))
+            beside.append((part.probes, schema.measured_table(rows.probes, columns, schema.PROBES)))
         for path, table in beside:
             self._write_part(path, table.schema, table)
         collectives = self._schema.with_metadata({_BESIDE: " ".join(path.name for path, _ in beside)})
@@ -235,13 +240,13 @@ class Writer:
 
         `tables` is the return value of the method `tables`, if the caller has it.
         """
-        found = tables or self.tables()
-        write_table(self._path / reader.COLLECTIVES, self._schema, found.collectives)
+        merged = tables or self.tables()
+        write_table(self._path / reader.COLLECTIVES, self._schema, merged.collectives)
         for name, columns, parts in (
-            (reader.TRANSFERS, schema.TRANSFERS, found.transfers),
-            (reader.JOBS, schema.JOBS, found.jobs),
-            (reader.COUNTERS, schema.COUNTERS, found.counters),
-            (reader.PROBES, schema.PROBES, found.probes),
+            (reader.TRANSFERS, schema.TRANSFERS, merged.transfers),
+            (reader.JOBS, schema.JOBS, merged.jobs),
+            (reader.COUNTERS, schema.COUNTERS, merged.counters),
+            (reader.PROBES, schema.PROBES, merged.probes),
         ):
             if parts:
                 write_table(self._path / name, columns, parts)

@@ -16,7 +16,7 @@ PAPER_JOINT_GAIN = 0.33
 ABOUT = 0.03
 """How far a gain may be from the paper's to count as "about" the same: three percentage points."""
 
-_PAPERS: Mapping[str, Any] = {
+_PAPERS_VALUES: Mapping[str, Any] = {
     "fabric.wan": "mesh",
     "conditions.sampler": "uniform",
     "conditions.intra_rate": [20_000_000_000, 200_000_000_000],
@@ -26,12 +26,10 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
-_NOT_THERE: dict[str, tuple[Any, ...]] = {  # not in the paper's settings; runs of earlier versions lack these keys
+_LATER_KEYS: Mapping[str, tuple[Any, ...]] = {  # allowed values of keys that runs of earlier versions lack
     "fabric.routing": ("single", None),
     "conditions.every": (None,),
     "control.counted": (False, None),
-}
-_RING: dict[str, tuple[Any, ...]] = {  # values of the paper's ring; runs of earlier versions lack these keys
     "collective.algorithm": ("ring", None),
     "collective.channels": (1,),
     "collective.pieces": (1,),
@@ -76,8 +74,8 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
         and 8_000_000 <= values.get("collective.chunk", 0) <= 64_000_000
         and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
         and not values.get("conditions.links")
-        and all(values.get(key) == value for key, value in _PAPERS.items())
-        and all(values.get(key, allowed[0]) in allowed for key, allowed in (_RING | _NOT_THERE).items())
+        and all(values.get(key) == value for key, value in _PAPERS_VALUES.items())
+        and all(values.get(key, allowed[0]) in allowed for key, allowed in _LATER_KEYS.items())
     )
 
 
@@ -86,13 +84,13 @@ def claims(times: Mapping[str, Series]) -> Found:
 
     If there are none, everything is left open.
     """
-    alike = shared(list(times.values()))
-    if alike is None:
+    common = shared(list(times.values()))
+    if common is None:
         return Found(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
-    times = dict(zip(times, alike, strict=True))
+    times = dict(zip(times, common, strict=True))
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
-    relations = tuple(">" if _less(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
-    joint = _less(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
+    relations = tuple(">" if _gain(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
+    joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
     return Found(
         order=order,
         relations=relations,
@@ -101,16 +99,16 @@ def claims(times: Mapping[str, Series]) -> Found:
     )
 
 
-def _less(slower: Series, faster: Series) -> Interval:
-    found = gain(slower, faster)
-    assert found is not None  # both have the same collectives
-    return found
+def _gain(slower: Series, faster: Series) -> Interval:
+    interval = gain(slower, faster)
+    assert interval is not None  # both have the same collectives
+    return interval
 
 
 def _order_holds(times: Mapping[str, Series]) -> bool | None:
     if not set(PAPER_ORDER) <= set(times):
         return None
-    steps = [_less(times[slower], times[faster]) for slower, faster in pairwise(PAPER_ORDER)]
+    steps = [_gain(times[slower], times[faster]) for slower, faster in pairwise(PAPER_ORDER)]
     if any(step.high < -_ROUNDING for step in steps):
         return False
     return True if all(step.low > _ROUNDING for step in steps) else None

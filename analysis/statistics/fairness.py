@@ -55,7 +55,7 @@ def shares(measured_s: Floats, fair_s: Floats, links: Mapping[str, Sequence[int]
     """
     ratios = measured_s / fair_s
     used = {name: ratios[list(users)] for name, users in links.items()}
-    indices = {name: jain_index(1 / found[found > 0]) for name, found in used.items() if (found > 0).any()}
+    indices = {name: jain_index(1 / on_link[on_link > 0]) for name, on_link in used.items() if (on_link > 0).any()}
     worst = min(indices, key=lambda name: indices[name], default="")
     return Shares(
         quickest=float(ratios.min()),

@@ -90,8 +90,8 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
                     fault.recover(at_ns, detected_ns=fault.injected_ns)
         elif kind == "ended":
             why = event["why"]
-    for place, fault in enumerate(faults):
-        later = [other.injected_ns for other in faults[place + 1 :] if other.cables & fault.cables]
+    for index, fault in enumerate(faults):
+        later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     return [_row(fault, why) for fault in faults]
 
@@ -164,19 +164,19 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
     new paths, or collectives failed in spite of them, the fault is recovered from when its cables are back. Outages
     from `until_ns` on belong to another fault.
     """
-    since = [one for one in outages if one["seen_ns"] >= fault.injected_ns]
-    since = [one for one in since if until_ns is None or one["seen_ns"] < until_ns]
-    died = [one for one in since if fault.cables & set(one["died"])]
+    since = [outage for outage in outages if outage["seen_ns"] >= fault.injected_ns]
+    since = [outage for outage in since if until_ns is None or outage["seen_ns"] < until_ns]
+    died = [outage for outage in since if fault.cables & set(outage["died"])]
     if not died:
         return
     fault.detected_ns = died[0]["seen_ns"]
     if fault.failing:
         return
-    back = [one for one in since if fault.cables & set(one["back"]) and one["seen_ns"] >= fault.detected_ns]
-    rerouted = [one for one in died if not back or one["seen_ns"] < back[0]["seen_ns"]]
+    back = [outage for outage in since if fault.cables & set(outage["back"]) and outage["seen_ns"] >= fault.detected_ns]
+    rerouted = [outage for outage in died if not back or outage["seen_ns"] < back[0]["seen_ns"]]
     helped = rerouted and rerouted[-1]["done_ns"] and not fault.collectives_lost
-    last = (rerouted if helped or not back else back)[-1]
-    fault.recovered_ns = last["done_ns"] or fault.recovered_ns
+    decisive = (rerouted if helped or not back else back)[-1]
+    fault.recovered_ns = decisive["done_ns"] or fault.recovered_ns
 
 
 def _row(fault: _Fault, why: str) -> dict[str, Any]:

@@ -115,28 +115,27 @@ class Fidelity:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each problem: the model does not hold, packets were lost, the machine was too slow."""
-        found = []
-        unfair = self.fifo is not None and not self.fifo.holds
-        if self.fifo is not None and unfair:
+        sentences = []
+        unfair = None if self.fifo is None or self.fifo.holds else self.fifo
+        if unfair is not None:
             why = "the model does not hold in fifo queues, where TCP decides how flows share links"
-            found.append(f"{why}: {self.fifo.words}")
-        if not self.holds and not (unfair and self.fifo and self.fifo.collectives == self.collectives):
+            sentences.append(f"{why}: {unfair.words}")
+        if not self.holds and (unfair is None or unfair.collectives != self.collectives):
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
             off = "; ".join(map(str, (off, *(self.jobs or ()))))
-            found.append(
+            sentences.append(
                 f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
         if self.lossy:
-            found.append("WAN links lose frames (fabric.wan_loss), which the model does not include")
-        elif drops := self.drops - (self.fifo.drops if self.fifo is not None and unfair else 0):
+            sentences.append("WAN links lose frames (fabric.wan_loss), which the model does not include")
+        elif drops := self.drops - (0 if unfair is None else unfair.drops):
             lost = f"{_counted(drops, 'packet')} lost in a network that should lose none"
-            found.append(f"{lost}: these times are not those of a lossless fabric")
+            sentences.append(f"{lost}: these times are not those of a lossless fabric")
         if self.late:
-            found.append(
-                f"this machine was too slow for {_counted(self.late, 'collective')}, marked in the column late"
-            )
-        return tuple(found)
+            late = _counted(self.late, "collective")
+            sentences.append(f"this machine was too slow for {late}, marked in the column late")
+        return tuple(sentences)
 
 
 def percentage(share: float) -> str:
@@ -155,9 +154,12 @@ def _counted(number: int, thing: str) -> str:
 
 def _range(least: float, greatest: float) -> str:
     """Format two ratios: "0.98 to 15.2 times", or "1.00 times" if they look the same."""
-    digits = [2 if ratio < 10 else 1 if ratio < 100 else 0 for ratio in (least, greatest)]
-    ends = dict.fromkeys(f"{ratio:,.{count}f}" for ratio, count in zip((least, greatest), digits, strict=True))
-    return f"{' to '.join(ends)} times"
+
+    def text(ratio: float) -> str:
+        decimals = 2 if ratio < 10 else 1
+        return f"{ratio:,.{decimals if ratio < 100 else 0}f}"
+
+    return f"{' to '.join(dict.fromkeys((text(least), text(greatest))))} times"
 
 
 def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
@@ -165,11 +167,11 @@ def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
     queues."""
     import pandas as pd
 
-    found = [part[part["retransmitted_bytes"].notna()] for part in parts]
-    found = [part for part in found if len(part)]
-    if not found:
+    queued = [part[part["retransmitted_bytes"].notna()] for part in parts]
+    queued = [part for part in queued if len(part)]
+    if not queued:
         return None
-    rows = pd.concat(found)
+    rows = pd.concat(queued)
     ratios = rows["completion_s"] / rows["predicted_s"]
     shared = rows[rows["fairness"].notna()].reset_index()
     worst = shared.loc[shared["fairness"].idxmin()] if len(shared) else None
@@ -199,10 +201,10 @@ def fidelity(
     """
     import pandas as pd
 
-    found = [part for part in parts if len(part)]
-    if not found:
+    filled = [part for part in parts if len(part)]
+    if not filled:
         return None
-    rows = pd.concat(found)
+    rows = pd.concat(filled)
     ratios = rows["completion_s"] / rows["predicted_s"]
     return Fidelity(
         collectives=len(rows),
@@ -218,11 +220,11 @@ def fidelity(
 
 def _jobs_off(rows: "pd.DataFrame", jobs: "pd.DataFrame") -> tuple[JobFidelity, ...]:
     """Return the jobs for which the model does not hold, outside fifo queues, where `Fifo` covers all transfers."""
-    found = []
-    which = ["engine", "setting", "mode", "collective"]
-    for job, times in jobs.merge(rows.loc[rows["retransmitted_bytes"].isna(), which]).groupby("job", sort=False):
+    jobs_off = []
+    key = ["engine", "setting", "mode", "collective"]
+    for job, times in jobs.merge(rows.loc[rows["retransmitted_bytes"].isna(), key]).groupby("job", sort=False):
         ratios = times["completion_s"] / times["predicted_s"]
         median_ratio, p99_abs_error = float(ratios.median()), float((ratios - 1).abs().quantile(0.99))
         if not _is_near(median_ratio, p99_abs_error):
-            found.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
-    return tuple(found)
+            jobs_off.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
+    return tuple(jobs_off)

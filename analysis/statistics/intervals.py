@@ -124,10 +124,10 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     if pair is None:
         return None
     block = max(base.block, mode.block)
-    (above, sizes), (below, _) = _blocks(pair[1], block), _blocks(pair[0], block)
-    ratio = _interval(above, below, sizes, confidence)
-    differ = int((np.abs(above - below) > _ROUNDING * below).sum())
-    if differ < min(sizes.size, LEAST_DIFFERENT) and np.ptp(below / sizes) > _ROUNDING * float(below.max()):
+    (mode_s, sizes), (base_s, _) = _blocks(pair[1], block), _blocks(pair[0], block)
+    ratio = _interval(mode_s, base_s, sizes, confidence)
+    differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
+    if differ < min(sizes.size, LEAST_DIFFERENT) and np.ptp(base_s / sizes) > _ROUNDING * float(base_s.max()):
         return Interval(value=1 - ratio.value, low=math.nan, high=math.nan)
     return Interval(value=1 - ratio.value, low=1 - ratio.high, high=1 - ratio.low)
 
@@ -140,17 +140,17 @@ def _blocks(series: Series, block: int) -> tuple[Floats, Floats]:
     return np.add.reduceat(series.completion_s, starts), np.diff(np.append(starts, series.number.size)).astype(float)
 
 
-def _interval(above: Floats, below: Floats, sizes: Floats, confidence: float) -> Interval:
+def _interval(numerator: Floats, denominator: Floats, sizes: Floats, confidence: float) -> Interval:
     """Return the ratio of two totals given by block, with an interval if there are enough collectives and blocks."""
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
-    value = float(above.sum() / below.sum())
+    value = float(numerator.sum() / denominator.sum())
     blocks = float(sizes.sum() ** 2 / (sizes @ sizes))  # a shorter block counts for less than one
     if blocks < LEAST_BLOCKS or sizes.sum() < LEAST_COLLECTIVES:
         return Interval(value=value, low=math.nan, high=math.nan)
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 
-    residual = above - value * below
-    error = math.sqrt(float(residual @ residual) / (1 - 1 / blocks)) / float(below.sum())
+    residual = numerator - value * denominator
+    error = math.sqrt(float(residual @ residual) / (1 - 1 / blocks)) / float(denominator.sum())
     half = float(stdtrit(blocks - 1, (1 + confidence) / 2)) * error
     return Interval(value=value, low=value - half, high=value + half)

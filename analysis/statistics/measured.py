@@ -25,13 +25,13 @@ def times_of(
     for src, dst, start_s, end_s in zip(*columns, strict=True):
         rows[src, dst].append((start_s, end_s))
     handed_s, over_s, free_s = list[float](), list[float](), dict[int, float]()
-    for one in transfers:
-        src, dst = ends[one.flow]
+    for transfer in transfers:
+        src, dst = ends[transfer.flow]
         if src == dst:
-            start_s = max((over_s[index] for index in one.after), default=0.0)
-            end_s = free_s[one.flow] = max(start_s, free_s.get(one.flow, 0.0)) + one.amount
-        elif left := rows[src, dst]:
-            start_s, end_s = left.popleft()
+            start_s = max((over_s[index] for index in transfer.after), default=0.0)
+            end_s = free_s[transfer.flow] = max(start_s, free_s.get(transfer.flow, 0.0)) + transfer.amount
+        elif remaining := rows[src, dst]:
+            start_s, end_s = remaining.popleft()
         else:
             raise ValueError("there are fewer messages than the schedule has")
         handed_s.append(start_s)

@@ -12,19 +12,18 @@ _MOST_NAMED = 4
 
 def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
     """Return a sentence for each set of modes and shared links, given each configuration's label and links by mode."""
-    found: list[tuple[str, list[str]]] = []
-    for label, by_mode in shared:
-        modes: dict[tuple[str, ...], list[str]] = {}
-        for mode, links in by_mode.items():
+    by_label: list[tuple[str, list[str]]] = []
+    for label, links_by_mode in shared:
+        modes_by_links: dict[tuple[str, ...], list[str]] = {}
+        for mode, links in links_by_mode.items():
             if links:
-                modes.setdefault(tuple(links), []).append(mode)
+                modes_by_links.setdefault(tuple(links), []).append(mode)
         sentences = []
-        for links, sharing in modes.items():
-            named = f"the link{'s' * (len(links) > 1)} {first_of(links, _MOST_NAMED)}"
-            words = f"in {listed(sharing)} flows can share {named}: the model gives them max-min fair shares"
-            sentences.append(words)
-        found.append((label, sentences))
-    return _by_sentence(found)
+        for links, modes in modes_by_links.items():
+            named = f"the {'links' if len(links) > 1 else 'link'} {first_of(links, _MOST_NAMED)}"
+            sentences.append(f"in {listed(modes)} flows can share {named}: the model gives them max-min fair shares")
+        by_label.append((label, sentences))
+    return _by_sentence(by_label)
 
 
 def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most: int, count: int) -> tuple[str, ...]:
@@ -59,14 +58,14 @@ def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     return _by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
 
 
-def _by_sentence(found: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
     """Return each sentence once, after the labels of the configurations that it applies to, unless it applies to
     all."""
-    labels: dict[str, list[str]] = {}
-    for label, sentences in found:
+    labels_of: dict[str, list[str]] = {}
+    for label, sentences in by_label:
         for sentence in sentences:
-            labels.setdefault(sentence, []).append(label)
+            labels_of.setdefault(sentence, []).append(label)
     return tuple(
-        sentence if len(which) == len(found) else f"{first_of(which, _MOST_NAMED, '; ')}: {sentence}"
-        for sentence, which in labels.items()
+        sentence if len(having) == len(by_label) else f"{first_of(having, _MOST_NAMED, '; ')}: {sentence}"
+        for sentence, having in labels_of.items()
     )
