@@ -206,8 +206,7 @@ class Step:
 
 
 def step(model: Model, precision: Precision, at: Datacenter) -> Step:
-    """Return the times of Table 4, of equations 1 and 2, and of the pipeline's transfers; raises as `placement`
-    does."""
+    """Return the times of Table 4, equations 1 and 2, and the pipeline's transfers; raises as `placement` does."""
     placed = placement(model, precision, at)
     flop = 2 * model.parameters * model.sequence
     gpu_flops = at.rack_flops * precision.speed / at.gpus_per_rack

@@ -146,8 +146,7 @@ def _times(nodes: npt.NDArray[np.int8], sending_s: Floats, delay_s: Floats, link
     """Run an event loop for each collective: of all chunks waiting at GPUs, the one that arrived first is sent next.
 
     Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. A
-    chunk goes all the way round to its owner, who has it already: this last step keeps links busy, but does not count
-    for the completion time.
+    chunk goes all the way round to its owner, who has it already: nothing waits for this last step on the links.
     """
     hops = nodes.shape[2] - 1
     completion_s = np.empty(nodes.shape[0])

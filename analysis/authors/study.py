@@ -51,8 +51,7 @@ OTHER_RINGS, MOST_OF_OTHERS = 50, 10_000
 class Variation:
     """A variation of the authors' simulation; the defaults are their choices.
 
-    `whole_bytes`: a MB is 8 million bits instead of 1/1024 Gbit. `stale`: the age of the known capacities, in
-    collectives.
+    `whole_bytes`: a MB is 8 million bits, not 1/1024 Gbit. `stale`: the age of the known capacities, in collectives.
     """
 
     name: str
@@ -126,8 +125,7 @@ def lines(shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: 
 
 
 def totals_s(shares: Floats, size_mb: int, wan_delay_s: float) -> dict[str, float]:
-    """Return the total time of the authors' own simulation by mode, s, for draws of capacity shares,
-    [1 + collectives, links].
+    """Return the authors' total time by mode, s, for draws of capacity shares, [1 + collectives, links].
 
     The initial ring is the best ring of the first draw.
     """

@@ -21,8 +21,8 @@ class Classes:
 
     On a link that serves classes, a class gets the capacity that the classes before it leave, but at least its share
     `assured` [C] and at most its share `ceilings` [C]. Within a class, and on all other links, flows get max-min fair
-    rates. HTB classes with different priorities behave like this: each sends at its own rate first, and then borrows in
-    the order of priority.
+    rates. HTB classes with different priorities behave like this: each sends at its own rate first, then borrows by
+    priority.
     """
 
     of_flow: Sequence[int]
@@ -130,8 +130,7 @@ def _run(
     classes: Classes | None,
     keeps_rows: bool,
 ) -> "tuple[fluid_kernel.Rows, Floats]":
-    """Run all instances; return their rows, [K, T], or only the last instance's, [1, T], and the completion times,
-    [K]."""
+    """Run all instances; return their rows, [K, T], or only the last one's, [1, T], and the completion times, [K]."""
     shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
         [len(shape) for shape in shapes] != [3, 2, 2]
@@ -218,8 +217,7 @@ def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_kernel.C
 
 
 def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
-    """Convert a schedule to arrays; raises ValueError for a flow or transfer that does not exist, or a negative
-    amount."""
+    """Convert a schedule to arrays; raises ValueError for flows or transfers that do not exist, or negative amounts."""
     from analysis.model import fluid_kernel
 
     size = len(transfers)

@@ -1,11 +1,11 @@
 """The compiled part of `fluid`: an event loop for each instance of a schedule, and max-min fair rates.
 
-Importing this module imports numba, which takes longer than many commands run; so `fluid` imports it inside functions.
+Importing this module imports numba, which takes longer than many commands; so `fluid` imports it when it is called.
 
 A link is *shared* in an instance if several flows use it and its capacity is less than the sum of the rates that they
 would have alone. All other links limit single flows; the lowest capacity among a flow's unshared links is its `cap`.
-Transfers of flows without shared links need no events, because their rates never change. Shared links are numbered
-from 0 in each instance.
+Transfers of flows without shared links need no events, because their rates never change. Each instance numbers its
+shared links from 0.
 
 A link that serves classes of traffic is represented by one link for each class, after all other links. The capacity of
 such a class link is its *room*, which depends on what the other classes take. Class links count as shared.
@@ -206,8 +206,7 @@ def run(program: Program, network: Network, classes: Classes | None, rows: Rows,
 
 @compiled_entry
 def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
-    """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns the same as
-    `run`."""
+    """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns as `run` does."""
     flows, hops = links.shape
     sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
     invalid = _find_shared(links, capacity, classes, sharing)
@@ -411,8 +410,7 @@ def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
 
 @compiled_without_refcounts
 def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
-    """Move the room of each class, by a whole or partial step, to what the others leave; returns whether all
-    converged."""
+    """Move the room of each class, by a whole or partial step, to what the others leave; True if all converged."""
     sharing.total[:] = 0.0
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
@@ -458,8 +456,7 @@ def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing
 
 @compiled_without_refcounts
 def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
-    """List all shared links that are connected to the first `count` flows, breadth first, and mark the flows on
-    them."""
+    """List all shared links that are connected to the first `count` flows, breadth first, and mark their flows."""
     state.size[_LINKS] = 0
     for index in range(count):
         _list_links(flows[index], sharing, state)
@@ -507,8 +504,7 @@ def _fill_progressively(sharing: Sharing, state: State) -> None:
 
 @compiled_without_refcounts
 def _smallest_share(state: State) -> int:
-    """Return the listed link with the smallest share, or -1; removes links from the list whose members all have
-    rates."""
+    """Return the listed link with the smallest share, or -1; unlist links whose members all have rates."""
     smallest, index = -1, 0
     while index < state.size[_LINKS]:
         link = state.links[index]

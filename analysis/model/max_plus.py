@@ -38,8 +38,8 @@ class Compiled:
     A level is a set of transfers on different flows that wait only for transfers of earlier levels. The state of a
     batch of instances is a matrix with a column for each instance. Its rows are the delay of each flow, the time when
     each flow is free again, the time that each amount takes on its flow, and the arrivals that later levels wait for.
-    Compiling assigns the rows, and makes one numpy instruction of adjacent or evenly spaced rows that a level treats
-    alike.
+    Compiling assigns the rows, and combines adjacent or evenly spaced rows that a level treats alike into one numpy
+    instruction.
     """
 
     def __init__(self, transfers: Sequence[Transfer]) -> None:
@@ -189,8 +189,7 @@ def _runs(steps: Sequence[_Rows]) -> list[tuple[slice, slice, slice]]:
 
 
 def _even(steps: Iterable[_Rows]) -> list[tuple[slice, slice, slice]]:
-    """Split the steps, in this order, into runs of evenly spaced rows; numpy broadcasts an input whose row is
-    constant."""
+    """Split the steps, in this order, into runs of evenly spaced rows; an input row may be constant (broadcast)."""
     runs: list[list[_Rows]] = []
     for step in steps:
         run = runs[-1] if runs else None
@@ -314,8 +313,7 @@ class Hop(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds of a critical path: time for sending (with waiting, if the times were measured), and propagation
-    delay."""
+    """Seconds of a critical path: for sending (with waiting, if the times were measured), and propagation delay."""
 
     sending_s: float
     delay_s: float

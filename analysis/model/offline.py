@@ -11,8 +11,7 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class OfflinePolicy:
-    """The best policy's choices: `chosen` [K], the index of the candidate for each of K collectives, and the total
-    time."""
+    """The best policy: `chosen` [K], the index of the candidate for each of K collectives, and the total time."""
 
     chosen: Indices
     total_s: float

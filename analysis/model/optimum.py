@@ -61,8 +61,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A transfer of a schedule: the index of its block and of its path, and when it begins, leaves and arrives, in
-    s."""
+    """A transfer of a schedule: the indices of its block and path, and when it begins, leaves and arrives, in s."""
 
     block: int
     way: int
@@ -131,8 +130,7 @@ def timed(
 
 
 def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Way]], rates_bps: Floats) -> bool:
-    """Whether a transfer over a path fits on each of its links during the whole span, next to the transfers
-    `beside`."""
+    """Whether a transfer over a path fits on each of its links during the whole span, next to those `beside`."""
     begins_s, ends_s = span_s
     concurrent = [(sent, other) for sent, other in beside if sent.begins_s < ends_s and sent.leaves_s > begins_s]
     instants_s = [begins_s, *(sent.begins_s for sent, _ in concurrent if sent.begins_s > begins_s)]
@@ -226,8 +224,7 @@ class _Problem:
         self._model.minimize(self._end)
 
     def _add_block(self, number: int, block: Block, hints: Mapping[tuple[int, int], int]) -> None:
-        """Add the paths that a block can take: at most one into each GPU, and out of a GPU only once it has the
-        block."""
+        """Add the paths that a block can take: at most one into a GPU, and out of a GPU only once it has the block."""
         model = self._model
         gpus = {block.source, *(gpu for way in self._ways for gpu in (way.src, way.dst))}
         has = {gpu: model.new_int_var(0, 0 if gpu == block.source else _TICKS, "") for gpu in gpus}
@@ -276,15 +273,13 @@ class _Problem:
             self._add_busy(carried, users, _SHARES // _COARSE)
 
     def _add_busy(self, carried: Sequence[int], users: Sequence[_User], at_once: int) -> None:
-        """Require the end to come after all that is carried, at most `at_once` at a time, and the least delay after
-        it."""
+        """Require the end to come after all that is carried, `at_once` at a time, and the least delay after it."""
         tail = at_once * min((user.delay for user in users), default=0)
         total = sum(amount * user.used for amount, user in zip(carried, users, strict=True))
         self._model.add(total + tail <= at_once * self._end)
 
     def _one_at_a_time(self, link: int) -> set[int]:
-        """Return paths over a link no two of which fit at once: those that take more than half of it, and others
-        greedily."""
+        """Return paths over a link no two of which fit at once: all that take more than half of it, others greedily."""
         exclusive = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
         for way in sorted(self._shares[link], key=lambda way: -self._lasts[way]):
             if all(way == other or self._excludes(way, other) for other in exclusive):
@@ -297,8 +292,7 @@ class _Problem:
         return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
 
     def solved(self, *, seconds: float, search: float, workers: int) -> tuple[list[tuple[int, int]], float]:
-        """Run the solver; return the best schedule's (block, path) in order, empty if none was found, and a bound in
-        s."""
+        """Solve; return the best schedule's (block, path) in order, empty if none was found, and a bound in s."""
         solver = self._cp.CpSolver()
         solver.parameters.num_workers, solver.parameters.random_seed = workers, 1
         solver.parameters.catch_sigint_signal = False  # the run handles SIGINT itself

@@ -20,8 +20,7 @@ class Instants(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Changes of flows' paths: M instants in ascending order, [M] s, with the new links, [M, F, H], and delays, [M, F]
-    s."""
+    """Changes of flows' paths: instants in ascending order, [M] s, the new links, [M, F, H], and delays, [M, F] s."""
 
     at_s: Floats
     links: Links
@@ -65,8 +64,7 @@ class Varying:
 
         `moves(n)` returns the changes of paths during the first n rows; they may be at the beginning of a row or within
         it, from the second row on. The rest of a transfer is then served over the new links. The messages of a flow
-        arrive in order and entirely: none arrives before everything that was sent of it, or before it, over the old
-        path.
+        arrive in order and entirely: none before all that its flow sent over the old path.
 
         Raises ValueError for a rate, `until_s` or `every_s` that is not above 0.
         """
@@ -82,8 +80,7 @@ class Varying:
         delay_s: Floats,
         moves: Callable[[int], Moves] | None = None,
     ) -> tuple[Instants, Floats]:
-        """Return the result of `times`, and the bits left of each flow's current transfer as each row of rates begins,
-        [n, F]."""
+        """Return `times`, and the bits left of each flow's current transfer as each row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
         from analysis.model import varying_kernel

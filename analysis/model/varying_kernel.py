@@ -1,7 +1,6 @@
 """The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
 
-Importing this module imports numba, which takes longer than many commands run; so `varying` imports it inside
-functions.
+Importing this module imports numba, which takes longer than many commands; so `varying` imports it when it is called.
 """
 
 from typing import NamedTuple
@@ -90,8 +89,7 @@ class Rates(NamedTuple):
 
 @compiled_entry
 def run(initial: Instance, rates: Rates, seconds: Floats) -> bool:
-    """Compute when all transfers begin, leave and arrive, into `seconds` [3, T]; False if that takes more rows of
-    rates."""
+    """Compute when all transfers begin, leave and arrive, `seconds` [3, T]; False if that takes more rows of rates."""
     instance = Instance(
         initial.program,
         initial.links.copy(),
@@ -250,8 +248,7 @@ def _begin(together: float, instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _change_paths(now: float, moved: int, instance: Instance, state: State) -> None:
-    """Move all flows to their new paths. What they have sent arrives over the old path, and nothing later overtakes
-    it."""
+    """Move all flows to their new paths. Data already sent arrives over the old path; nothing overtakes it."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         if state.begins[state.serving[flow]] < now:
@@ -276,8 +273,7 @@ def _start_filling(capacity: Floats, instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _fill_progressively(instance: Instance, state: State) -> None:
-    """Give the active flows their max-min fair rates by progressive filling, from the link with the smallest share
-    on."""
+    """Give the active flows their max-min fair rates by progressive filling: the link with the smallest share first."""
     while True:
         tightest, share = -1, np.inf
         for index in range(state.size[_ACTIVE]):

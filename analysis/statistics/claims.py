@@ -115,8 +115,7 @@ def _order_holds(times: Mapping[str, Series]) -> bool | None:
 
 
 def _about(gain: Interval) -> bool | None:
-    """Whether the interval is entirely about the paper's gain (True), entirely apart from it (False), or neither
-    (None)."""
+    """Whether the interval is entirely about the paper's gain (True), entirely apart (False), or neither (None)."""
     least, most = PAPER_JOINT_GAIN - ABOUT, PAPER_JOINT_GAIN + ABOUT
     if least <= gain.low and gain.high <= most:
         return True

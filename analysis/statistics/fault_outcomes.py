@@ -63,8 +63,7 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds since the
-    injection, None for never; `outcome` is "recovered", "ridden out" if nothing had to be done, or "aborted: " and the
-    reason.
+    injection, None for never; `outcome` is "recovered", "ridden out" if nothing had to be done, or "aborted: " and why.
     """
     faults: list[_Fault] = []
     outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # each outage as the controller listed it last
@@ -144,8 +143,7 @@ def _blamed(faults: Sequence[_Fault]) -> _Fault | None:
 
 
 def _restart(faults: list[_Fault], event: Event) -> None:
-    """Recover the faults that a restart of agents or controller repairs; a controller that died by itself is a new
-    fault."""
+    """Recover the faults that a restart repairs; a controller that died without an injected fault is a new fault."""
     kinds: tuple[str, ...] = _AGENTS
     if event["what"] == "controller":
         killed = any(fault.kind == "controller killed" and fault.recovered_ns is None for fault in faults)

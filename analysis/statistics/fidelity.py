@@ -163,8 +163,7 @@ def _range(least: float, greatest: float) -> str:
 
 
 def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
-    """Return the fidelity in fifo queues from rows of collectives without faults; None if no row is from fifo
-    queues."""
+    """Return the fidelity in fifo queues from rows of collectives without faults; None without such rows."""
     import pandas as pd
 
     queued = [part[part["retransmitted_bytes"].notna()] for part in parts]

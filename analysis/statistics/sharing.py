@@ -27,8 +27,7 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
 
 
 def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most: int, count: int) -> tuple[str, ...]:
-    """Return a sentence for each configuration whose rings come from a heuristic search, as a site has more than `most`
-    GPUs.
+    """Return a sentence for each configuration whose rings are searched for, as a site has more than `most` GPUs.
 
     `gaps` has for each configuration its label, the objective of its rings, and by mode the largest possible gap
     between their objective and its minimum under the first `count` conditions, as a share of the minimum.
@@ -42,8 +41,7 @@ def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most
 
 
 def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tuple[str, ...]:
-    """Return a sentence for each set of modes that choose WAN paths greedily, given each configuration's label and
-    modes.
+    """Return a sentence for each set of modes that choose WAN paths greedily, given labels and such modes.
 
     `most` is the largest number of path combinations that are compared exhaustively.
     """
@@ -59,8 +57,7 @@ def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 
 
 def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Return each sentence once, after the labels of the configurations that it applies to, unless it applies to
-    all."""
+    """Return each sentence once, after the labels of the configurations that it is about, unless it is about all."""
     labels_of: dict[str, list[str]] = {}
     for label, sentences in by_label:
         for sentence in sentences:
