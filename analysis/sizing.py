@@ -136,11 +136,9 @@ class Placement:
 
 
 def memory(model: Model, precision: Precision) -> Memory:
-    """Return the memory of a replica by Table 2.
-
-    At one byte each, activations take s h (17 + 2.5 a s / h) L bytes: half of the formula of Korthikanti et al.,
-    "Reducing activation recomputation in large transformer models", MLSys 2023, which is for two bytes each.
-    """
+    """Return the memory of a replica by Table 2. Activations of one byte take s h (17 + 2.5 a s / h) L bytes: half of
+    what Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023, have for two
+    bytes each."""
     per_layer = model.sequence * (17.0 * model.hidden + 2.5 * model.heads * model.sequence)
     return Memory(
         parameters=(precision.weight + precision.master) * model.parameters,
@@ -173,10 +171,8 @@ def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
 
 
 def all_reduce_s(of_bytes: float, peers: int, bytes_s: float) -> float:
-    """Return the time of a ring AllReduce of `of_bytes` among n `peers` without delay (equations 1 and 2).
-
-    Each peer sends 2 (n - 1) / n times the bytes.
-    """
+    """Return the time of a ring AllReduce of `of_bytes` among n `peers` without delay (equations 1 and 2): each peer
+    sends 2 (n - 1) / n times the bytes."""
     return 2 * of_bytes * (peers - 1) / (bytes_s * peers)
 
 

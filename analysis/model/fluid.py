@@ -31,7 +31,7 @@ class Classes:
     ceilings: Sequence[float]
 
 
-_PLAIN: tuple[Literal["C"], Literal["W"]] = ("C", "W")
+_PLAIN: tuple[Literal["C"], Literal["W"]] = ("C", "W")  # in C order and writable, as the kernel is compiled for
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,8 +73,7 @@ class Classes(NamedTuple):
     """The S links that serve C classes of traffic, and the share of their capacity `assured` to each class, [C].
 
     The last S * C links are their class links: first those of `served[0]`, class by class, and so on. The capacity of a
-    class link is the ceiling of its class. Flows use class links instead of the served ones. `capacity` [links] belongs
-    to the instance.
+    class link is its class's ceiling. Flows use class links instead of served ones. `capacity` [links]: of an instance.
     """
 
     served: Ints
@@ -439,11 +438,9 @@ def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -
 
 @compiled_without_refcounts
 def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing: Sharing) -> float:
-    """Return the room of the class `index` on a served link, given its class link and the served link's capacity.
-
-    It is what earlier classes leave, minus what later classes use of their assured shares, but at least the class's own
-    assured share and at most its ceiling.
-    """
+    """Return the room of class `index` on a served link, given its class link and the served link's capacity: what
+    earlier classes leave, minus what later classes use of their assured shares, but at least its own assured share and
+    at most its ceiling."""
     remaining = link_capacity
     for other in range(classes.assured.size):
         used = sharing.total[link - index + other]
@@ -597,6 +594,7 @@ def _settle(instance: Instance) -> None:
 
 @compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance) -> None:
+    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
     program, rows, state = instance.program, instance.rows, instance.state
     rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
     rows.arrives[transfer] = arrives

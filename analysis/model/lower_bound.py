@@ -129,9 +129,8 @@ class _Graph:
     def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
         links = shared_by(fabric).all
         ends = {end for link in links for end in (link.src, link.dst)}
-        switches = [switch.name for switch in fabric.switches if switch.name in ends]
-        # The GPUs come first, by rank.
-        self._nodes = {name: index for index, name in enumerate([*(gpu.name for gpu in fabric.gpus), *switches])}
+        names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
+        self._nodes = {name: index for index, name in enumerate(names)}  # the GPUs come first, by rank
         self._tail = np.array([self._nodes[link.src] for link in links])
         self._head = np.array([self._nodes[link.dst] for link in links])
         self._fabric, n = fabric, len(fabric.gpus)
@@ -139,29 +138,28 @@ class _Graph:
 
     def cuts(self) -> Iterator[tuple[Bools, Indices]]:
         """Yield the GPUs in each set X of the proof, a mask [n], and the links that lead into X."""
-        for inside in _cuts(self._fabric, self._nodes):
+        for inside in self._sets():
             yield inside[: len(self._fabric.gpus)], np.flatnonzero(~inside[self._tail] & inside[self._head])
 
-
-def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[Bools]:
-    """Yield the sets X of the proof, each a mask [nodes]; `nodes` has the index of each by name."""
-    n, sites = len(fabric.gpus), len(fabric.gpus_per_site)
-    for gpu in range(n):
-        alone = np.zeros(len(nodes), dtype=bool)
-        alone[gpu] = True
-        yield alone
-        yield ~alone
-    site = np.full(len(nodes), -1)
-    site[:n] = fabric.gpu_sites
-    for switch in fabric.switches:
-        if switch.name in nodes and switch.site is not None:
-            site[nodes[switch.name]] = switch.site
-    free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
-    for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
-        for sides in product((False, True), repeat=free.size):
-            inside = np.isin(site, chosen)
-            inside[free] = sides
-            yield inside
+    def _sets(self) -> Iterator[Bools]:
+        """Yield the sets X of the proof, each a mask [nodes]."""
+        n, sites = len(self._fabric.gpus), len(self._fabric.gpus_per_site)
+        for gpu in range(n):
+            alone = np.zeros(len(self._nodes), dtype=bool)
+            alone[gpu] = True
+            yield alone
+            yield ~alone
+        site = np.full(len(self._nodes), -1)
+        site[:n] = self._fabric.gpu_sites
+        for switch in self._fabric.switches:
+            if switch.name in self._nodes and switch.site is not None:
+                site[self._nodes[switch.name]] = switch.site
+        free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
+        for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
+            for sides in product((False, True), repeat=free.size):
+                inside = np.isin(site, chosen)
+                inside[free] = sides
+                yield inside
 
 
 def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) -> Floats:

@@ -143,15 +143,12 @@ def _program(
     """
     rows = layout.first_arrival
     needed_until = {
-        dependency: level_index
-        for level_index, level in enumerate(levels)
-        for index in level
-        for dependency in transfers[index].after
+        one: depth for depth, level in enumerate(levels) for index in level for one in transfers[index].after
     }
     arrived: dict[int, int] = {}
     unused: list[int] = []  # a heap: the lowest row first, so that rows stay adjacent
     program: list[_Instruction] = []
-    for level_index, level in enumerate(levels):
+    for depth, level in enumerate(levels):
         waits: dict[int, list[_Rows]] = {}
         leaves: list[_Rows] = []
         arrives: list[_Rows] = []
@@ -161,7 +158,7 @@ def _program(
                 waits.setdefault(position, []).append((free, arrived[dependency], free))
             leaves.append((free, layout.cost[transfer.flow, transfer.amount], free))
         for dependency in {dependency for index in level for dependency in transfers[index].after}:
-            if needed_until[dependency] == level_index:
+            if needed_until[dependency] == depth:
                 heappush(unused, arrived[dependency])
         for index in level:
             if index in needed_until:

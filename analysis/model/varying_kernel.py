@@ -88,15 +88,10 @@ class Rates(NamedTuple):
 
 
 @compiled_entry
-def run(initial: Instance, rates: Rates, seconds: Floats) -> bool:
+def run(start: Instance, rates: Rates, seconds: Floats) -> bool:
     """Compute when all transfers begin, leave and arrive, `seconds` [3, T]; False if that takes more rows of rates."""
     instance = Instance(
-        initial.program,
-        initial.links.copy(),
-        initial.delay.copy(),
-        initial.slot_bits,
-        initial.packet_bits,
-        initial.moves,
+        start.program, start.links.copy(), start.delay.copy(), start.slot_bits, start.packet_bits, start.moves
     )
     flows, links, transfers = len(instance.links), rates.rows.shape[1], instance.program.flow.size
     seconds[0], seconds[1], seconds[2] = 0.0, np.inf, np.inf
@@ -162,6 +157,7 @@ def _run(instance: Instance, rates: Rates, state: State) -> bool:
 
 @compiled_without_refcounts
 def _record_left(now: float, left: Floats, instance: Instance, state: State) -> None:
+    """Record how many bits of each flow's current transfer are left."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         left[flow] = instance.program.amount[state.serving[flow]] * instance.slot_bits
@@ -196,6 +192,7 @@ def _settle(instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance, state: State) -> None:
+    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
     program = instance.program
     flow = program.flow[transfer]
     state.leaves[transfer], arrives = at, max(at + instance.delay[flow], state.arrived[flow])

@@ -154,12 +154,11 @@ def _counted(number: int, thing: str) -> str:
 
 def _range(least: float, greatest: float) -> str:
     """Format two ratios: "0.98 to 15.2 times", or "1.00 times" if they look the same."""
-
-    def text(ratio: float) -> str:
+    ends = []
+    for ratio in (least, greatest):
         decimals = 2 if ratio < 10 else 1
-        return f"{ratio:,.{decimals if ratio < 100 else 0}f}"
-
-    return f"{' to '.join(dict.fromkeys((text(least), text(greatest))))} times"
+        ends.append(f"{ratio:,.{decimals if ratio < 100 else 0}f}")
+    return f"{' to '.join(dict.fromkeys(ends))} times"
 
 
 def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
