@@ -148,7 +148,7 @@ def memory(model: Model, precision: Precision) -> Memory:
     )
 
 
-def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
+def placement(model: Model, precision: Precision, site: Datacenter) -> Placement:
     """Return the placement by Table 3: as many copies of a layer as fit in a rack, with an equal number of GPUs each.
 
     As in the document, the activations of a layer are divided by its number of GPUs. Raises ValueError if a layer does
@@ -156,17 +156,17 @@ def placement(model: Model, precision: Precision, at: Datacenter) -> Placement:
     """
     needed = memory(model, precision)
     weights = (needed.total - needed.activations) / model.layers
-    for copies in range(at.gpus_per_rack, 0, -1):
-        tensor = at.gpus_per_rack // copies
+    for copies in range(site.gpus_per_rack, 0, -1):
+        tensor = site.gpus_per_rack // copies
         layer_bytes = weights + needed.activations / model.layers / tensor
-        if copies * layer_bytes <= at.rack_memory_bytes:
+        if copies * layer_bytes <= site.rack_memory_bytes:
             break
     else:
         layer = f"{layer_bytes / 1e12:,.3g} TB of a layer"
-        raise ValueError(f"{layer}; allowed: the memory of a rack, {at.rack_memory_bytes / 1e12:,.3g} TB")
-    racks = at.number_of_racks // model.layers
+        raise ValueError(f"{layer}; allowed: the memory of a rack, {site.rack_memory_bytes / 1e12:,.3g} TB")
+    racks = site.number_of_racks // model.layers
     if not racks:
-        raise ValueError(f"{model.layers:,} layers; allowed: at most the number of racks, {at.number_of_racks:,}")
+        raise ValueError(f"{model.layers:,} layers; allowed: at most the number of racks, {site.number_of_racks:,}")
     return Placement(layer_bytes=layer_bytes, layers_per_rack=copies, tensor=tensor, racks_per_layer=racks)
 
 
@@ -201,23 +201,23 @@ class Step:
         return 2 * self.forward_s
 
 
-def step(model: Model, precision: Precision, at: Datacenter) -> Step:
+def step(model: Model, precision: Precision, site: Datacenter) -> Step:
     """Return the times of Table 4, equations 1 and 2, and the pipeline's transfers; raises as `placement` does."""
-    placed = placement(model, precision, at)
+    placed = placement(model, precision, site)
     flop = 2 * model.parameters * model.sequence
-    gpu_flops = at.rack_flops * precision.speed / at.gpus_per_rack
+    gpu_flops = site.rack_flops * precision.speed / site.gpus_per_rack
     sent = precision.weight * model.message_tokens * model.hidden / placed.tensor  # by each GPU of a layer
     gradient_bytes = precision.weight * model.parameters / model.layers
     by_gpu = gradient_bytes / placed.tensor
     return Step(
         flop=flop,
         forward_s=flop / model.layers / (placed.tensor * gpu_flops),
-        tensor_s=all_reduce_s(2 * sent, placed.tensor, at.nvlink_bytes_s),  # of the MLP and of attention
-        pipeline_s=sent / at.nic_bytes_s,
+        tensor_s=all_reduce_s(2 * sent, placed.tensor, site.nvlink_bytes_s),  # of the MLP and of attention
+        pipeline_s=sent / site.nic_bytes_s,
         gradient_bytes=gradient_bytes,
-        in_rack_s=all_reduce_s(by_gpu, placed.layers_per_rack, at.nvlink_bytes_s),
-        between_racks_s=all_reduce_s(gradient_bytes / at.gpus_per_rack, placed.racks_per_layer, at.nic_bytes_s),
-        gather_s=all_reduce_s(by_gpu, placed.layers_per_rack, at.nvlink_bytes_s) / 2,
+        in_rack_s=all_reduce_s(by_gpu, placed.layers_per_rack, site.nvlink_bytes_s),
+        between_racks_s=all_reduce_s(gradient_bytes / site.gpus_per_rack, placed.racks_per_layer, site.nic_bytes_s),
+        gather_s=all_reduce_s(by_gpu, placed.layers_per_rack, site.nvlink_bytes_s) / 2,
     )
 
 
@@ -227,10 +227,10 @@ TRAINED_DAYS = (30, 60, 90, 180, 360, 720)
 """The days of training for which the largest model is computed."""
 
 
-def trained_parameters(at: Datacenter, precision: Precision, *, days: float, tokens_per_parameter: float) -> float:
+def trained_parameters(site: Datacenter, precision: Precision, *, days: float, tokens_per_parameter: float) -> float:
     """Return the parameters N of the largest model that can be trained in `days` at full speed, by C = 6 N D, where the
     number of tokens D is tokens_per_parameter x N."""
-    return math.sqrt(days * DAY_S * at.flops * precision.speed / (6 * tokens_per_parameter))
+    return math.sqrt(days * DAY_S * site.flops * precision.speed / (6 * tokens_per_parameter))
 
 
 # --- comparison with the document -------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ _RING_PEERS, _RING_RTT_S = 100, 5e-6
 
 
 def rows(
-    at: Datacenter,
+    site: Datacenter,
     models: Sequence[Model],
     precision: Precision,
     *,
@@ -277,26 +277,26 @@ def rows(
 
     Raises the errors of `placement`.
     """
-    yield from _datacenter(at, precision)
-    yield from trained(at, precision, tokens_per_parameter)
+    yield from _datacenter(site, precision)
+    yield from trained(site, precision, tokens_per_parameter)
     for model in models:
-        yield from _model(model, precision, at)
+        yield from _model(model, precision, site)
     yield from _others()
 
 
-def _datacenter(at: Datacenter, precision: Precision) -> Iterator[Row]:
-    part, speed = "datacenter", at.flops * precision.speed
+def _datacenter(site: Datacenter, precision: Precision) -> Iterator[Row]:
+    part, speed = "datacenter", site.flops * precision.speed
 
     def row(what: str, unit: str, value: float, document: float, note: str = "") -> Row:
         return Row(part=part, model="", what=what, unit=unit, value=value, document=document, note=note)
 
-    yield row("racks that the budget buys", "", at.affordable_racks, 23_200)
-    yield row("racks", "", at.number_of_racks, 23_200)
-    yield row("GPUs", "million", at.number_of_racks * at.gpus_per_rack / 1e6, 1.67)
+    yield row("racks that the budget buys", "", site.affordable_racks, 23_200)
+    yield row("racks", "", site.number_of_racks, 23_200)
+    yield row("GPUs", "million", site.number_of_racks * site.gpus_per_rack / 1e6, 1.67)
     yield row("computing", "PFLOPS", speed / 1e15, 33_408_000)
-    yield row("memory", "PB", at.number_of_racks * at.rack_memory_bytes / 1e15, 313)
+    yield row("memory", "PB", site.number_of_racks * site.rack_memory_bytes / 1e15, 313)
     why = "the document's power of a rack is not known; 120 kW is usual for an NVL72"
-    yield row("power for computing", "GW", at.number_of_racks * at.rack_power_w / 1e9, 2.9, why)
+    yield row("power for computing", "GW", site.number_of_racks * site.rack_power_w / 1e9, 2.9, why)
     part = "scaling"
     flop = 180 * DAY_S * speed
     yield row("operations of 180 days", "10^27", flop / 1e27, 519)
@@ -306,18 +306,18 @@ def _datacenter(at: Datacenter, precision: Precision) -> Iterator[Row]:
     yield row("103.5T parameters, 3,226T tokens", "months", months, 24, why)
 
 
-def trained(at: Datacenter, precision: Precision, tokens_per_parameter: float) -> Iterator[Row]:
+def trained(site: Datacenter, precision: Precision, tokens_per_parameter: float) -> Iterator[Row]:
     """Yield the size of the largest model that a datacenter can train in each of TRAINED_DAYS."""
     of_document = {180: 52.5, 720: 103.5}
     for days in TRAINED_DAYS:
-        parameters = trained_parameters(at, precision, days=days, tokens_per_parameter=tokens_per_parameter)
+        parameters = trained_parameters(site, precision, days=days, tokens_per_parameter=tokens_per_parameter)
         what = f"parameters trained in {days} days"
         document = of_document.get(days)
         yield Row(part="scaling", model="", what=what, unit="10^12", value=parameters / 1e12, document=document)
 
 
-def _model(model: Model, precision: Precision, at: Datacenter) -> Iterator[Row]:
-    bytes_of, placed, times = memory(model, precision), placement(model, precision, at), step(model, precision, at)
+def _model(model: Model, precision: Precision, site: Datacenter) -> Iterator[Row]:
+    bytes_of, placed, times = memory(model, precision), placement(model, precision, site), step(model, precision, site)
     numbers = _DOCUMENT.get(model.name, {})
 
     def row(part: str, what: str, unit: str, value: float | None) -> Row:
