@@ -99,7 +99,7 @@ def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
         "gather": [(gpu, (0,)) for gpu in others(0)],
     }
     if kind not in COPIED:
-        raise ValueError(f"the best {kind}; allowed: {', '.join(COPIED)}, which make no sums")
+        raise ValueError(f"the best schedule of {kind}; allowed: {', '.join(COPIED)}, which make no sums")
     return tuple(Block(source=source, sinks=sinks) for source, sinks in sources_and_sinks[kind])
 
 

@@ -57,7 +57,7 @@ def _outcome(fastest: Sequence[str], group: Sequence[Contest], total: int) -> st
     known = [interval for interval in gains if interval is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        winner = f"{fastest[0]} has the least mean{where}, not distinguishable from {listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the lowest mean{where}, not distinguishable from {listed(fastest[1:])}"
     if not known or fastest[0] == "base":
         return winner
     least, most = min(known, key=lambda interval: interval.value), max(known, key=lambda interval: interval.value)

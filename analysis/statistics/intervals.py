@@ -27,10 +27,10 @@ LEAST_DIFFERENT = 10
 """If two modes agree exactly in some blocks, the gain has an interval only if at least so many blocks differ: a gain
 from fewer could be an accident."""
 
-_STAYS_A_BLOCK = 30  # length of a block in correlation times: adjacent blocks then correlate by 2 %
+_CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
 _TRACE_BLOCKS = 20  # limit of blocks for a trace, whose slow changes completion times may not show
-_LAGS_A_BLOCK = 20
-_ALIKE = 0.2  # times of a trace count as uncorrelated up to this autocorrelation
+_LAGS_A_BLOCK = 20  # length of a block for a trace, in decorrelation lags
+_UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocorrelation
 _ROUNDING = 1e-12
 
 
@@ -78,18 +78,18 @@ def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, mem
     similar conditions are, too: for a multiple of the sampler's `memory` (`ConditionsSpec.memory`), or with a trace for
     as long as their times are autocorrelated.
     """
-    least = math.ceil(_STAYS_A_BLOCK * (memory - 1))
+    least = math.ceil(_CORRELATION_TIMES_A_BLOCK * (memory - 1))
     if sampler == "trace":
-        least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_lag_apart(completion_s) - 1))
+        least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_decorrelation_lag(completion_s) - 1))
     return -(-max(1, least) // ring_shared_by) * ring_shared_by
 
 
-def _lag_apart(times: Floats) -> int:
+def _decorrelation_lag(times: Floats) -> int:
     """Return the first lag without correlation, or a lag so long that there is no interval anyway."""
-    apart = times - times.mean()
+    deviations = times - times.mean()
     most = times.size // (LEAST_BLOCKS * _LAGS_A_BLOCK) + 2
-    alike = _ALIKE * float(apart @ apart)
-    return next((lag for lag in range(1, most) if float(apart[lag:] @ apart[:-lag]) <= alike), most)
+    limit = _UNCORRELATED * float(deviations @ deviations)
+    return next((lag for lag in range(1, most) if float(deviations[lag:] @ deviations[:-lag]) <= limit), most)
 
 
 def shared(series: Sequence[Series]) -> list[Series] | None:

@@ -35,7 +35,7 @@ def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most
     return tuple(
         f"{label}: with more than {most} GPUs in a site the rings of {listed(list(by_mode))} are searched for; under "
         f"the first {count} conditions their {objective} is at most "
-        f"{listed([f'{100 * gap:.2g} %' for gap in by_mode.values()])} above the least possible"
+        f"{listed([f'{100 * gap:.2g} %' for gap in by_mode.values()])} above the minimum"
         for label, objective, by_mode in gaps
     )
 

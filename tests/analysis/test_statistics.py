@@ -245,7 +245,7 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
         assert part in text
     assert "95 % interval 30.0 to 30.0 %" in text
     few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
-    assert "too few" in few and "measured" in few and "joint has the least mean" in few
+    assert "too few" in few and "measured" in few and "joint has the lowest mean" in few
     shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
     text = answer([contest(times) for times in shares])
     assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
