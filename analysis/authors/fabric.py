@@ -28,8 +28,8 @@ LINKS: Sequence[tuple[int, int]] = (
 )
 """The two end nodes of each link, the lower number first."""
 
-_OF_GPUS = np.array([min(link) < GPUS for link in LINKS])
-NOMINAL_GBPS: npt.NDArray[np.float64] = np.where(_OF_GPUS, 200.0, 100.0)
+_ENDS_AT_GPU = np.array([min(link) < GPUS for link in LINKS])
+NOMINAL_GBPS: npt.NDArray[np.float64] = np.where(_ENDS_AT_GPU, 200.0, 100.0)
 """The nominal capacity of each link, [links] Gbit/s; a draw is a share of it."""
 
 GPU_LINK_DELAY_S = 7e-7
@@ -52,4 +52,4 @@ WAN_PATHS: Sequence[Sequence[int]] = ((12, 16, 15), (12, 13, 14, 15), (12, 16, 1
 
 def delays_s(wan_delay_s: float) -> npt.NDArray[np.float64]:
     """Return the propagation delay of each link, [links] s: `wan_delay_s` for all links but those of GPUs."""
-    return np.where(_OF_GPUS, GPU_LINK_DELAY_S, wan_delay_s)
+    return np.where(_ENDS_AT_GPU, GPU_LINK_DELAY_S, wan_delay_s)

@@ -113,13 +113,13 @@ def lines(shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: 
     """
     uniform_shares = np.concatenate([shares[:1], uniform(len(shares) - 1, seed)])
     for size_mb in sizes_mb:
-        drawn: dict[tuple[bool, bool], _Drawn] = {}
+        drawn: dict[tuple[bool, bool], _DrawnConditions] = {}
         for variation in VARIATIONS:
             key = variation.is_uniform, variation.whole_bytes
             if key not in drawn:
                 size = size_gbit(size_mb, whole_bytes=variation.whole_bytes)
                 draws = uniform_shares if variation.is_uniform else shares
-                drawn[key] = _Drawn(draws * NOMINAL_GBPS, size, wan_delay_s)
+                drawn[key] = _DrawnConditions(draws * NOMINAL_GBPS, size, wan_delay_s)
             study = _with_other_rings if variation.initial == OTHERS else _with_one_ring
             yield study(variation, size_mb, drawn[key], seed)
 
@@ -129,11 +129,11 @@ def totals_s(shares: Floats, size_mb: int, wan_delay_s: float) -> dict[str, floa
 
     The initial ring is the best ring of the first draw.
     """
-    drawn = _Drawn(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)
+    drawn = _DrawnConditions(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)
     return dict(_with_one_ring(VARIATIONS[0], size_mb, drawn).total_s)
 
 
-class _Drawn:
+class _DrawnConditions:
     """Capacities, [1 + collectives, links] Gbit/s, with a chunk size, a WAN delay, and the best ring of each draw."""
 
     def __init__(self, capacity_gbps: Floats, size: float, wan_delay_s: float) -> None:
@@ -148,7 +148,7 @@ class _Drawn:
         return times_s(rings, self.capacity_gbps[1 : 1 + len(rings.paths)], self.size, self.wan_delay_s, semantics)
 
 
-def _with_one_ring(variation: Variation, size_mb: int, drawn: _Drawn, _seed: int = 0) -> Line:
+def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, _seed: int = 0) -> Line:
     """Return the results with one initial ring."""
     initial = drawn.best.at(slice(1)) if variation.initial == FIRST else _rank_order(variation.initial == APART)
     rings = by_mode(drawn.best, initial, stale=variation.stale)
@@ -165,7 +165,7 @@ def _with_one_ring(variation: Variation, size_mb: int, drawn: _Drawn, _seed: int
     )
 
 
-def _with_other_rings(variation: Variation, size_mb: int, drawn: _Drawn, seed: int) -> Line:
+def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnConditions, seed: int) -> Line:
     """Return the median, minimum and maximum gains over initial rings of other draws, with the totals of the ring whose
     total for `base` is the median."""
     others = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)

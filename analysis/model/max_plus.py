@@ -62,9 +62,9 @@ class Compiled:
         )
         self._rows, self._program = _program(transfers, levels, rows)
         instructions = max(1, len(self._program))
-        fits = _CACHE_BYTES // 8 // max(1, self._rows)
-        worth = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
-        self._batch = min(max(fits, worth, _LEAST_BATCH), _MOST_BATCH)
+        fitting = _CACHE_BYTES // 8 // max(1, self._rows)
+        amortizing = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
+        self._batch = min(max(fitting, amortizing, _LEAST_BATCH), _MOST_BATCH)
 
     def completion_s(self, alpha_s: Floats, beta_s: Floats) -> Floats:
         """Return when the last transfer of each of K instances arrives, [K] s; 0 without transfers.
@@ -78,20 +78,20 @@ class Compiled:
         completion = np.zeros(count)
         if not self._program or not count:
             return completion
-        step_by = -(-count // -(-count // self._batch))  # batches of about equal size
-        state = np.empty((self._rows, step_by))
-        bound: list[tuple[np.ufunc, Floats, Floats, Floats]] = []
-        for start in range(0, count, step_by):
-            batch = slice(start, min(start + step_by, count))
+        batch_size = -(-count // -(-count // self._batch))  # batches of about equal size
+        state = np.empty((self._rows, batch_size))
+        instructions: list[tuple[np.ufunc, Floats, Floats, Floats]] = []  # on the rows of a batch
+        for start in range(0, count, batch_size):
+            batch = slice(start, min(start + batch_size, count))
             size = batch.stop - start
-            if not bound or size < state.shape[1]:  # the first batch, and the last if it is smaller
+            if not instructions or size < state.shape[1]:  # the first batch, and the last if it is smaller
                 state = state[:, :size]
-                bound = [(step, state[a], state[b], state[out]) for step, a, b, out in self._program]
+                instructions = [(step, state[a], state[b], state[out]) for step, a, b, out in self._program]
             delays, frees = state[self._delays], state[self._frees]
             delays[:] = alpha_s[:, batch][self._flows]
             frees[:] = 0.0
             np.multiply(beta_s[:, batch][self._cost_flows], self._amounts, out=state[self._costs])
-            for step, a, b, out in bound:
+            for step, a, b, out in instructions:
                 step(a, b, out=out)
             # The last transfer to leave a flow is also the last of that flow to arrive.
             np.add(frees, delays, out=frees)

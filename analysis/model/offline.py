@@ -38,18 +38,18 @@ def offline_optimum(times_s: Floats, switch_s: Floats, *, first_s: Floats | None
         if not (values_s >= 0).all():
             raise ValueError(f"a {name} is {values_s[~(values_s >= 0)][0]}; allowed: 0 or more seconds")
     before = np.zeros((count, candidates), dtype=np.intp)  # best predecessor of each candidate
-    every, total_s = np.arange(candidates), begin_s.astype(np.float64)
-    for number in range(count):
-        if number:
+    indices, total_s = np.arange(candidates), begin_s.astype(np.float64)
+    for collective in range(count):
+        if collective:
             reached_s = total_s[:, None] + switch_s
-            before[number] = reached_s.argmin(axis=0)
-            total_s = reached_s[before[number], every]
-        total_s = total_s + times_s[number]
+            before[collective] = reached_s.argmin(axis=0)
+            total_s = reached_s[before[collective], indices]
+        total_s = total_s + times_s[collective]
         if not np.isfinite(total_s).any():
-            raise ValueError(f"collective {number} has no candidate that can be used and reached")
+            raise ValueError(f"collective {collective} has no candidate that can be used and reached")
     chosen = np.zeros(count, dtype=np.intp)
     if count:
         chosen[-1] = total_s.argmin()
-        for number in range(count - 1, 0, -1):
-            chosen[number - 1] = before[number, chosen[number]]
+        for collective in range(count - 1, 0, -1):
+            chosen[collective - 1] = before[collective, chosen[collective]]
     return OfflinePolicy(chosen, float(total_s.min()) if count else 0.0)

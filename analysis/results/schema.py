@@ -122,11 +122,11 @@ CONDITIONS = pa.schema(
 
 def collectives_schema(swept: Sequence[Columns]) -> pa.Schema:
     """Return the columns of collectives.parquet; `swept` holds each configuration's values of further swept keys."""
-    further = [(name, _kind({type(one[name]) for one in swept})) for name in swept[0]]
+    further = [(name, _column_type({type(one[name]) for one in swept})) for name in swept[0]]
     return pa.schema([*_POINT, *_ROW, *further])
 
 
-def _kind(types: Set[type]) -> pa.DataType:
+def _column_type(types: Set[type]) -> pa.DataType:
     """Return the type of a column whose values have these types: text unless all are bool, or all are numbers."""
     if types == {bool}:
         return pa.bool_()
