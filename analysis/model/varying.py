@@ -64,7 +64,7 @@ class Varying:
 
         `moves(n)` returns the changes of paths during the first n rows; they may be at the beginning of a row or within
         it, from the second row on. The rest of a transfer is then served over the new links. The messages of a flow
-        arrive in order and entirely: none before all that its flow sent over the old path.
+        arrive in order and entirely: none before everything that its flow sent over the old path.
 
         Raises ValueError for a rate, `until_s` or `every_s` that is not above 0.
         """

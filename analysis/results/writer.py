@@ -127,7 +127,8 @@ class Writer:
             stop = progress.written + len(numbers)
             consecutive = len(numbers) and np.array_equal(numbers, np.arange(progress.written, stop))
             if not consecutive or stop > counts[part.point] or not self._has_all_files(part):
-                raise ResultsError(f"{part.collectives} is damaged: it does not continue where the previous part ends")
+                problem = "it does not continue where the previous part ends, or its other files are missing"
+                raise ResultsError(f"{part.collectives} is damaged: {problem}")
             progress.written = stop
 
     @property
