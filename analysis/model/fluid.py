@@ -88,7 +88,7 @@ def completion_s(
     slot_bytes: float,
     classes: Classes | None = None,
 ) -> Floats:
-    """Return when the last transfer of each instance arrives, [K] s; arguments and errors as for `times`, less memory."""
+    """Return when the last transfer of each instance arrives, [K] s. Arguments and errors are as for `times`."""
     return _run(transfers, links, capacity_bps, delay_s, slot_bytes, classes=classes, keeps_rows=False)[1]
 
 
