@@ -1,8 +1,7 @@
 """The fabric of the authors' simulator: eight GPUs in two datacenters, and five routers between their border switches.
 
 Nodes have numbers: GPUs are 0 to 7, with 0 to 3 in the first datacenter. The border switches of the first datacenter
-are 8 and 9, those of the second 10 and 11. Routers are 12 to 16. Links are undirected: both directions of a link have
-its drawn capacity.
+are 8 and 9, those of the second 10 and 11. Routers are 12 to 16. A link has its drawn capacity in both directions.
 """
 
 from collections.abc import Sequence

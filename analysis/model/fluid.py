@@ -92,14 +92,14 @@ def completion_s(
     return _run(transfers, links, capacity_bps, delay_s, slot_bytes, classes=classes, keeps_rows=False)[1]
 
 
-def limits(found: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
+def limits(timing: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
     """Return the name of the link that set each transfer's rate for longest in an instance; empty without sharing.
 
     `names` are the names of all links.
     """
-    if not isinstance(found, SharedTimes):
+    if not isinstance(timing, SharedTimes):
         return {}
-    chosen = found.bottleneck[:, instance].tolist()
+    chosen = timing.bottleneck[:, instance].tolist()
     return {transfer: names[link] for transfer, link in enumerate(chosen) if link >= 0}
 
 

@@ -38,8 +38,7 @@ class Compiled:
     A level is a set of transfers on different flows that wait only for transfers of earlier levels. The state of a
     batch of instances is a matrix with a column for each instance. Its rows are the delay of each flow, the time when
     each flow is free again, the time that each amount takes on its flow, and the arrivals that later levels wait for.
-    Compiling assigns the rows, and combines adjacent or evenly spaced rows that a level treats alike into one numpy
-    instruction.
+    Compiling assigns the rows; adjacent or evenly spaced rows that a level treats alike become one numpy instruction.
     """
 
     def __init__(self, transfers: Sequence[Transfer]) -> None:
@@ -273,7 +272,7 @@ class Step:
     arrives: bool
 
 
-def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0) -> tuple[Step, ...]:
+def critical_path(transfers: Sequence[Transfer], timing: Times, instance: int = 0) -> tuple[Step, ...]:
     """Return the critical path of an instance, first transfer first; the seconds add up to the completion time.
 
     The times may be predicted or measured. The predecessor of a transfer on the path is the event that came last among
@@ -288,7 +287,7 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
     for position, transfer in enumerate(transfers):
         before.append(last.get(transfer.flow))
         last[transfer.flow] = position
-    leaves, arrives = (part[:, instance].tolist() for part in (found.leaves_s, found.arrives_s))
+    leaves, arrives = (part[:, instance].tolist() for part in (timing.leaves_s, timing.arrives_s))
     index: int | None = max(range(len(transfers)), key=arrives.__getitem__)
     end_s, ends_with_arrival, path = arrives[index], True, []
     while index is not None:
