@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
-# Ctrl-C while `python -m analysis.figures` is importing, which takes a while; what a script starts with & ignores it.
+# Exit at once on Ctrl-C during the slow imports of `python -m analysis.figures`. A background job of a script (`&`)
+# ignores SIGINT, and keeps ignoring it.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))

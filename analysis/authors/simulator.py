@@ -1,8 +1,8 @@
-"""The authors' simulation of a pipelined ring AllGather, and their four policies over a row of collectives.
+"""The authors' simulation of a pipelined ring AllGather, and their four policies over a sequence of collectives.
 
-A ring is an open chain of each datacenter's GPUs and two bridges between the chains' ends. It is chosen by the sum of
-its links' times for a chunk, transmission and propagation. A chunk is stored and forwarded by every node on its way.
-What `Semantics` leaves open are the choices of theirs that another simulator would make otherwise.
+A ring consists of an open chain of each datacenter's GPUs and two bridges between the chains' ends. It is chosen by the
+sum of its links' times for a chunk, transmission plus propagation. Every node on the path stores and forwards a chunk.
+`Semantics` has the assumptions of the authors that another simulator could make differently.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ Ints = npt.NDArray[np.int64]
 MODES = ("base", "ccl", "wan", "joint")
 REEMBED_EVERY = 10
 
-_MOST_NODES = 4 + max(map(len, WAN_PATHS))  # of a bridge: two GPUs, two border switches and the routers
-_SEGMENTS = 4  # of a ring that starts with a chain: where the bridge to the other one is
+_MOST_NODES = 4 + max(map(len, WAN_PATHS))  # on a bridge: two GPUs, two border switches and the routers
+_SEGMENTS = 4  # of a ring per datacenter: three in the chain, then the bridge to the other datacenter
 
 
 class Semantics(NamedTuple):
     """How a chunk crosses a segment of the ring; the defaults are the authors'.
 
-    `shared_port`: a node sends on one port at a time. `busy_in_flight`: a link takes the next chunk only when the one
-    before has arrived. `cut_through`: a segment is one pipe with the rate of its slowest link and the delay of all,
-    which shares nothing with others.
+    `shared_port`: a node sends on one port at a time. `busy_in_flight`: a link accepts the next chunk only when the
+    previous one has arrived. `cut_through`: a segment is one pipe with the rate of its slowest link and the sum of the
+    links' delays, and shares no link with other segments.
     """
 
     shared_port: bool = True
@@ -40,28 +40,29 @@ AUTHORS = Semantics()
 
 
 class Rings(NamedTuple):
-    """Rings, one a row: the GPUs of the two chains in order, [n, 2, 4]; the border switches (0 or 1 of its datacenter)
-    that the first and the last GPU of each use, [n, 2, 2]; and the WAN path, [n]."""
+    """A batch of n rings: `chains` [n, 2, 4] are the GPUs of the two chains in order; `borders` [n, 2, 2] the border
+    switches (0 or 1 within the datacenter) of the first and the last GPU of each chain; `paths` [n] the WAN paths."""
 
     chains: Ints
     borders: Ints
     paths: Ints
 
     def at(self, rows: "Ints | slice") -> "Rings":
-        """Some of the rings."""
+        """Select some of the rings."""
         return Rings(self.chains[rows], self.borders[rows], self.paths[rows])
 
     def over(self, paths: Ints) -> "Rings":
-        """The same rings over other WAN paths."""
+        """Return the same rings with other WAN paths."""
         return self._replace(paths=paths)
 
 
 def best_rings(weights_s: Floats) -> Rings:
-    """The cheapest ring for each row of links' times, [n, links] s; the first of those that cost the same.
+    """Return the cheapest ring for each row of link times, [n, links] s; of several equally cheap ones the first.
 
-    Links count alike in both directions. So both bridges take the cheapest WAN path, in opposite directions, and share
-    no directed link; and whichever way round the chains are, the ring costs the same but for the rounding of the sum.
-    That decides: sums are made from link to link, so that the ring is the authors' where no two paths cost the same.
+    A link costs the same in both directions. Both bridges therefore use the cheapest WAN path, in opposite directions,
+    and share no directed link. Reversing a chain changes the cost of a ring only by the rounding of the sum, and that
+    rounding decides which way round the chains are. Costs are therefore added link by link in the authors' order, so
+    that the ring is theirs unless two paths cost the same.
     """
     rows = np.arange(len(weights_s))
     links = LINK[CHAINS[:, :, :-1], CHAINS[:, :, 1:]]
@@ -77,48 +78,48 @@ def best_rings(weights_s: Floats) -> Rings:
     between = along[paths, :, rows]
 
     def bridge(site: int, end: int, far_end: int) -> Floats:
-        ends = [(site, end), (1 - site, far_end)]
-        outer = [
-            weights_s[rows[:, None], np.stack([to_border[rows, at, one, used], to_gate[at, used]], axis=-1)]
-            for at, one in ends
-            for used in (borders[:, at, one],)
-        ]
+        """Return the cost of the bridge from one end of a site's chain to an end of the other site's chain, [n] s."""
+        outer = []
+        for at, gpu in ((site, end), (1 - site, far_end)):
+            border = borders[:, at, gpu]
+            outer_links = np.stack([to_border[rows, at, gpu, border], to_gate[at, border]], axis=-1)
+            outer.append(weights_s[rows[:, None], outer_links])
         hops = [outer[0], between if site == 0 else between[:, ::-1], outer[1][:, ::-1]]
         return np.asarray(np.cumsum(np.concatenate(hops, axis=1), axis=1)[:, -1])
 
-    ways = [(a, b) for a in (0, 1) for b in (0, 1)]  # whether each chain is turned round
-    turned = np.argmin([bridge(0, 1 - a, b) + bridge(1, 1 - b, a) for a, b in ways], axis=0)
+    reversals = np.array([(0, 0), (0, 1), (1, 0), (1, 1)])  # whether each chain is reversed
+    best = np.argmin([bridge(0, 1 - a, b) + bridge(1, 1 - b, a) for a, b in reversals], axis=0)
     for site in range(2):
-        is_turned = np.array(ways)[turned, site] == 1
-        chains[is_turned, site] = chains[is_turned, site, ::-1]
-        borders[is_turned, site] = borders[is_turned, site, ::-1]
+        is_reversed = reversals[best, site] == 1
+        chains[is_reversed, site] = chains[is_reversed, site, ::-1]
+        borders[is_reversed, site] = borders[is_reversed, site, ::-1]
     return Rings(chains, borders, paths)
 
 
 def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
-    """The nodes of every segment of rings, [n, 8, nodes]: from each GPU of the ring to the next, then -1."""
+    """Return the nodes of every segment of the rings, [n, 8, nodes]: from one GPU to the next, padded with -1."""
     chains, count = rings.chains, len(rings.paths)
-    found = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
+    nodes = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
     flat = chains.reshape(count, GPUS)
-    found[:, :, 0] = flat
-    found[:, :, 1] = np.roll(flat, -1, axis=1)
+    nodes[:, :, 0] = flat
+    nodes[:, :, 1] = np.roll(flat, -1, axis=1)
     for path, routers in enumerate(WAN_PATHS):
         rows = np.flatnonzero(rings.paths == path)
-        for site, way in ((0, routers), (1, routers[::-1])):
-            far, last = 1 - site, len(way) + 3
-            bridge = found[rows, _SEGMENTS * (site + 1) - 1]
+        for site, routers_on_way in ((0, routers), (1, routers[::-1])):
+            other, last = 1 - site, len(routers_on_way) + 3
+            bridge = nodes[rows, _SEGMENTS * (site + 1) - 1]
             bridge[:, 1] = BORDERS[site][rings.borders[rows, site, 1]]
-            bridge[:, 2 : last - 1] = way
-            bridge[:, last - 1] = BORDERS[far][rings.borders[rows, far, 0]]
-            bridge[:, last] = chains[rows, far, 0]
-            found[rows, _SEGMENTS * (site + 1) - 1] = bridge
-    return found
+            bridge[:, 2 : last - 1] = routers_on_way
+            bridge[:, last - 1] = BORDERS[other][rings.borders[rows, other, 0]]
+            bridge[:, last] = chains[rows, other, 0]
+            nodes[rows, _SEGMENTS * (site + 1) - 1] = bridge
+    return nodes
 
 
 def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]:
-    """The rings that each mode uses for collectives 1 to n - 1, if `rings` are the best of draws 0 to n - 1.
+    """Return the rings that each mode uses for collectives 1 to n - 1, given the best rings of draws 0 to n - 1.
 
-    `initial` is one ring. A decision for collective c knows draw c - `stale`, or the first one.
+    `initial` is the one ring to start with. A decision for collective c knows draw c - `stale`, at the earliest draw 0.
     """
     collectives = np.arange(1, len(rings.paths))
     known = np.maximum(collectives - stale, 0)
@@ -129,76 +130,65 @@ def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]
 
 
 def weights_s(capacity_gbps: Floats, size_gbit: float, wan_delay_s: float) -> Floats:
-    """The time of a chunk over each link, transmission and propagation, [..., links] s."""
+    """Return the time of a chunk over each link, transmission plus propagation, [..., links] s."""
     return size_gbit / capacity_gbps + delays_s(wan_delay_s)
 
 
 def times_s(
     rings: Rings, capacity_gbps: Floats, size_gbit: float, wan_delay_s: float, semantics: Semantics = AUTHORS
 ) -> Floats:
-    """When each AllGather ends, [n] s: a ring each, and each its links' capacities, [n, links] Gbit/s."""
-    return _times(
-        nodes_of(rings),
-        size_gbit / capacity_gbps,
-        delays_s(wan_delay_s),
-        LINK,
-        semantics,
-    )
+    """Return the completion times of n AllGathers, [n] s, each with its own ring and capacities, [n, links] Gbit/s."""
+    return _times(nodes_of(rings), size_gbit / capacity_gbps, delays_s(wan_delay_s), LINK, semantics)
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def _times(
-    nodes: npt.NDArray[np.int8],
-    sending_s: Floats,
-    delay_s: Floats,
-    link: Ints,
-    semantics: Semantics,
-) -> Floats:
-    """The event loop, for each collective: the chunk that came first to any GPU is the next to be sent on.
+def _times(nodes: npt.NDArray[np.int8], sending_s: Floats, delay_s: Floats, link: Ints, semantics: Semantics) -> Floats:
+    """Run an event loop for each collective: of all chunks waiting at GPUs, the one that arrived first is sent next.
 
-    A sender reserves all links of its segment at once, each from when the chunk is there and its sender is free. A
-    chunk goes round to its owner, who has it: the last step takes its time on the links and ends nothing.
+    Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. A
+    chunk goes all the way round to its owner, who has it already: nothing waits for this last step on the links.
     """
     hops = nodes.shape[2] - 1
-    ends = np.empty(nodes.shape[0])
-    free = np.empty(max(NODES, GPUS * hops))  # when a resource is free: a node, or a hop of a segment
-    came, turn = np.empty((GPUS, GPUS)), np.empty((GPUS, GPUS), np.int64)
-    sent, has = np.empty(GPUS, np.int64), np.empty(GPUS, np.int64)
+    completion_s = np.empty(nodes.shape[0])
+    free = np.empty(max(NODES, GPUS * hops))  # when each resource is free: a node, or a hop of a segment
+    # For each GPU and each of its chunks, when it arrived, and its position in the order of all arrivals.
+    arrived, position = np.empty((GPUS, GPUS)), np.empty((GPUS, GPUS), np.int64)
+    sent, received = np.empty(GPUS, np.int64), np.empty(GPUS, np.int64)
     for row in range(nodes.shape[0]):
         free[:] = 0.0
-        came[:, 0] = 0.0
-        turn[:, 0] = np.arange(GPUS)
-        sent[:], has[:] = 0, 1
-        turns, end = GPUS, 0.0
+        arrived[:, 0] = 0.0
+        position[:, 0] = np.arange(GPUS)
+        sent[:], received[:] = 0, 1
+        arrivals, end = GPUS, 0.0
         for _ in range(GPUS * GPUS):
-            first, now, earliest = -1, np.inf, 0
+            src, now, first = -1, np.inf, 0
             for gpu in range(GPUS):
-                if sent[gpu] == has[gpu]:
+                if sent[gpu] == received[gpu]:
                     continue
-                at, order = came[gpu, sent[gpu]], turn[gpu, sent[gpu]]
-                if at < now or (at == now and order < earliest):
-                    first, now, earliest = gpu, at, order
-            sent[first] += 1
+                at, order = arrived[gpu, sent[gpu]], position[gpu, sent[gpu]]
+                if at < now or (at == now and order < first):
+                    src, now, first = gpu, at, order
+            sent[src] += 1
             slowest, delays = 0.0, 0.0
             for hop in range(hops):
-                if nodes[row, first, hop + 1] < 0:
+                if nodes[row, src, hop + 1] < 0:
                     break
-                at = link[nodes[row, first, hop], nodes[row, first, hop + 1]]
+                over = link[nodes[row, src, hop], nodes[row, src, hop + 1]]
                 if semantics.cut_through:
-                    slowest, delays = max(slowest, sending_s[row, at]), delays + delay_s[at]
+                    slowest, delays = max(slowest, sending_s[row, over]), delays + delay_s[over]
                     continue
-                resource = nodes[row, first, hop] if semantics.shared_port else first * hops + hop
+                resource = nodes[row, src, hop] if semantics.shared_port else src * hops + hop
                 begins = max(now, free[resource])
-                now = begins + (sending_s[row, at] + delay_s[at])
-                free[resource] = now if semantics.busy_in_flight else begins + sending_s[row, at]
+                now = begins + (sending_s[row, over] + delay_s[over])
+                free[resource] = now if semantics.busy_in_flight else begins + sending_s[row, over]
             if semantics.cut_through:
-                free[first] = max(now, free[first]) + slowest
-                now = free[first] + delays
-            if sent[first] < GPUS:
-                to = (first + 1) % GPUS
-                came[to, has[to]], turn[to, has[to]] = now, turns
-                has[to] += 1
-                turns += 1
+                free[src] = max(now, free[src]) + slowest
+                now = free[src] + delays
+            if sent[src] < GPUS:
+                dst = (src + 1) % GPUS
+                arrived[dst, received[dst]], position[dst, received[dst]] = now, arrivals
+                received[dst] += 1
+                arrivals += 1
                 end = max(end, now)
-        ends[row] = end
-    return ends
+        completion_s[row] = end
+    return completion_s

@@ -1,4 +1,4 @@
-"""What the authors' result rests on: their simulation with one thing changed at a time, and the gains that are left."""
+"""Sensitivity study: the authors' simulation with one assumption changed at a time, and the gains over base."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,23 +36,22 @@ PUBLISHED_S: Mapping[int, Mapping[str, float]] = MappingProxyType(
         },
     }
 )
-"""The totals of the authors' figure, by size in MB and mode, s: of so many collectives, with that WAN delay."""
+"""Total times of the authors' figure, s, by size in MB and mode; see `PUBLISHED_COLLECTIVES`, `PUBLISHED_DELAY_S`."""
 
 FIRST, RANK_ORDER, APART, OTHERS = "first draw", "rank order", "apart", "other draws"
-"""From what the initial ring is built: the best of the first draw, as in the authors' code; GPUs in the order of their
-numbers and the shortest path, with the first border switch of each datacenter for both bridges, or with one for each;
-or the best of each of `OTHER_RINGS` draws."""
+"""Choices of the initial ring: the best ring of the first draw, as in the authors' code; GPUs in rank order over the
+shortest path, where both bridges use the first border switch of each datacenter, or where each bridge has its own; or
+the best rings of `OTHER_RINGS` other draws, one after another."""
 
 OTHER_RINGS, MOST_OF_OTHERS = 50, 10_000
-"""How many other initial rings there are, and of how many collectives at most their times are."""
+"""How many other initial rings are tried, and the largest number of collectives that each is timed on."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """What is changed of the authors' simulation; the defaults are theirs.
+    """A variation of the authors' simulation; the defaults are their choices.
 
-    `whole_bytes`: a MB is 8 million bits, and not 1/1024 Gbit. `stale`: of how many collectives ago the capacities are
-    known.
+    `whole_bytes`: a MB is 8 million bits, not 1/1024 Gbit. `stale`: the age of the known capacities, in collectives.
     """
 
     name: str
@@ -78,15 +77,15 @@ VARIATIONS: Sequence[Variation] = (
     Variation("as the paper's text", semantics=_CUT_THROUGH, is_uniform=True, whole_bytes=True),
     Variation("the text, initial rings of other draws", _CUT_THROUGH, OTHERS, is_uniform=True, whole_bytes=True),
 )
-"""The first is the authors' own. The last two are what the paper's text describes."""
+"""The first is the authors' own simulation. The last two follow the text of their paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One variation at one chunk size: the totals over the collectives, s, and the gains over base, by mode.
+    """Results of one variation at one chunk size: total time of the collectives, s, and gain over base, by mode.
 
-    A gain has its 95 % interval, with the initial rings of other draws its median and the least and the greatest; the
-    totals are then those of the median by base.
+    `gain` holds 95 % confidence intervals. With the initial rings of other draws it holds the median, minimum and
+    maximum over these rings instead, and the totals are those of the ring with the median total of `base`.
     """
 
     variation: str
@@ -97,43 +96,45 @@ class Line:
 
     @property
     def in_order(self) -> bool:
-        """Whether the modes come in the authors' order: each takes less time than the one before."""
+        """Whether the modes are in the authors' order, base > ccl > wan > joint in time."""
         gains = [self.gain[mode].value for mode in MODES]
         return all(less < more for less, more in pairwise(gains))
 
 
 def size_gbit(size_mb: int, *, whole_bytes: bool = False) -> float:
-    """A chunk as a number that is divided by Gbit/s: as the authors have it, or in bits."""
+    """Return a chunk's size in Gbit: size_mb / 1024 as in the authors' code, or with `whole_bytes` size_mb * 0.008."""
     return size_mb * 8e-3 if whole_bytes else size_mb / 1024
 
 
 def lines(shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: int) -> Iterator[Line]:
-    """All variations at each size, over draws of links' shares of nominal capacity, [1 + collectives, links].
+    """Yield the results of all variations at each size for draws of capacity shares, [1 + collectives, links].
 
-    The initial ring is that of the first draw. `seed` is of the draws that a variation makes itself.
+    The initial ring is the best ring of the first draw. `seed` seeds the draws that a variation makes itself.
     """
-    anew = np.concatenate([shares[:1], uniform(len(shares) - 1, seed)])
+    uniform_shares = np.concatenate([shares[:1], uniform(len(shares) - 1, seed)])
     for size_mb in sizes_mb:
-        drawn: dict[tuple[bool, bool], _Drawn] = {}
+        drawn: dict[tuple[bool, bool], _DrawnConditions] = {}
         for variation in VARIATIONS:
             key = variation.is_uniform, variation.whole_bytes
             if key not in drawn:
                 size = size_gbit(size_mb, whole_bytes=variation.whole_bytes)
-                drawn[key] = _Drawn((anew if variation.is_uniform else shares) * NOMINAL_GBPS, size, wan_delay_s)
-            study = _of_others if variation.initial == OTHERS else _of_one
+                draws = uniform_shares if variation.is_uniform else shares
+                drawn[key] = _DrawnConditions(draws * NOMINAL_GBPS, size, wan_delay_s)
+            study = _with_other_rings if variation.initial == OTHERS else _with_one_ring
             yield study(variation, size_mb, drawn[key], seed)
 
 
 def totals_s(shares: Floats, size_mb: int, wan_delay_s: float) -> dict[str, float]:
-    """The totals of the authors' figure by mode, s, over draws of shares of nominal capacity, [1 + collectives, links].
+    """Return the authors' total time by mode, s, for draws of capacity shares, [1 + collectives, links].
 
-    The initial ring is that of the first draw.
+    The initial ring is the best ring of the first draw.
     """
-    return dict(_of_one(VARIATIONS[0], size_mb, _Drawn(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)).total_s)
+    drawn = _DrawnConditions(shares * NOMINAL_GBPS, size_gbit(size_mb), wan_delay_s)
+    return dict(_with_one_ring(VARIATIONS[0], size_mb, drawn).total_s)
 
 
-class _Drawn:
-    """Capacities, [1 + collectives, links] Gbit/s, with a chunk's size and a delay, and the best ring for each draw."""
+class _DrawnConditions:
+    """Capacities, [1 + collectives, links] Gbit/s, with a chunk size, a WAN delay, and the best ring of each draw."""
 
     def __init__(self, capacity_gbps: Floats, size: float, wan_delay_s: float) -> None:
         self.capacity_gbps, self.size, self.wan_delay_s = capacity_gbps, size, wan_delay_s
@@ -143,56 +144,57 @@ class _Drawn:
         return best_rings(weights_of(capacity_gbps, self.size, self.wan_delay_s))
 
     def times_s(self, rings: Rings, semantics: Semantics) -> Floats:
-        """When the AllGathers of all draws but the first end, or of as many as there are rings, [n] s."""
+        """Return the completion times of the n collectives after the first draw, [n] s, one for each of n rings."""
         return times_s(rings, self.capacity_gbps[1 : 1 + len(rings.paths)], self.size, self.wan_delay_s, semantics)
 
 
-def _of_one(variation: Variation, size_mb: int, drawn: _Drawn, _seed: int = 0) -> Line:
-    """The gains over one initial ring."""
+def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, _seed: int = 0) -> Line:
+    """Return the results with one initial ring."""
     initial = drawn.best.at(slice(1)) if variation.initial == FIRST else _rank_order(variation.initial == APART)
     rings = by_mode(drawn.best, initial, stale=variation.stale)
-    found = {mode: drawn.times_s(rings[mode], variation.semantics) for mode in MODES}
-    number = np.arange(len(found["base"]))
+    completion_s = {mode: drawn.times_s(rings[mode], variation.semantics) for mode in MODES}
+    collective = np.arange(len(completion_s["base"]))
     blocks = {mode: REEMBED_EVERY if mode in ("ccl", "joint") else 1 for mode in MODES}
-    series = {mode: Series(number, found[mode], blocks[mode]) for mode in MODES}
+    series = {mode: Series(collective, completion_s[mode], blocks[mode]) for mode in MODES}
     return Line(
         variation=variation.name,
         size_mb=size_mb,
-        collectives=len(number),
-        total_s={mode: float(found[mode].sum()) for mode in MODES},
+        collectives=len(collective),
+        total_s={mode: float(completion_s[mode].sum()) for mode in MODES},
         gain={mode: _gain(series["base"], series[mode]) for mode in MODES},
     )
 
 
-def _of_others(variation: Variation, size_mb: int, drawn: _Drawn, seed: int) -> Line:
-    """The median, least and greatest of the gains over initial rings, and the totals of the median ring by base."""
-    apart = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
-    initial, best = drawn.best_for(apart * NOMINAL_GBPS), drawn.best.at(slice(1 + MOST_OF_OTHERS))
-    found = np.empty((OTHER_RINGS, len(MODES)))
+def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnConditions, seed: int) -> Line:
+    """Return the median, minimum and maximum gains over initial rings of other draws, with the totals of the ring whose
+    total for `base` is the median."""
+    others = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
+    initial, best = drawn.best_for(others * NOMINAL_GBPS), drawn.best.at(slice(1 + MOST_OF_OTHERS))
+    sums_s = np.empty((OTHER_RINGS, len(MODES)))
     for ring in range(OTHER_RINGS):
         rings = by_mode(best, initial.at(slice(ring, ring + 1)), stale=variation.stale)
         for column, mode in enumerate(MODES):
-            is_same = ring > 0 and mode in ("ccl", "joint")  # the initial ring is not theirs
-            times = found[0, column] if is_same else drawn.times_s(rings[mode], variation.semantics).sum()
-            found[ring, column] = times
-    gains = 1 - found / found[:, :1]
-    middle = found[np.argsort(found[:, 0])[OTHER_RINGS // 2]]
+            is_same = ring > 0 and mode in ("ccl", "joint")  # these modes do not use the initial ring
+            sum_s = sums_s[0, column] if is_same else drawn.times_s(rings[mode], variation.semantics).sum()
+            sums_s[ring, column] = sum_s
+    gains = 1 - sums_s / sums_s[:, :1]
+    median = sums_s[np.argsort(sums_s[:, 0])[OTHER_RINGS // 2]]
     return Line(
         variation=variation.name,
         size_mb=size_mb,
         collectives=len(best.paths) - 1,
-        total_s=dict(zip(MODES, middle.tolist(), strict=True)),
+        total_s=dict(zip(MODES, median.tolist(), strict=True)),
         gain={
-            mode: Interval(value=float(np.median(one)), low=float(one.min()), high=float(one.max()))
-            for mode, one in zip(MODES, gains.T, strict=True)
+            mode: Interval(value=float(np.median(values)), low=float(values.min()), high=float(values.max()))
+            for mode, values in zip(MODES, gains.T, strict=True)
         },
     )
 
 
 def _gain(base: Series, mode: Series) -> Interval:
-    found = gain(base, mode)
-    assert found is not None  # they are of the same collectives
-    return found
+    interval = gain(base, mode)
+    assert interval is not None  # both have the same collectives
+    return interval
 
 
 def _rank_order(is_apart: bool) -> Rings:

@@ -1,16 +1,17 @@
 """The compiled part of `fluid`: an event loop for each instance of a schedule, and max-min fair rates.
 
-Importing this module imports numba, which takes longer than many commands; only `fluid` does, when it is called.
+Importing this module imports numba, which takes longer than many commands; so `fluid` imports it when it is called.
 
-A link is *shared* in an instance if several flows pass it and it cannot carry the sum of what each would get alone. All
-other links limit single flows: together they are a flow's `cap`. Transfers of flows that pass no shared link take no
-events, as their rates never change. Shared links are counted from 0 in each instance.
+A link is *shared* in an instance if several flows use it and its capacity is less than the sum of the rates that they
+would have alone. All other links limit single flows; the lowest capacity among a flow's unshared links is its `cap`.
+Transfers of flows without shared links need no events, because their rates never change. Each instance numbers its
+shared links from 0.
 
-A link that serves classes of traffic stands as one link for each class, behind all others: of each, flows have up to
-its *room*, which depends on what the other classes take. These count as shared.
+A link that serves classes of traffic is represented by one link for each class, after all other links. The capacity of
+such a class link is its *room*, which depends on what the other classes take. Class links count as shared.
 
-Functions take what is in their tuples by value: each array more in `Instance` made all of it some per cent slower. What
-has to do with classes is compiled in a variant of its own.
+Numba passes the tuples by value, so every further array in `Instance` makes all functions a few per cent slower. The
+code for classes is compiled as a separate variant.
 """
 
 from collections.abc import Callable
@@ -27,37 +28,38 @@ Bools = npt.NDArray[np.bool_]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _entry(function: Function) -> Function:
-    """Compile, and keep what is compiled on disk, with all that the function calls."""
+def compiled_entry(function: Function) -> Function:
+    """Compile a function with all functions that it calls, and cache the machine code on disk."""
     return njit(cache=True, error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
 
 
-def _allocates(function: Function) -> Function:
+def _compiled(function: Function) -> Function:
     return njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
 
 
-def _event(function: Function) -> Function:
+def compiled_without_refcounts(function: Function) -> Function:
     """Compile a function that allocates nothing, without reference counts.
 
-    They cost two atomic operations at every access to an array in a tuple, and made all of it ten times as slow.
+    They cost two atomic operations at every access to an array in a tuple, and made everything ten times as slow.
     """
     return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
 
 
-_TIE = 1e-12  # events as close as this, of the time since the start, happen together
-_NOISE = 1e-14  # a rate that changes by no more has not changed
+_TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
+_NOISE = 1e-14  # smaller relative changes of a rate are ignored
 _NO_RATE = -1.0
-_SETTLED = 1e-13  # of a link's capacity: what the classes may take has been found
-_WHOLE_TURNS, _HALF_TURNS = 20, 120  # until which classes get all that others leave, and half of what is new in it
-_STEP = 0.2  # of that from then on, as half the way may swing, too
+_SETTLED = 1e-13  # the rooms of classes have converged if they change by less than this share of a link's capacity
+_WHOLE_TURNS, _HALF_TURNS = 20, 120  # a room makes the whole step to its new value before turn 20, half before 120
+_STEP = 0.2  # the part of the step from then on, because half steps can oscillate, too
 _MOST_TURNS = 1000
-_LEAST_ROOM = 1e-100  # bit/s: a flow that has to wait keeps count of its bits by when it would be over
-_NEVER = 1e80  # s
+_LEAST_ROOM = 1e-100  # bit/s: not 0, so that the finish time of a flow that has to wait still encodes its bits
+_NEVER = 1e80  # s: events after this never happen
 
 
 class Program(NamedTuple):
-    """A schedule as arrays: of each transfer its flow, its amount, how many it waits for (with the one before it on its
-    flow), the next one on its flow (or -1), and in CSR those that wait for its arrival."""
+    """A schedule as arrays, [T]: the flow and the amount of each transfer; `waits`, how many transfers it waits for,
+    including the previous one on its flow; `following`, the next one on its flow, or -1; and in CSR form, `waiting` and
+    `waiting_at`, the transfers that wait for its arrival."""
 
     flow: Ints
     amount: Floats
@@ -68,10 +70,10 @@ class Program(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """The S links that serve C classes of traffic in turn, and the part of them that each has in any case, [C].
+    """The S links that serve C classes of traffic, and the share of their capacity `assured` to each class, [C].
 
-    The last S * C links stand for them, those of `served[0]` first, class by class. Their capacity is what a class may
-    have at most. Flows pass these, and not those that are served. `capacity` [links] is that of an instance.
+    The last S * C links are their class links: first those of `served[0]`, class by class, and so on. The capacity of a
+    class link is its class's ceiling. Flows use class links instead of served ones. `capacity` [links]: of an instance.
     """
 
     served: Ints
@@ -80,8 +82,8 @@ class Classes(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What K instances meet: `links` [K or 1, F, H] of every flow, `capacity` [K, links] in bit/s, `delay` [K, F] in
-    s, and the bits of a slot."""
+    """The network of K instances: the `links` [K or 1, F, H] of every flow, `capacity` [K, links] in bit/s, `delay`
+    [K, F] in s, and the bits of a slot."""
 
     links: Ints
     capacity: Floats
@@ -90,7 +92,7 @@ class Network(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What is found, [T] of an instance, or [K, T]."""
+    """The results, [T] of one instance or [K, T]."""
 
     begins: Floats
     leaves: Floats
@@ -102,11 +104,11 @@ class Rows(NamedTuple):
 class Sharing(NamedTuple):
     """The shared links of an instance.
 
-    Of each flow: `hops` [F, H], the shared links that it passes, `degree` of them; `cap`, the lowest capacity of its
-    other links, and `cap_link`, which that is. Of each shared link: `link`, its index in the fabric, `capacity`, and
-    `first`, where its members begin. Of each link in the fabric, while they are sought: `uses`, the flows on it, `last`
-    of them, `total` of what each gets alone, and its number as a shared one; `total` of what each gets, while classes
-    are served.
+    For each flow: `hops` [F, H], the shared links that it uses, and `degree`, their number; `cap`, the lowest capacity
+    of its other links, and `cap_link`, the link that has it. For each shared link: `link`, its index in the fabric,
+    `capacity`, and `first`, where its members begin. For each link in the fabric, during the search for shared links:
+    `uses`, the number of flows on it, `last`, the last of them, `total`, the sum of the rates that they would have
+    alone, and `number`, its number as a shared link. For classes, `total` is the sum of their actual rates.
     """
 
     hops: Ints
@@ -123,15 +125,16 @@ class Sharing(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes from event to event: at time `now` [1],
+    """The state that changes from event to event, at time `now` [1]:
 
-    - of each transfer, how many it still `waits` for;
-    - of each flow that passes shared links, whether it is among their members, the transfer that it is `serving` (or
-      -1), its `rate` in bit/s and `finish`, when that transfer has left at this rate; `limit`, the hop that sets the
-      rate (`degree` stands for `cap`), `since` when, and `spent` [F, H + 1], the seconds that each hop has set it;
-    - of each shared link, its `members` and their number; `member_hop`, which of its hops the link is to a member;
-      `slot` [F, H], where a flow's hop is in `members`;
-    - while rates are shared out, of each link what is `left`, the members that are `open`, and the `share` of each;
+    - for each transfer, how many transfers it still `waits` for;
+    - for each flow that uses shared links, whether it `is_member` of them, the transfer that it is `serving` (or -1),
+      its `rate` in bit/s and `finish`, when that transfer leaves at this rate; `limit`, the hop that sets the rate
+      (`degree` means `cap`), `since` when it does, and `spent` [F, H + 1], for how many seconds each hop has set it;
+    - for each shared link, its `members` and their number; `member_hop`, the link's index among the hops of a member;
+      `slot` [F, H], the index of a flow's hop in `members`;
+    - during progressive filling, for each link the capacity `left`, the number of `open` members, which have no rate
+      yet, and the equal `share` of each of them;
     - lists, and their `size`.
     """
 
@@ -176,44 +179,45 @@ class Instance(NamedTuple):
     state: State
 
 
-@_entry
+@compiled_entry
 def run(program: Program, network: Network, classes: Classes | None, rows: Rows, completion: Floats) -> int:
-    """Every instance in turn: fills `rows` in, and `completion` [K]; with one row it is that of the last instance.
+    """Evaluate the instances one after another into `rows` and `completion` [K]; a single row keeps the last instance.
 
-    Returns the index in [K * F] of a flow that passes a link twice, or -1.
+    Returns the index in [K * F] of a flow that uses a link twice, or -1.
     """
     _, flows, hops = network.links.shape
     links, transfers = network.capacity.shape[1], program.flow.size
     sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
     for index in range(completion.size):
         capacity = network.capacity[index]
-        wrong = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
-        if wrong >= 0:
-            return int(index * flows + wrong)
+        invalid = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
+        if invalid >= 0:
+            return int(index * flows + invalid)
         at = index % len(rows.begins)
         row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
-        _run(Instance(program, network.delay[index], network.slot_bits, sharing, row, state), _of(capacity, classes))
+        instance = Instance(program, network.delay[index], network.slot_bits, sharing, row, state)
+        _run(instance, _classes_of(capacity, classes))
         completion[index] = 0.0
         for transfer in range(transfers):
             completion[index] = max(completion[index], row.arrives[transfer])
     return -1
 
 
-@_entry
+@compiled_entry
 def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
-    """The rates of all flows together, and what limits them; `links` [F, H]. Returns what `run` does."""
+    """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns as `run` does."""
     flows, hops = links.shape
     sharing, state = _new_sharing(flows, hops, capacity.size), _new_state(flows, hops, capacity.size, 0)
-    wrong = _find_shared(links, capacity, classes, sharing)
-    if wrong >= 0:
-        return wrong
+    invalid = _find_shared(links, capacity, classes, sharing)
+    if invalid >= 0:
+        return invalid
     for flow in range(flows):
         state.rate[flow], state.limit[flow] = sharing.cap[flow], sharing.degree[flow]
         if sharing.degree[flow] > 0:
-            _join(flow, sharing, state)
+            _add_member(flow, sharing, state)
     if classes is None:
         _list_component(state.changed, state.size[_CHANGED], sharing, state)
-        _share_out(sharing, state)
+        _fill_progressively(sharing, state)
     else:
         _share_by_class(Classes(classes.served, classes.assured, capacity), sharing, state)
     for flow in range(flows):
@@ -221,7 +225,7 @@ def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, 
     return -1
 
 
-@_allocates
+@_compiled
 def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
     return Sharing(
         hops=np.empty((flows, hops), np.int32),
@@ -238,7 +242,7 @@ def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
     )
 
 
-@_allocates
+@_compiled
 def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
     return State(
         now=np.zeros(1),
@@ -272,18 +276,18 @@ def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
 # --- which links are shared ------------------------------------------------------------------------------------------
 
 
-@_allocates
-def _of(capacity: Floats, classes: Classes | None) -> Classes | None:
-    """The classes of an instance with these capacities."""
+@_compiled
+def _classes_of(capacity: Floats, classes: Classes | None) -> Classes | None:
+    """Return the classes of an instance that has these capacities."""
     if classes is None:
         return None
     return Classes(classes.served, classes.assured, capacity)
 
 
-@_event
+@compiled_without_refcounts
 def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing: Sharing) -> int:
-    """Fill `sharing` in; returns a flow that passes a link twice, or -1."""
-    wrong = _count_uses(links, capacity, sharing)
+    """Fill in `sharing`; returns a flow that uses a link twice, or -1."""
+    invalid = _count_uses(links, capacity, sharing)
     number, members = 0, 0
     for flow in range(len(links)):
         sharing.degree[flow], sharing.cap[flow], sharing.cap_link[flow] = 0, np.inf, -1
@@ -308,43 +312,43 @@ def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing
         for link in links[flow]:
             if link >= 0:
                 sharing.uses[link], sharing.total[link], sharing.last[link] = 0, 0.0, -1
-    return wrong
+    return invalid
 
 
-@_event
+@compiled_without_refcounts
 def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
-    wrong = -1
+    invalid = -1
     for flow in range(len(links)):
         alone = np.inf
         for link in links[flow]:
             if link >= 0:
                 if sharing.last[link] == flow:
-                    wrong = flow
+                    invalid = flow
                 sharing.last[link] = flow
                 sharing.uses[link] += 1
                 alone = min(alone, capacity[link])
         for link in links[flow]:
             if link >= 0:
                 sharing.total[link] += alone
-    return wrong
+    return invalid
 
 
-@_event
+@compiled_without_refcounts
 def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
-    """The link in the fabric that a hop is, or that sets the flow's cap."""
+    """Return the index in the fabric of a flow's hop, or of the link that sets its cap if `hop` is its degree."""
     return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
 
 
 # --- max-min fair rates ----------------------------------------------------------------------------------------------
 
 
-@_event
-def _join(flow: int, sharing: Sharing, state: State) -> None:
-    """A flow begins to use its shared links, and has changed."""
+@compiled_without_refcounts
+def _add_member(flow: int, sharing: Sharing, state: State) -> None:
+    """Add a flow to the members of its shared links, and list it as changed."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
-        place = sharing.first[link] + state.member_count[link]
-        state.members[place], state.member_hop[place], state.slot[flow, hop] = flow, hop, place
+        slot = sharing.first[link] + state.member_count[link]
+        state.members[slot], state.member_hop[slot], state.slot[flow, hop] = flow, hop, slot
         state.member_count[link] += 1
     state.is_member[flow], state.rate[flow], state.finish[flow] = True, _NO_RATE, np.inf
     state.limit[flow] = sharing.degree[flow]
@@ -354,22 +358,22 @@ def _join(flow: int, sharing: Sharing, state: State) -> None:
     state.size[_CHANGED] += 1
 
 
-@_event
-def _quit(flow: int, sharing: Sharing, state: State) -> None:
-    """A flow no longer uses its shared links; in each list the last one takes its place."""
+@compiled_without_refcounts
+def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
+    """Remove a flow from the members of its shared links; in each list the last element takes its place."""
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
         state.member_count[link] -= 1
-        place, last = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
-        other, other_hop = state.members[last], state.member_hop[last]
-        state.members[place], state.member_hop[place], state.slot[other, other_hop] = other, other_hop, place
+        slot, last_slot = state.slot[flow, hop], sharing.first[link] + state.member_count[link]
+        other, other_hop = state.members[last_slot], state.member_hop[last_slot]
+        state.members[slot], state.member_hop[slot], state.slot[other, other_hop] = other, other_hop, slot
     state.is_member[flow] = False
     state.size[_ACTIVE] -= 1
-    place, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
-    state.active[place], state.active_at[other] = other, place
+    slot, other = state.active_at[flow], state.active[state.size[_ACTIVE]]
+    state.active[slot], state.active_at[other] = other, slot
 
 
-@_event
+@compiled_without_refcounts
 def _list_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -379,72 +383,77 @@ def _list_links(flow: int, sharing: Sharing, state: State) -> None:
             state.size[_LINKS] += 1
 
 
-@_event
+@compiled_without_refcounts
 def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
-    """New rates for all flows, where links serve classes.
+    """Compute new rates for all flows if links serve classes.
 
-    What a class leaves depends on what its flows get elsewhere. So each has up to its ceiling at first, and rates are
-    found again until no class may take another amount.
+    The capacity that a class leaves to others depends on the rates of its flows on other links. So the room of each
+    class is its ceiling at first, and then rates and rooms are computed in turn until the rooms converge.
     """
-    _open_classes(classes.capacity, sharing, state)
+    _reset_rooms(classes.capacity, sharing, state)
     for turn in range(_MOST_TURNS):
         _list_component(state.active, state.size[_ACTIVE], sharing, state)
-        _share_out(sharing, state)
-        if _make_room(turn, classes, sharing, state):
+        _fill_progressively(sharing, state)
+        if _adjust_rooms(turn, classes, sharing, state):
             return
 
 
-@_event
-def _open_classes(capacity: Floats, sharing: Sharing, state: State) -> None:
-    """Let each class have up to its ceiling."""
+@compiled_without_refcounts
+def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
+    """Set the room of each class to its ceiling."""
     for index in range(state.size[_ACTIVE]):
         for hop in range(sharing.degree[state.active[index]]):
             link = sharing.hops[state.active[index], hop]
             sharing.capacity[link] = max(_LEAST_ROOM, capacity[sharing.link[link]])
 
 
-@_event
-def _make_room(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
-    """Give each class the room that the others leave it, or go a part of the way; returns whether all had it."""
+@compiled_without_refcounts
+def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
+    """Move the room of each class, by a whole or partial step, to what the others leave; True if all converged."""
     sharing.total[:] = 0.0
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         for hop in range(sharing.degree[flow]):
             sharing.total[sharing.link[sharing.hops[flow, hop]]] += state.rate[flow]
-    had_it, plain = True, classes.capacity.size - classes.served.size * classes.assured.size
+    step = _STEP
+    if turn < _WHOLE_TURNS:
+        step = 1.0
+    elif turn < _HALF_TURNS:
+        step = 0.5
+    converged, plain = True, classes.capacity.size - classes.served.size * classes.assured.size
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         for hop in range(sharing.degree[flow]):
             link = sharing.hops[flow, hop]
-            place = sharing.link[link] - plain
-            if place >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
-                whole = classes.capacity[classes.served[place // classes.assured.size]]
-                kind = place % classes.assured.size
-                room = max(_LEAST_ROOM, _room(sharing.link[link], kind, whole, classes, sharing))
-                had_it &= abs(room - sharing.capacity[link]) <= _SETTLED * whole
-                step = 1.0 if turn < _WHOLE_TURNS else 0.5 if turn < _HALF_TURNS else _STEP
+            class_link = sharing.link[link] - plain
+            if class_link >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
+                link_capacity = classes.capacity[classes.served[class_link // classes.assured.size]]
+                index_of_class = class_link % classes.assured.size
+                room = max(_LEAST_ROOM, _room(sharing.link[link], index_of_class, link_capacity, classes, sharing))
+                converged &= abs(room - sharing.capacity[link]) <= _SETTLED * link_capacity
                 sharing.capacity[link] = step * room + (1 - step) * sharing.capacity[link]
     sharing.total[:] = 0.0
-    return had_it
+    return converged
 
 
-@_event
-def _room(link: int, kind: int, whole: float, classes: Classes, sharing: Sharing) -> float:
-    """What a class may take of the `whole` of a link that its own stands for: its assured part, or if it is more what
-    those before it leave, less what is assured to those behind it and used by them; and its ceiling at most."""
-    left = whole
+@compiled_without_refcounts
+def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing: Sharing) -> float:
+    """Return the room of class `index` on a served link, given its class link and the served link's capacity: what
+    earlier classes leave, minus what later classes use of their assured shares, but at least its own assured share and
+    at most its ceiling."""
+    remaining = link_capacity
     for other in range(classes.assured.size):
-        used = sharing.total[link - kind + other]
-        if other < kind:
-            left -= used
-        elif other > kind:
-            left -= min(used, classes.assured[other] * whole)
-    return float(min(classes.capacity[link], max(classes.assured[kind] * whole, left)))
+        used = sharing.total[link - index + other]
+        if other < index:
+            remaining -= used
+        elif other > index:
+            remaining -= min(used, classes.assured[other] * link_capacity)
+    return float(min(classes.capacity[link], max(classes.assured[index] * link_capacity, remaining)))
 
 
-@_event
+@compiled_without_refcounts
 def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
-    """List the links that the first so many flows are connected with, breadth first; flows on them lose their rates."""
+    """List all shared links that are connected to the first `count` flows, breadth first, and mark their flows."""
     state.size[_LINKS] = 0
     for index in range(count):
         _list_links(flows[index], sharing, state)
@@ -453,45 +462,46 @@ def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> 
         link = state.links[index]
         state.left[link], state.open[link] = sharing.capacity[link], state.member_count[link]
         state.share[link] = sharing.capacity[link] / max(1, state.member_count[link])
-        for place in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
-            flow = state.members[place]
+        for slot in range(sharing.first[link], sharing.first[link] + state.member_count[link]):
+            flow = state.members[slot]
             if not state.has_no_rate[flow]:
                 state.has_no_rate[flow] = True
                 _list_links(flow, sharing, state)
         index += 1
 
 
-@_event
-def _share_out(sharing: Sharing, state: State) -> None:
+@compiled_without_refcounts
+def _fill_progressively(sharing: Sharing, state: State) -> None:
     """Give the flows on the listed links their max-min fair rates.
 
-    Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the link with the smallest share
-    gives it to its members. Where the caps of some of them are lower these get their caps first, and the shares are
-    compared again. Members of other links need not be looked at: their leaving with less than a share only raises it.
+    Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2): the members of the link with the
+    smallest share get this share as their rate. If the caps of some of them are lower, these get their caps first, and
+    the shares are compared again. The caps of flows on other links do not matter here: a flow that gets less than the
+    share of its link only raises the share of the others.
     """
     level = 0.0
     while True:
         link = _smallest_share(state)
         if link < 0:
             return
-        level = max(level, state.share[link])  # what is left is rounded, but no later share is smaller
-        first, behind = sharing.first[link], sharing.first[link] + state.member_count[link]
-        are_capped = False
-        for place in range(first, behind):
-            flow = state.members[place]
+        level = max(level, state.share[link])  # apart from rounding, no later share is smaller
+        first, end = sharing.first[link], sharing.first[link] + state.member_count[link]
+        any_capped = False
+        for slot in range(first, end):
+            flow = state.members[slot]
             if state.has_no_rate[flow] and sharing.cap[flow] <= level:
-                _give(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
-                are_capped = True
-        if not are_capped:
-            for place in range(first, behind):
-                flow = state.members[place]
+                _set_rate(flow, sharing.cap[flow], sharing.degree[flow], sharing, state)
+                any_capped = True
+        if not any_capped:
+            for slot in range(first, end):
+                flow = state.members[slot]
                 if state.has_no_rate[flow]:
-                    _give(flow, level, state.member_hop[place], sharing, state)
+                    _set_rate(flow, level, state.member_hop[slot], sharing, state)
 
 
-@_event
+@compiled_without_refcounts
 def _smallest_share(state: State) -> int:
-    """The listed link with the smallest share, or -1; links without members that want one leave the list."""
+    """Return the listed link with the smallest share, or -1; unlist links whose members all have rates."""
     smallest, index = -1, 0
     while index < state.size[_LINKS]:
         link = state.links[index]
@@ -506,9 +516,9 @@ def _smallest_share(state: State) -> int:
     return smallest
 
 
-@_event
-def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
-    """Set a flow's rate and when it finishes, and take the rate from its links."""
+@compiled_without_refcounts
+def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
+    """Set a flow's rate and finish time, and subtract the rate from what is left of its links."""
     state.has_no_rate[flow] = False
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -528,9 +538,9 @@ def _give(flow: int, rate: float, limit: int, sharing: Sharing, state: State) ->
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-@_event
+@compiled_without_refcounts
 def _run(instance: Instance, classes: Classes | None) -> None:
-    """One instance, from its first transfer to its last; the times of what never leaves are infinite."""
+    """Run one instance from its first event to its last; transfers that never leave have infinite times."""
     program, rows, state = instance.program, instance.rows, instance.state
     for transfer in range(program.flow.size - 1, -1, -1):
         rows.begins[transfer], rows.leaves[transfer], rows.arrives[transfer] = 0.0, np.inf, np.inf
@@ -554,16 +564,16 @@ def _run(instance: Instance, classes: Classes | None) -> None:
         _settle(instance)
         while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
             _begin(_pop(rows.begins, state), instance)
-        _share_anew(instance, classes)
-    _leave_unfinished(instance)
+        _update_rates(instance, classes)
+    _mark_unfinished(instance)
 
 
-@_event
+@compiled_without_refcounts
 def _settle(instance: Instance) -> None:
-    """Empty the stack of transfers that wait for nothing more.
+    """Empty the stack of transfers that wait for no others any more.
 
-    When they begin is known, though it may be later than now. Those on shared links go on the heap. Others are done
-    with here, as their rates do not depend on what happens until then.
+    The time when they begin is known, though it may be later than now. Transfers over shared links go on the heap. All
+    others are completed here, because their rates do not depend on events until then.
     """
     program, sharing, rows, state = instance.program, instance.sharing, instance.rows, instance.state
     while state.size[_STACK] > 0:
@@ -571,7 +581,7 @@ def _settle(instance: Instance) -> None:
         transfer = state.stack[state.size[_STACK]]
         flow, begin = program.flow[transfer], rows.begins[transfer]
         if program.amount[transfer] == 0.0:
-            _has_left(transfer, begin, instance)
+            _complete(transfer, begin, instance)
         elif sharing.degree[flow] > 0:
             _push(transfer, rows.begins, state)
         else:
@@ -579,23 +589,24 @@ def _settle(instance: Instance) -> None:
             takes = program.amount[transfer] * slot_s
             rows.bottleneck[transfer] = sharing.cap_link[flow]
             rows.bottleneck_s[transfer] = takes if sharing.cap_link[flow] >= 0 else 0.0
-            _has_left(transfer, begin + takes, instance)
+            _complete(transfer, begin + takes, instance)
 
 
-@_event
-def _has_left(transfer: int, at: float, instance: Instance) -> None:
+@compiled_without_refcounts
+def _complete(transfer: int, at: float, instance: Instance) -> None:
+    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
     program, rows, state = instance.program, instance.rows, instance.state
     rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
     rows.arrives[transfer] = arrives
     if program.following[transfer] >= 0:
         _release(program.following[transfer], at, rows, state)
-    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
-        _release(program.waiting[place], arrives, rows, state)
+    for index in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[index], arrives, rows, state)
 
 
-@_event
+@compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
-    """Something that a transfer waits for is there at this time."""
+    """Note that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
@@ -603,9 +614,9 @@ def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
         state.size[_STACK] += 1
 
 
-@_event
+@compiled_without_refcounts
 def _end(flow: int, instance: Instance) -> None:
-    """The transfer that a flow serves has left; the hop that has set its rate for longest is its bottleneck."""
+    """End the transfer that a flow serves; its bottleneck is the hop that has set its rate for longest."""
     sharing, rows, state = instance.sharing, instance.rows, instance.state
     transfer = state.serving[flow]
     state.spent[flow, state.limit[flow]] += state.finish[flow] - state.since[flow]
@@ -618,12 +629,12 @@ def _end(flow: int, instance: Instance) -> None:
     state.serving[flow] = -1
     state.changed[state.size[_CHANGED]] = flow
     state.size[_CHANGED] += 1
-    _has_left(transfer, state.finish[flow], instance)
+    _complete(transfer, state.finish[flow], instance)
 
 
-@_event
+@compiled_without_refcounts
 def _begin(transfer: int, instance: Instance) -> None:
-    """A flow begins a transfer; if the one before it ends now, the flow keeps its rate until others change it."""
+    """Begin a transfer on its flow; if the previous one has just ended, the flow keeps its rate for now."""
     program, rows, state = instance.program, instance.rows, instance.state
     flow = program.flow[transfer]
     state.serving[flow], state.since[flow] = transfer, rows.begins[transfer]
@@ -632,26 +643,27 @@ def _begin(transfer: int, instance: Instance) -> None:
     if state.is_member[flow]:
         _set_finish(flow, instance)
     else:
-        _join(flow, instance.sharing, state)
+        _add_member(flow, instance.sharing, state)
 
 
-@_event
+@compiled_without_refcounts
 def _set_finish(flow: int, instance: Instance) -> None:
-    """When the transfer that a flow has just begun has left at the flow's rate."""
+    """Set the time when the transfer that a flow has just begun leaves at the flow's rate."""
     transfer = instance.state.serving[flow]
     takes = instance.program.amount[transfer] * (instance.slot_bits / instance.state.rate[flow])
     instance.state.finish[flow] = instance.rows.begins[transfer] + takes
 
 
-@_event
-def _share_anew(instance: Instance, classes: Classes | None) -> None:
-    """New rates for all flows that are connected with those that have begun, or have ended and not begun again."""
+@compiled_without_refcounts
+def _update_rates(instance: Instance, classes: Classes | None) -> None:
+    """Compute new rates for all flows that are connected, by shared links, with flows that have begun a transfer, or
+    have ended one without beginning the next."""
     sharing, state = instance.sharing, instance.state
     changed = 0
     for index in range(state.size[_CHANGED]):
         flow = state.changed[index]
         if state.serving[flow] < 0:
-            _quit(flow, sharing, state)
+            _remove_member(flow, sharing, state)
         elif state.rate[flow] != _NO_RATE:
             continue
         state.changed[changed] = flow
@@ -660,7 +672,7 @@ def _share_anew(instance: Instance, classes: Classes | None) -> None:
     if changed:
         if classes is None:
             _list_component(state.changed, state.size[_CHANGED], sharing, state)
-            _share_out(sharing, state)
+            _fill_progressively(sharing, state)
         else:
             _share_by_class(classes, sharing, state)
     for index in range(changed):
@@ -669,9 +681,9 @@ def _share_anew(instance: Instance, classes: Classes | None) -> None:
     state.size[_CHANGED] = 0
 
 
-@_event
-def _leave_unfinished(instance: Instance) -> None:
-    """What is left never ends: transfers over links of capacity 0, and those that wait for them."""
+@compiled_without_refcounts
+def _mark_unfinished(instance: Instance) -> None:
+    """Mark the remaining transfers as never ending: those over links of capacity 0, and those that wait for them."""
     rows, state = instance.rows, instance.state
     for index in range(state.size[_ACTIVE] - 1, -1, -1):
         flow = state.active[index]
@@ -679,38 +691,38 @@ def _leave_unfinished(instance: Instance) -> None:
         rows.bottleneck[transfer] = _link_of_hop(flow, state.limit[flow], instance.sharing)
         rows.bottleneck_s[transfer] = np.inf
         state.serving[flow] = -1
-        _quit(flow, instance.sharing, state)
+        _remove_member(flow, instance.sharing, state)
     for transfer in range(instance.program.flow.size):
         if state.waits[transfer] > 0:
             rows.begins[transfer] = np.inf
     state.size[_HEAP] = 0
 
 
-@_event
+@compiled_without_refcounts
 def _push(transfer: int, key: Floats, state: State) -> None:
-    """Put a transfer on the heap, whose top is the one with the smallest key."""
-    place = state.size[_HEAP]
+    """Push a transfer on the heap, which is ordered by `key`, the smallest on top."""
+    index = state.size[_HEAP]
     state.size[_HEAP] += 1
-    while place > 0 and key[state.heap[(place - 1) // 2]] > key[transfer]:
-        state.heap[place] = state.heap[(place - 1) // 2]
-        place = (place - 1) // 2
-    state.heap[place] = transfer
+    while index > 0 and key[state.heap[(index - 1) // 2]] > key[transfer]:
+        state.heap[index] = state.heap[(index - 1) // 2]
+        index = (index - 1) // 2
+    state.heap[index] = transfer
 
 
-@_event
+@compiled_without_refcounts
 def _pop(key: Floats, state: State) -> int:
-    """Take the top off the heap."""
+    """Pop the transfer with the smallest key off the heap."""
     top = state.heap[0]
     state.size[_HEAP] -= 1
-    size, place = state.size[_HEAP], 0
+    size, index = state.size[_HEAP], 0
     moved = state.heap[size]
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and key[state.heap[below + 1]] < key[state.heap[below]]:
-            below += 1
-        if key[moved] <= key[state.heap[below]]:
+    while 2 * index + 1 < size:
+        child = 2 * index + 1
+        if child + 1 < size and key[state.heap[child + 1]] < key[state.heap[child]]:
+            child += 1
+        if key[moved] <= key[state.heap[child]]:
             break
-        state.heap[place] = state.heap[below]
-        place = below
-    state.heap[place] = moved
+        state.heap[index] = state.heap[child]
+        index = child
+    state.heap[index] = moved
     return int(top)

@@ -1,8 +1,9 @@
-"""A time no collective of a kind can beat, whatever its schedule, on the logical links or ports of a fabric."""
+"""Lower bounds: a time that no schedule of a collective can beat on the logical links or ports of a fabric."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,72 +13,83 @@ from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
-_MAX_SIDES = 8  # sites and transit routers whose side of a cut is tried both ways: at most 2^8 cuts
+_MAX_SIDES = 8  # sites and transit routers that are tried on both sides of a cut: at most 2^8 cuts
 
 
 class LowerBound:
-    """Least time any collective of a kind can take on a fabric with these propagation delays, [links or ports].
+    """The least time that a collective of a kind can take on a fabric with these propagation delays, [links or ports].
 
-    A block is what a GPU contributes to an allgather, and the n-th part of the buffer of any other kind but `broadcast`
-    and `reduce`, whose buffer is one block; the root is rank 0. The schedule may be anything: chunks cut into pieces of
-    any size and sent over all links at once, forwarded from the first bit on, copied, added or even coded on the way by
-    any node. Assumed is only what the model assumes of a link: what enters link l at time t leaves it at t + delay_l,
-    no more than rate_l bits enter it per second, and no two nodes are joined otherwise.
+    A block is the contribution of a GPU to an allgather, the whole buffer of a `broadcast` or `reduce`, and 1/n of the
+    buffer of any other kind; the root is rank 0. Any schedule is allowed: it may cut chunks into pieces of any size,
+    send them over all links at once and forward them from the first bit on, and any node may copy, add or even code
+    them. The bound assumes only what the model assumes of a link: bits that enter link l at time t leave it at
+    t + delay_l, at most rate_l bits enter it per second, and nodes have no other connections.
 
     Proof. Let X be a set of nodes (GPUs and routers), C the links that lead into X, and S the GPUs outside X. At the
-    end the GPUs in X know B blocks that depend on what began in S (`_crossing`): of an allgather |S|, of an allreduce
-    all n sums. However they are copied, added or coded, they do not follow from fewer bits received, so as many bits at
-    least enter X over C in time for the GPUs x that need them. Let d be the least delay of any way from a GPU of S to
-    such an x. Nothing of use enters a link l of C before the least delay from S to the tail of l, nor so late that
-    delay_l and the least delay from the head of l to x are more than is left of the time T; these add up to d or more.
-    So l is of use for at most T - d seconds, and
+    end, the GPUs in X know B blocks that depend on data that started in S (`_crossing`): in an allgather |S| blocks, in
+    an allreduce all n sums. Copying, adding or coding cannot recover them from fewer received bits, so at least as many
+    bits enter X over C, in time for the GPUs x that need them. Let d be the least delay of any path from a GPU in S to
+    such an x, and T the completion time. No useful bit enters a link l of C before the least delay from S to the tail
+    of l, or later than T minus delay_l minus the least delay from the head of l to x; these three delays add up to at
+    least d. So l is useful for at most T - d seconds, and
 
         8 B block_bytes <= (T - d) sum of rate_l over C,   T >= d + 8 B block_bytes / sum of rate_l over C.
 
-    Where each x needs all B blocks this holds for every x in X, so for the one with the greatest d. The bound is the
-    greatest over: each GPU as X (what it must take in); everything but one GPU as X (what must leave it); and the cuts
-    of the WAN, X made of any sites, whole, and of any transit routers (of many routers, the first few vary and the
-    others stay outside). Each of them is a cut, so those left out cost strength, not truth.
+    If each x needs all B blocks, this holds for every x in X, hence for the one with the greatest d. The bound is the
+    maximum over these sets X: each single GPU (what it must receive); all nodes but one GPU (what that GPU must send);
+    and the cuts of the WAN, where X consists of whole sites and any transit routers (if there are many routers, only
+    the first few vary and the others stay outside). Any cut gives a valid bound, so trying fewer only weakens it.
 
     In `fluid` and `optimum` a flow holds all of its links at once: its bits are on the last link as soon as they are on
-    the first, and only then delayed. Flows of different delays then use one link for longer together than T - d. With
-    `at_once` d is the least delay from any GPU outside X to any in X, which all that crosses has still before it when
-    it has left: that bound is weaker, and true of both.
+    the first, and are delayed only after that. Flows with different delays can then together use a link for longer than
+    T - d. With `at_once`, d is the least delay from any GPU outside X to any GPU in X, which every bit that crosses
+    still has ahead of it when it has left its sender. This bound is weaker, and holds in both models.
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int, at_once: bool = False) -> None:
-        nodes, links = _nodes(fabric), shared_by(fabric).all
-        tail = np.array([nodes[link.src] for link in links])
-        head = np.array([nodes[link.dst] for link in links])
-        n = len(fabric.gpus)
-        away_s = _least_delays_s(tail, head, delays_s, len(nodes))[:n, :n]
-        least_s, bits, crossing = [], [], []
-        for inside in _cuts(fabric, nodes):
-            need = _crossing(kind, inside[:n])
-            if need is not None:
-                first_s = away_s[np.ix_(need.sources, need.sinks)].min(axis=0)
-                if at_once:
-                    first_s = away_s[np.ix_(~inside[:n], inside[:n])].min(axis=0)
-                least_s.append(first_s.max() if need.all_each and not at_once else first_s.min())
-                bits.append(8 * block_bytes * need.blocks)
-                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
-        self._least_s, self._bits = np.array(least_s), np.array(bits, dtype=np.float64)
-        self._links = np.concatenate(crossing)
-        self._starts = np.cumsum([0, *map(len, crossing[:-1])])
+        graph = _Graph(fabric, delays_s)
+        limits: list[_Limit] = []
+        for inside, entering in graph.cuts():
+            need = _crossing(kind, inside)
+            if need is None:
+                continue
+            if at_once:
+                delay_s = graph.delays_s[np.ix_(~inside, inside)].min()
+            else:
+                first_s = graph.delays_s[np.ix_(need.sources, need.sinks)].min(axis=0)
+                delay_s = first_s.max() if need.all_each else first_s.min()
+            limits.append(_Limit(delay_s, 8.0 * block_bytes * need.blocks, entering))
+        self._set(limits)
+
+    def _set(self, limits: "Sequence[_Limit]") -> None:
+        """Store the limits as arrays, with the links of all limits one after another."""
+        self._after_s = np.array([limit.after_s for limit in limits])
+        self._bits = np.array([limit.bits for limit in limits])
+        self._links = np.concatenate([limit.links for limit in limits])
+        self._starts = np.cumsum([0, *(len(limit.links) for limit in limits[:-1])])
 
     def seconds(self, rates_bps: Floats) -> Floats:
-        """The bound under each of these conditions, [K, links or ports]: [K] s, infinite without capacity."""
+        """Return the bound under K sets of rates, [K, links or ports]: [K] s, infinite if a cut has no capacity."""
         capacity_bps = np.add.reduceat(np.take(rates_bps, self._links, axis=1), self._starts, axis=1)
         with np.errstate(divide="ignore"):
-            found: Floats = (self._least_s + self._bits / capacity_bps).max(axis=1)
-        return found
+            bound_s: Floats = (self._after_s + self._bits / capacity_bps).max(axis=1)
+        return bound_s
+
+
+class _Limit(NamedTuple):
+    """A bound by one cut: `after_s` + `bits` / the sum of the rates of `links`, in s."""
+
+    after_s: float
+    bits: float
+    links: Indices
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Need:
-    """What must enter a set X: so many blocks, which depend on what began at `sources` and are needed at `sinks`;
-    `all_each`: all of them at each sink."""
+    """The number of blocks that must enter a set X; they depend on data that started at the GPUs `sources`, and the
+    GPUs `sinks` need them. With `all_each`, each sink needs all of them."""
 
     blocks: int
     sources: Indices
@@ -85,8 +97,8 @@ class _Need:
     all_each: bool
 
 
-def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
-    """What must enter the set of the GPUs `inside`, [n], in a collective of a kind; None where nothing must."""
+def _crossing(kind: str, inside: Bools) -> _Need | None:
+    """Return what must enter the set of the GPUs `inside`, [n], in a collective of a kind; None if nothing must."""
     outer, inner, root = np.flatnonzero(~inside), np.flatnonzero(inside), np.zeros(1, dtype=np.intp)
     if not outer.size or not inner.size:
         return None
@@ -111,36 +123,47 @@ def _crossing(kind: str, inside: npt.NDArray[np.bool_]) -> _Need | None:
     )
 
 
-def _nodes(fabric: Fabric) -> dict[str, int]:
-    """The ends of links or ports, numbered: the GPUs by rank, then all switches that are an end."""
-    ends = {end for link in shared_by(fabric).all for end in (link.src, link.dst)}
-    names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
-    return {name: place for place, name in enumerate(names)}
+class _Graph:
+    """The links or ports of a fabric as a graph, with the least delay from each GPU to each other, [n, n] s."""
 
+    def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
+        links = shared_by(fabric).all
+        ends = {end for link in links for end in (link.src, link.dst)}
+        names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
+        self._nodes = {name: index for index, name in enumerate(names)}  # the GPUs come first, by rank
+        self._tail = np.array([self._nodes[link.src] for link in links])
+        self._head = np.array([self._nodes[link.dst] for link in links])
+        self._fabric, n = fabric, len(fabric.gpus)
+        self.delays_s = _least_delays_s(self._tail, self._head, delays_s, len(self._nodes))[:n, :n]
 
-def _cuts(fabric: Fabric, nodes: dict[str, int]) -> Iterator[npt.NDArray[np.bool_]]:
-    """The sets X of the proof, [nodes] each."""
-    n, sites = len(fabric.gpus), len(fabric.gpus_per_site)
-    for gpu in range(n):
-        alone = np.zeros(len(nodes), dtype=bool)
-        alone[gpu] = True
-        yield alone
-        yield ~alone
-    site = np.full(len(nodes), -1)
-    site[:n] = fabric.gpu_sites
-    for switch in fabric.switches:
-        if switch.name in nodes and switch.site is not None:
-            site[nodes[switch.name]] = switch.site
-    free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
-    for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
-        for sides in product((False, True), repeat=free.size):
-            inside = np.isin(site, chosen)
-            inside[free] = sides
-            yield inside
+    def cuts(self) -> Iterator[tuple[Bools, Indices]]:
+        """Yield the GPUs in each set X of the proof, a mask [n], and the links that lead into X."""
+        for inside in self._sets():
+            yield inside[: len(self._fabric.gpus)], np.flatnonzero(~inside[self._tail] & inside[self._head])
+
+    def _sets(self) -> Iterator[Bools]:
+        """Yield the sets X of the proof, each a mask [nodes]."""
+        n, sites = len(self._fabric.gpus), len(self._fabric.gpus_per_site)
+        for gpu in range(n):
+            alone = np.zeros(len(self._nodes), dtype=bool)
+            alone[gpu] = True
+            yield alone
+            yield ~alone
+        site = np.full(len(self._nodes), -1)
+        site[:n] = self._fabric.gpu_sites
+        for switch in self._fabric.switches:
+            if switch.name in self._nodes and switch.site is not None:
+                site[self._nodes[switch.name]] = switch.site
+        free = np.flatnonzero(site < 0)[: max(0, _MAX_SIDES - sites)]
+        for chosen in chain.from_iterable(combinations(range(sites), size) for size in range(1, sites)):
+            for sides in product((False, True), repeat=free.size):
+                inside = np.isin(site, chosen)
+                inside[free] = sides
+                yield inside
 
 
 def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) -> Floats:
-    """The least delay of any way from each node to each other, [nodes, nodes] (Floyd and Warshall, 1962)."""
+    """Return the least delay of any path between each two nodes, [nodes, nodes] (Floyd and Warshall, 1962)."""
     away_s = np.full((nodes, nodes), np.inf)
     np.fill_diagonal(away_s, 0)
     away_s[tail, head] = delays_s
@@ -154,7 +177,7 @@ def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a job does: a collective of a kind over these GPUs, by rank, the root first, `count` times back to back."""
+    """A job: a collective of a kind among these GPUs (ranks, the root first), `count` times back to back."""
 
     kind: str
     block_bytes: int
@@ -164,39 +187,31 @@ class Demand:
 
 
 class RoundBound(LowerBound):
-    """Least time from the beginning of a round until all of its jobs are over, whatever their schedules.
+    """The least time from the start of a round until all of its jobs are complete, for any schedules.
 
-    Jobs exchange no data, so what `LowerBound` says of the bits over a cut is true of each of them, with the d of flows
-    that share links (`at_once`), counted from its start; done several times, all bits of the job come behind one d. All
-    jobs that start at t or later have no more than T - t seconds, in which all of their bits together pass the cut:
+    Jobs exchange no data, so the bound of `LowerBound` for a cut holds for each job on its own, counted from its start
+    and with the d of flows that share links (`at_once`). If a job repeats its collective, d counts once for all of its
+    bits. All jobs that start at t or later have at most T - t seconds, in which all of their bits cross the cut:
 
         T >= t + (the sum of their bits) / sum of rate_l over C.
 
-    The bound is the greatest over all cuts of both, the first for every job and the second for every start.
+    The bound is the maximum of both over all cuts, the first for every job and the second for every start time.
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, demands: Sequence[Demand]) -> None:
-        nodes, links = _nodes(fabric), shared_by(fabric).all
-        tail = np.array([nodes[link.src] for link in links])
-        head = np.array([nodes[link.dst] for link in links])
-        away_s = _least_delays_s(tail, head, delays_s, len(nodes))
-        least_s, bits, crossing = [], [], []
-        for inside in _cuts(fabric, nodes):
-            entering: list[tuple[float, float]] = []  # of each job its start and its bits
-            limits: list[tuple[float, float]] = []
+        graph = _Graph(fabric, delays_s)
+        limits: list[_Limit] = []
+        for inside, entering in graph.cuts():
+            starts_and_bits: list[tuple[float, float]] = []  # of each job that crosses the cut
             for job in demands:
                 gpus = np.array(job.gpus)
                 need = _crossing(job.kind, inside[gpus])
                 if need is not None:
-                    delay_s = away_s[np.ix_(gpus[~inside[gpus]], gpus[inside[gpus]])].min()
-                    entering.append((job.start_s, 8.0 * job.block_bytes * need.blocks * job.count))
-                    limits.append((job.start_s + delay_s, entering[-1][1]))
-            for start_s in {start_s for start_s, _ in entering}:
-                limits.append((start_s, sum(more for later_s, more in entering if later_s >= start_s)))
-            for at_s, amount in limits:
-                least_s.append(at_s)
-                bits.append(amount)
-                crossing.append(np.flatnonzero(~inside[tail] & inside[head]))
-        self._least_s, self._bits = np.array(least_s), np.array(bits)
-        self._links = np.concatenate(crossing)
-        self._starts = np.cumsum([0, *map(len, crossing[:-1])])
+                    delay_s = graph.delays_s[np.ix_(gpus[~inside[gpus]], gpus[inside[gpus]])].min()
+                    bits = 8.0 * job.block_bytes * need.blocks * job.count
+                    starts_and_bits.append((job.start_s, bits))
+                    limits.append(_Limit(job.start_s + delay_s, bits, entering))
+            for start_s in {start_s for start_s, _ in starts_and_bits}:
+                total_bits = sum(bits for later_s, bits in starts_and_bits if later_s >= start_s)
+                limits.append(_Limit(start_s, total_bits, entering))
+        self._set(limits)

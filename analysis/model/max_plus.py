@@ -1,4 +1,4 @@
-"""The timing model for any schedule in which no two flows share a link: when each transfer leaves and arrives."""
+"""The timing model for schedules in which no two flows share a link: when each transfer leaves and arrives."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_CACHE_BYTES = 5 << 18  # of a second-level cache: what a batch of instances may take
+_CACHE_BYTES = 5 << 18  # part of a second-level cache that the state of a batch may take
 _LEAST_BATCH, _MOST_BATCH = 256, 8192
-_NUMBERS_AT_A_TIME = 4096  # of one instruction, so that numpy's overhead stays below what it computes
+_NUMBERS_AT_A_TIME = 4096  # an instruction should compute this many, so that numpy's overhead per call is small
 
-_Rows = tuple[int, int, int]  # of an instruction for one transfer: its two inputs, its output
+_Rows = tuple[int, int, int]  # state rows of one transfer's instruction: two inputs and the output
 _Instruction = tuple[np.ufunc, slice, slice, slice]
 
 
 class Transfer(Protocol):
-    """What the model needs to know of a transfer: its flow, what it asks of it (slots, seconds), and what it waits
-    for."""
+    """What the model needs of a transfer: its flow, its amount (in slots, or in seconds on a stream), and the indices
+    of the transfers whose arrival it waits for."""
 
     @property
     def flow(self) -> int: ...
@@ -33,17 +33,17 @@ class Transfer(Protocol):
 
 
 class Compiled:
-    """A schedule made ready to evaluate, for any number of instances: `completion_s`.
+    """A schedule compiled for evaluation of any number of instances by `completion_s`.
 
-    A level are transfers on different flows that wait only for transfers of earlier levels. The state of a batch of
-    instances is a matrix, one instance a column, whose rows are each flow's delay, when it is free again, the time that
-    each amount takes on it, and the arrivals that are still waited for. Compiling names the rows; neighbouring or
-    evenly spaced rows on which a level does the same are one numpy instruction.
+    A level is a set of transfers on different flows that wait only for transfers of earlier levels. The state of a
+    batch of instances is a matrix with a column for each instance. Its rows are the delay of each flow, the time when
+    each flow is free again, the time that each amount takes on its flow, and the arrivals that later levels wait for.
+    Compiling assigns the rows; adjacent or evenly spaced rows that a level treats alike become one numpy instruction.
     """
 
     def __init__(self, transfers: Sequence[Transfer]) -> None:
         levels = _levels(transfers)
-        # Amounts in the order in which they are first needed, so that a level's rows are neighbours.
+        # Amounts are in the order of first use, so that the rows of a level are adjacent.
         costs = dict.fromkeys((transfers[index].flow, transfers[index].amount) for level in levels for index in level)
         flows = sorted({flow for flow, _ in costs})
         self._least_flows = max(flows, default=-1) + 1
@@ -61,66 +61,66 @@ class Compiled:
         )
         self._rows, self._program = _program(transfers, levels, rows)
         instructions = max(1, len(self._program))
-        fits = _CACHE_BYTES // 8 // max(1, self._rows)
-        worth = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
-        self._batch = min(max(fits, worth, _LEAST_BATCH), _MOST_BATCH)
+        fitting = _CACHE_BYTES // 8 // max(1, self._rows)
+        amortizing = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
+        self._batch = min(max(fitting, amortizing, _LEAST_BATCH), _MOST_BATCH)
 
     def completion_s(self, alpha_s: Floats, beta_s: Floats) -> Floats:
-        """When the last transfer of each of K instances has arrived, [K] s; 0 without transfers.
+        """Return when the last transfer of each of K instances arrives, [K] s; 0 without transfers.
 
-        `alpha_s` and `beta_s`, [flows, K] seconds, are as for `times`, whose greatest `arrives_s` this is, bit for bit.
-        Transposed views of [K, flows] are as fast. Raises ValueError for arrays whose shapes differ, or with fewer
-        flows than the transfers name.
+        `alpha_s` and `beta_s`, [flows, K] seconds, are as for `times`; the result equals the maximum of its `arrives_s`
+        bit for bit. Transposed views of [K, flows] are as fast. Raises ValueError for arrays of different shapes, or
+        with fewer flows than the transfers use.
         """
         _check_shapes(alpha_s, beta_s, self._least_flows)
         count = alpha_s.shape[1]
         completion = np.zeros(count)
         if not self._program or not count:
             return completion
-        step_by = -(-count // -(-count // self._batch))  # batches of about equal size
-        state = np.empty((self._rows, step_by))
-        bound: list[tuple[np.ufunc, Floats, Floats, Floats]] = []
-        for start in range(0, count, step_by):
-            batch = slice(start, min(start + step_by, count))
+        batch_size = -(-count // -(-count // self._batch))  # batches of about equal size
+        state = np.empty((self._rows, batch_size))
+        instructions: list[tuple[np.ufunc, Floats, Floats, Floats]] = []  # on the rows of a batch
+        for start in range(0, count, batch_size):
+            batch = slice(start, min(start + batch_size, count))
             size = batch.stop - start
-            if not bound or size < state.shape[1]:  # the first batch, and the last if it is smaller
+            if not instructions or size < state.shape[1]:  # the first batch, and the last if it is smaller
                 state = state[:, :size]
-                bound = [(step, state[a], state[b], state[out]) for step, a, b, out in self._program]
+                instructions = [(step, state[a], state[b], state[out]) for step, a, b, out in self._program]
             delays, frees = state[self._delays], state[self._frees]
             delays[:] = alpha_s[:, batch][self._flows]
             frees[:] = 0.0
             np.multiply(beta_s[:, batch][self._cost_flows], self._amounts, out=state[self._costs])
-            for step, a, b, out in bound:
+            for step, a, b, out in instructions:
                 step(a, b, out=out)
-            # What leaves a flow last arrives last of what it serves.
+            # The last transfer to leave a flow is also the last of that flow to arrive.
             np.add(frees, delays, out=frees)
             frees.max(axis=0, out=completion[batch])
         return completion
 
 
 def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
-    """As `Compiled.completion_s`, for a schedule that is evaluated once."""
+    """Compile a schedule and evaluate it once: see `Compiled.completion_s`."""
     return Compiled(transfers).completion_s(alpha_s, beta_s)
 
 
 def _levels(transfers: Sequence[Transfer]) -> list[list[int]]:
-    """The transfers by level, each level in the order of its flows."""
-    of: list[int] = []
+    """Return the transfers by level; within a level they are sorted by flow."""
+    level_of: list[int] = []
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
-        before = [of[one] for one in transfer.after]
+        before = [level_of[dependency] for dependency in transfer.after]
         if transfer.flow in last:
-            before.append(of[last[transfer.flow]])
-        of.append(max(before, default=-1) + 1)
+            before.append(level_of[last[transfer.flow]])
+        level_of.append(max(before, default=-1) + 1)
         last[transfer.flow] = index
-    order = sorted(range(len(of)), key=lambda index: (of[index], transfers[index].flow))
-    return [list(level) for _, level in groupby(order, key=of.__getitem__)]
+    order = sorted(range(len(level_of)), key=lambda index: (level_of[index], transfers[index].flow))
+    return [list(level) for _, level in groupby(order, key=level_of.__getitem__)]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The row of each flow's delay, of when it is free again, of each amount's time on a flow, and of the first
-    arrival."""
+    """The state row of each flow's delay, of the time when each flow is free again, of the time of each (flow, amount),
+    and of the first arrival."""
 
     delay: dict[int, int]
     free: dict[int, int]
@@ -129,36 +129,36 @@ class _Layout:
 
 
 def _index(flows: Sequence[int]) -> Any:
-    """An index that takes the rows of these flows: a slice, which copies nothing, where they are the first in order."""
+    """Return an index for the rows of these flows: a slice, which copies nothing, if they are 0, 1, 2 and so on."""
     return slice(len(flows)) if list(flows) == list(range(len(flows))) else np.array(flows)
 
 
 def _program(
     transfers: Sequence[Transfer], levels: Sequence[Sequence[int]], layout: _Layout
 ) -> tuple[int, list[_Instruction]]:
-    """How many rows the state has, and the instructions level by level.
+    """Return the number of state rows, and the instructions level by level.
 
-    The row of an arrival is free again once the last level that waits for it has begun.
+    The row of an arrival can be reused once the last level that waits for it has begun.
     """
     rows = layout.first_arrival
     needed_until = {
-        one: number for number, level in enumerate(levels) for index in level for one in transfers[index].after
+        one: depth for depth, level in enumerate(levels) for index in level for one in transfers[index].after
     }
     arrived: dict[int, int] = {}
-    unused: list[int] = []  # a heap: the lowest row first, so that rows stay neighbours
+    unused: list[int] = []  # a heap: the lowest row first, so that rows stay adjacent
     program: list[_Instruction] = []
-    for number, level in enumerate(levels):
+    for depth, level in enumerate(levels):
         waits: dict[int, list[_Rows]] = {}
         leaves: list[_Rows] = []
         arrives: list[_Rows] = []
         for index in level:
             transfer, free = transfers[index], layout.free[transfers[index].flow]
-            for turn, one in enumerate(transfer.after):
-                waits.setdefault(turn, []).append((free, arrived[one], free))
+            for position, dependency in enumerate(transfer.after):
+                waits.setdefault(position, []).append((free, arrived[dependency], free))
             leaves.append((free, layout.cost[transfer.flow, transfer.amount], free))
-        for one in {one for index in level for one in transfers[index].after}:
-            if needed_until[one] == number:
-                heappush(unused, arrived[one])
+        for dependency in {dependency for index in level for dependency in transfers[index].after}:
+            if needed_until[dependency] == depth:
+                heappush(unused, arrived[dependency])
         for index in level:
             if index in needed_until:
                 if not unused:
@@ -167,37 +167,37 @@ def _program(
                 arrived[index] = heappop(unused)
                 flow = transfers[index].flow
                 arrives.append((layout.free[flow], layout.delay[flow], arrived[index]))
-        program += [(np.maximum, *run) for turn in waits.values() for run in _runs(turn)]
+        program += [(np.maximum, *run) for steps in waits.values() for run in _runs(steps)]
         program += [(np.add, *run) for part in (leaves, arrives) for run in _runs(part)]
     return rows, program
 
 
 def _runs(steps: Sequence[_Rows]) -> list[tuple[slice, slice, slice]]:
-    """The same steps with evenly spaced ones as one: in order of their outputs, or of equal distances if that is less.
+    """Merge evenly spaced steps into runs: sorted by output, or grouped by equal distances if that gives fewer runs.
 
-    The second finds places that swap with their neighbours, as in halving-doubling.
+    Grouping finds ranks that swap with their neighbours, as in halving-doubling.
     """
-    apart: dict[_Rows, list[_Rows]] = {}
+    by_distance: dict[_Rows, list[_Rows]] = {}
     for a, b, out in steps:
-        apart.setdefault((b - a, out - a, 0), []).append((a, b, out))
-    by_distance = [run for part in apart.values() for run in _even(sorted(part))]
-    return min(_even(sorted(steps, key=lambda rows: rows[2])), by_distance, key=len)
+        by_distance.setdefault((b - a, out - a, 0), []).append((a, b, out))
+    grouped = [run for part in by_distance.values() for run in _even(sorted(part))]
+    return min(_even(sorted(steps, key=lambda rows: rows[2])), grouped, key=len)
 
 
 def _even(steps: Iterable[_Rows]) -> list[tuple[slice, slice, slice]]:
-    """Runs of steps in this order whose rows are evenly spaced; an input may stay the same row, which numpy repeats."""
+    """Split the steps, in this order, into runs of evenly spaced rows; an input row may be constant (broadcast)."""
     runs: list[list[_Rows]] = []
     for step in steps:
         run = runs[-1] if runs else None
-        if run and (len(run) == 1 or _apart(run[-1], step) == _apart(run[0], run[1])):
+        if run and (len(run) == 1 or _distance(run[-1], step) == _distance(run[0], run[1])):
             run.append(step)
         else:
             runs.append([step])
     return [_slices(run) for run in runs]
 
 
-def _apart(one: _Rows, other: _Rows) -> _Rows:
-    return other[0] - one[0], other[1] - one[1], other[2] - one[2]
+def _distance(first: _Rows, second: _Rows) -> _Rows:
+    return second[0] - first[0], second[1] - first[1], second[2] - first[2]
 
 
 def _slices(run: Sequence[_Rows]) -> tuple[slice, slice, slice]:
@@ -213,7 +213,7 @@ def _slice(first: int, second: int, last: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """When the transfers of K instances of a schedule begin, have left whole, and have arrived whole: [T, K] s each."""
+    """When the transfers of K instances of a schedule begin, have left entirely and have arrived entirely, [T, K] s."""
 
     begins_s: Floats
     leaves_s: Floats
@@ -221,18 +221,18 @@ class Times:
 
 
 def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Times:
-    """When every transfer of K instances of a schedule begins, leaves and arrives.
+    """Return when every transfer of K instances of a schedule begins, leaves and arrives.
 
     `alpha_s` and `beta_s`, [flows, K] seconds, are the delay of each flow and the time that it takes to send one slot;
-    of a stream they are 0 and 1. T transfers are in an order in which each comes behind all that it waits for.
+    for a stream they are 0 and 1. The T transfers are in topological order: each comes after those that it waits for.
 
-    A transfer begins when all that it waits for have arrived and the one before it on its flow has left:
+    A transfer begins when all transfers that it waits for have arrived and the previous one on its flow has left:
 
-        F = max(A of what it waits for, F of the one before it on its flow) + amount * beta     it has left, whole
-        A = F + alpha                                                                           it has arrived, whole
+        F = max(A of those it waits for, F of the previous one on its flow) + amount * beta     it has left entirely
+        A = F + alpha                                                                           it has arrived entirely
 
-    A max-plus recursion (Baccelli et al., "Synchronization and Linearity", 1992). Raises ValueError for arrays whose
-    shapes differ, or with fewer flows than the transfers name.
+    This is a max-plus recursion (Baccelli et al., "Synchronization and Linearity", 1992). Raises ValueError for arrays
+    of different shapes, or with fewer flows than the transfers use.
     """
     _check_shapes(alpha_s, beta_s, max((transfer.flow for transfer in transfers), default=-1) + 1)
     alpha_s, beta_s = np.ascontiguousarray(alpha_s), np.ascontiguousarray(beta_s)
@@ -241,8 +241,8 @@ def times(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Tim
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
         begin = begins[index]
-        for one in transfer.after:
-            np.maximum(begin, arrives[one], out=begin)
+        for dependency in transfer.after:
+            np.maximum(begin, arrives[dependency], out=begin)
         if transfer.flow in last:
             np.maximum(begin, leaves[last[transfer.flow]], out=begin)
         last[transfer.flow] = index
@@ -261,9 +261,10 @@ def _check_shapes(alpha_s: Floats, beta_s: Floats, flows: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One transfer of a critical path and the seconds that it adds.
+    """A transfer on a critical path, and the seconds that it contributes.
 
-    `arrives`: the next one, or the end, waited for its arrival, so its delay is among them; else only for its leaving.
+    `arrives`: the next transfer, or the end, waited for its arrival, so `seconds` includes its delay. Otherwise the
+    next transfer waited only until it had left.
     """
 
     transfer: int
@@ -271,26 +272,27 @@ class Step:
     arrives: bool
 
 
-def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0) -> tuple[Step, ...]:
-    """The transfers that an instance's completion time is made of, from first to last; their seconds add up to it.
+def critical_path(transfers: Sequence[Transfer], timing: Times, instance: int = 0) -> tuple[Step, ...]:
+    """Return the critical path of an instance, first transfer first; the seconds add up to the completion time.
 
-    The times may be predicted or measured: before each transfer comes what it could begin after last, the arrival of
-    one that it waits for or the leaving of the one before it on its flow. Of several the earliest in the schedule is
-    taken, those that it waits for first. What passes between the two counts as the later one's.
+    The times may be predicted or measured. The predecessor of a transfer on the path is the event that came last among
+    those it had to wait for: the arrivals of transfers, and the leaving of the previous one on its flow. Of
+    simultaneous events, an arrival precedes the leaving, and the earliest transfer in the schedule comes first. Time
+    between an event and the transfer that waited for it counts for the later transfer.
     """
     if not transfers:
         return ()
     before: list[int | None] = []
     last: dict[int, int] = {}
-    for place, transfer in enumerate(transfers):
+    for position, transfer in enumerate(transfers):
         before.append(last.get(transfer.flow))
-        last[transfer.flow] = place
-    leaves, arrives = (part[:, instance].tolist() for part in (found.leaves_s, found.arrives_s))
+        last[transfer.flow] = position
+    leaves, arrives = (part[:, instance].tolist() for part in (timing.leaves_s, timing.arrives_s))
     index: int | None = max(range(len(transfers)), key=arrives.__getitem__)
     end_s, ends_with_arrival, path = arrives[index], True, []
     while index is not None:
-        waited, earlier = sorted(transfers[index].after), before[index]
-        choices = [(arrives[one], True, one) for one in waited]
+        dependencies, earlier = sorted(transfers[index].after), before[index]
+        choices = [(arrives[dependency], True, dependency) for dependency in dependencies]
         choices += [] if earlier is None else [(leaves[earlier], False, earlier)]
         begin_s, by_arrival, previous = max(choices, key=lambda choice: choice[0], default=(0.0, True, None))
         path.append(Step(transfer=index, seconds=end_s - begin_s, arrives=ends_with_arrival))
@@ -299,7 +301,7 @@ def critical_path(transfers: Sequence[Transfer], found: Times, instance: int = 0
 
 
 class Hop(NamedTuple):
-    """A link of a flow, or the processor of a stream (delay 0): its name, rate in bit/s and delay in seconds."""
+    """A link on a flow's path, or the processor of a stream (delay 0): name, rate in bit/s and delay in seconds."""
 
     name: str
     rate_bps: float
@@ -307,19 +309,19 @@ class Hop(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds of a critical path: sending (waiting included where times were measured), and bits on the way."""
+    """Seconds of a critical path: for sending (with waiting, if the times were measured), and propagation delay."""
 
     sending_s: float
     delay_s: float
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The sum of both."""
         return self.sending_s + self.delay_s
 
 
 NO_LIMITS: Mapping[int, str] = MappingProxyType({})
-"""Where flows have links of their own."""
+"""The limits of flows that share no links."""
 
 
 def seconds_by_link(
@@ -328,11 +330,11 @@ def seconds_by_link(
     hops: Sequence[Sequence[Hop]],
     limits: Mapping[int, str] = NO_LIMITS,
 ) -> dict[str, Cost]:
-    """What each link adds to the seconds of a critical path, by its name, the most first; all together are its seconds.
+    """Return the contribution of each link to a critical path by name, largest first; they add up to its seconds.
 
-    `hops`, by flow, are the links that it takes, at least one. The sending of a message is the link's that limited it:
-    where flows share links the one that `limits` names by transfer, else the slowest, of several the first. Every link
-    adds its delay where the arrival was waited for.
+    `hops` are the links on the path of each flow, at least one. The time for sending a message counts for the link that
+    limited it: where flows share links the one that `limits` names for the transfer, otherwise the slowest, and of
+    several the first. Every link contributes its delay if the next transfer waited for the arrival.
     """
     spent: dict[str, Cost] = {}
     for step in path:

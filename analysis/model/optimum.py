@@ -1,14 +1,14 @@
-"""The best schedule of any kind for small collectives, by constraint programming, with a bound that proves it.
+"""The best schedule of whole blocks for small collectives, by constraint programming, with a bound that proves it.
 
-A schedule sends whole blocks, each over any ways between GPUs and on from any GPU that has it, and a GPU receives a
-block once. A transfer runs without a break at the full rate of its way, the least of its links' rates, so several
-transfers are on a link at once where their rates together fit. That is a choice: pieces of blocks, and transfers that
-run at less than they could, are left out, so a schedule that cuts blocks or shares links can be faster. None can be
-faster than the bound of `lower_bound` (`at_once`), and no schedule of this kind than `Best.bound_s`.
+A schedule sends whole blocks. A block may take any paths between GPUs and be forwarded by any GPU that has it, and a
+GPU receives a block once. A transfer runs without a break at the full rate of its path, the lowest of its links' rates,
+so several transfers use a link at once if their rates together fit. This is a restriction: schedules that cut blocks
+into pieces, or run transfers at less than the full rate in order to share links, are not considered and can be faster.
+No schedule at all is faster than the bound of `lower_bound` (`at_once`), and none of this kind than `Best.bound_s`.
 
-OR-Tools' CP-SAT (Perron and Furnon; the extra [optimum]) sees times in whole ticks. For the bound all durations are
-rounded down: then every schedule, its times rounded down, is one in ticks, too. The value is that of the same transfers
-in the same order in seconds, each as early as it can be.
+OR-Tools' CP-SAT (Perron and Furnon; the extra [optimum]) works with times in whole ticks. For the bound all durations
+are rounded down; any schedule with its times rounded down is then a schedule in ticks, too. The completion time is that
+of the same transfers in the same order in seconds, each as early as possible.
 """
 
 import math
@@ -22,27 +22,27 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 PROVEN = 1e-4
-"""What times in ticks leave open, as a share."""
+"""Relative gap between completion time and bound that rounding to ticks can leave."""
 
-_TICKS = 1_000_000  # of the time that the schedule to begin with takes
-_SHARES = 1_000_000  # of a link's rate
-_COARSE = 1000  # so that what a link carries fits 64 bits
-_ROUNDING = 1e-9  # of a link's rate
+_TICKS = 1_000_000  # ticks in the completion time of the initial schedule
+_SHARES = 1_000_000  # units of a link's rate
+_COARSE = 1000  # divides shares, so that the amount that a link carries fits 64 bits
+_ROUNDING = 1e-9  # tolerance, as a share of a link's rate
 
 
 COPIED = ("allgather", "broadcast", "alltoall", "scatter", "gather")
-"""The kinds of collectives that add nothing."""
+"""The kinds of collectives that only copy blocks and make no sums."""
 MOST_GPUS = 16
-"""The best schedule of more is hopeless."""
+"""With more GPUs the search for the best schedule is hopeless."""
 
 
 class NotInstalledError(ImportError):
-    """OR-Tools is not installed; a sentence with the command that installs it."""
+    """OR-Tools is not installed; the message has the command that installs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way from GPU to GPU: its links by index, its rate (the least of theirs) and its delay."""
+    """A path from one GPU to another: the indices of its links, its rate (the lowest of theirs) and its delay."""
 
     src: int
     dst: int
@@ -53,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What begins at a GPU and has to get to others."""
+    """A block of data: the GPU where it starts, and the GPUs that need it."""
 
     source: int
     sinks: tuple[int, ...]
@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A transfer of a schedule: which block takes which way, from when on; indices, and seconds."""
+    """A transfer of a schedule: the indices of its block and path, and when it begins, leaves and arrives, in s."""
 
     block: int
     way: int
@@ -72,7 +72,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best schedule that was found, when it is over, and a time before which none is; `proven` if they agree."""
+    """The best schedule found, its completion time, and a lower bound on that of any schedule of this kind."""
 
     sent: tuple[Sent, ...]
     completion_s: float
@@ -80,64 +80,64 @@ class Best:
 
     @property
     def proven(self) -> bool:
-        """Whether none is faster by more than a share of PROVEN."""
+        """Whether no schedule of this kind is faster by more than the share PROVEN."""
         return self.completion_s <= self.bound_s * (1 + PROVEN)
 
 
 def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
-    """The blocks of a collective that adds nothing; GPU 0 is the root. Raises ValueError for another."""
-    every = range(gpus)
+    """Return the blocks of a collective that only copies; GPU 0 is the root. Raises ValueError for other kinds."""
+    ranks = range(gpus)
 
     def others(gpu: int) -> tuple[int, ...]:
-        return tuple(one for one in every if one != gpu)
+        return tuple(rank for rank in ranks if rank != gpu)
 
-    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {
-        "allgather": [(gpu, others(gpu)) for gpu in every],
+    sources_and_sinks: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+        "allgather": [(gpu, others(gpu)) for gpu in ranks],
         "broadcast": [(0, others(0))],
-        "alltoall": [(a, (b,)) for a in every for b in others(a)],
+        "alltoall": [(a, (b,)) for a in ranks for b in others(a)],
         "scatter": [(0, (gpu,)) for gpu in others(0)],
         "gather": [(gpu, (0,)) for gpu in others(0)],
     }
     if kind not in COPIED:
-        raise ValueError(f"the best {kind}; allowed: {', '.join(COPIED)}, which add nothing")
-    return tuple(Block(source=source, sinks=sinks) for source, sinks in found[kind])
+        raise ValueError(f"the best schedule of {kind}; allowed: {', '.join(COPIED)}, which make no sums")
+    return tuple(Block(source=source, sinks=sinks) for source, sinks in sources_and_sinks[kind])
 
 
 def timed(
     sending: Sequence[tuple[int, int]], ways: Sequence[Way], blocks: Sequence[Block], rates_bps: Floats, bits: float
 ) -> tuple[Sent, ...]:
-    """The transfers (block, way) one after the other, each from the earliest time at which its GPU has the block and
-    its links have its rate left beside those before it, in that order.
+    """Assign times to the transfers (block, path) in the given order: each begins at the earliest time when its sender
+    has the block and its links have enough rate left next to the transfers before it in the order.
 
-    `rates_bps` [links]. Raises ValueError where a GPU sends what it never received before.
+    `rates_bps` [links]. Raises ValueError if a GPU sends a block that it has not received before.
     """
     has_s = {(index, block.source): 0.0 for index, block in enumerate(blocks)}
-    found: list[Sent] = []
+    scheduled: list[Sent] = []
     for block, index in sending:
         way = ways[index]
         if (block, way.src) not in has_s:
             raise ValueError(f"GPU {way.src} sends block {block}, which it does not have")
         lasts_s = bits / way.rate_bps
-        beside = [(one, ways[one.way]) for one in found if set(ways[one.way].links) & set(way.links)]
+        beside = [(sent, ways[sent.way]) for sent in scheduled if set(ways[sent.way].links) & set(way.links)]
         ready_s = has_s[block, way.src]
-        times_s = sorted({ready_s, *(one.leaves_s for one, _ in beside if one.leaves_s > ready_s)})
+        times_s = sorted({ready_s, *(sent.leaves_s for sent, _ in beside if sent.leaves_s > ready_s)})
         begins_s = next(at_s for at_s in times_s if _fits(way, (at_s, at_s + lasts_s), beside, rates_bps))
         leaves_s = begins_s + lasts_s
-        one = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
-        found.append(one)
-        has_s[block, way.dst] = min(one.arrives_s, has_s.get((block, way.dst), math.inf))
-    return tuple(found)
+        sent = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
+        scheduled.append(sent)
+        has_s[block, way.dst] = min(sent.arrives_s, has_s.get((block, way.dst), math.inf))
+    return tuple(scheduled)
 
 
 def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Way]], rates_bps: Floats) -> bool:
-    """Whether a transfer over a way has its rate on every link from the span's begin to its end, beside these."""
+    """Whether a transfer over a path fits on each of its links during the whole span, next to those `beside`."""
     begins_s, ends_s = span_s
-    now = [(one, other) for one, other in beside if one.begins_s < ends_s and one.leaves_s > begins_s]
-    instants_s = [begins_s, *(one.begins_s for one, _ in now if one.begins_s > begins_s)]
+    concurrent = [(sent, other) for sent, other in beside if sent.begins_s < ends_s and sent.leaves_s > begins_s]
+    instants_s = [begins_s, *(sent.begins_s for sent, _ in concurrent if sent.begins_s > begins_s)]
     for link in way.links:
-        on = [(one, other.rate_bps) for one, other in now if link in other.links]
+        on_link = [(sent, other.rate_bps) for sent, other in concurrent if link in other.links]
         for at_s in instants_s:
-            used_bps = sum(rate_bps for one, rate_bps in on if one.begins_s <= at_s < one.leaves_s)
+            used_bps = sum(rate_bps for sent, rate_bps in on_link if sent.begins_s <= at_s < sent.leaves_s)
             if used_bps + way.rate_bps > rates_bps[link] * (1 + _ROUNDING):
                 return False
     return True
@@ -155,18 +155,18 @@ def best_schedule(
     least_s: float = 0.0,
     workers: int = 1,
 ) -> Best:
-    """The best schedule that is found within so many seconds, or so much `search`: with one worker that is always the
-    same, as it is counted in the solver's own steps (`max_deterministic_time`), 1 being some seconds of a processor.
+    """Return the best schedule found within a number of `seconds`, or an amount of `search`.
 
-    `rates_bps` [links]; `known` is a schedule to begin with, (block, way) in the order of `timed`; `least_s` is a time
-    that no schedule can beat. Raises NotInstalledError without OR-Tools, and ValueError where `known` is not a
-    schedule.
+    `search` is the solver's `max_deterministic_time`, whose unit is some seconds of a processor: it counts the solver's
+    own steps, so one worker always finds the same schedule. `rates_bps` [links]; `known` is the initial schedule, as
+    (block, path) in the order of `timed`; `least_s` is a time that no schedule can beat. Raises NotInstalledError
+    without OR-Tools, and ValueError if `known` is not a complete schedule.
     """
     first = timed(known, ways, blocks, rates_bps, 8 * block_bytes)
-    received = {(one.block, ways[one.way].dst) for one in first}
+    received = {(sent.block, ways[sent.way].dst) for sent in first}
     for index, block in enumerate(blocks):
         if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
-            raise ValueError(f"in the schedule to begin with block {index} does not get to GPU {missing[0]}")
+            raise ValueError(f"in the initial schedule block {index} does not reach GPU {missing[0]}")
     problem = _Problem(blocks, ways, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
     order, bound_s = problem.solved(seconds=seconds, search=search, workers=workers)
     best = min(first, timed(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
@@ -178,7 +178,7 @@ def _end_s(sent: Sequence[Sent]) -> float:
 
 
 class _User(NamedTuple):
-    """A transfer that can be: its variable and its interval, and its ticks."""
+    """A possible transfer: whether it is `used` and its `interval` (variables), and its duration and delay in ticks."""
 
     used: Any
     interval: Any
@@ -187,9 +187,9 @@ class _User(NamedTuple):
 
 
 class _Problem:
-    """The schedules in ticks, as constraints, with `first` to begin with.
+    """The constraint model of all schedules in ticks, with `first` as the initial schedule.
 
-    Of every block and way there is a variable for whether the block takes it, and one for when it begins.
+    For every block and path, one variable says whether the block takes the path, and another one when it begins.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class _Problem:
         self._begin: dict[tuple[int, int], Any] = {}
         self._used: dict[tuple[int, int], Any] = {}
         self._on_way: dict[int, list[_User]] = {}
-        self._shares: dict[int, dict[int, int]] = {}  # of each link's rate, by way
+        self._shares: dict[int, dict[int, int]] = {}  # for each link, the share of its rate by path
         hints = {(one.block, one.way): int(one.begins_s / self._tick_s) for one in first}
         for number, block in enumerate(blocks):
             self._add_block(number, block, hints)
@@ -224,7 +224,7 @@ class _Problem:
         self._model.minimize(self._end)
 
     def _add_block(self, number: int, block: Block, hints: Mapping[tuple[int, int], int]) -> None:
-        """The ways that a block can take: into a GPU one at most, and from a GPU once it has the block."""
+        """Add the paths that a block can take: at most one into a GPU, and out of a GPU only once it has the block."""
         model = self._model
         gpus = {block.source, *(gpu for way in self._ways for gpu in (way.src, way.dst))}
         has = {gpu: model.new_int_var(0, 0 if gpu == block.source else _TICKS, "") for gpu in gpus}
@@ -259,42 +259,43 @@ class _Problem:
                     model.add(sum(into[gpu]) >= used)
 
     def _add_link(self, link: int) -> None:
-        """What a link can carry at once, and, as that proves bounds, what follows from it for the end."""
+        """Limit what a link carries at once, and add what follows for the end, as this helps to prove bounds."""
         model, shares = self._model, self._shares[link]
-        alone = self._one_at_a_time(link)
-        users = [one for way in alone for one in self._on_way[way]]
-        model.add_no_overlap([one.interval for one in users])
-        if not shares.keys() <= alone:  # else the solver finds that by itself
-            self._add_busy([one.lasts for one in users], users, 1)
-            users = [one for way in shares for one in self._on_way[way]]
+        exclusive = self._one_at_a_time(link)
+        users = [user for way in exclusive for user in self._on_way[way]]
+        model.add_no_overlap([user.interval for user in users])
+        if not shares.keys() <= exclusive:  # otherwise the solver derives this itself
+            self._add_busy([user.lasts for user in users], users, 1)
+            users = [user for way in shares for user in self._on_way[way]]
             demands = [share for way, share in shares.items() for _ in self._on_way[way]]
-            model.add_cumulative([one.interval for one in users], demands, _SHARES)
-            carried = [share * one.lasts // _COARSE for share, one in zip(demands, users, strict=True)]
+            model.add_cumulative([user.interval for user in users], demands, _SHARES)
+            carried = [share * user.lasts // _COARSE for share, user in zip(demands, users, strict=True)]
             self._add_busy(carried, users, _SHARES // _COARSE)
 
     def _add_busy(self, carried: Sequence[int], users: Sequence[_User], at_once: int) -> None:
-        """What is carried, so much at once, and then delayed is over by the end."""
-        tail = at_once * min((one.delay for one in users), default=0)
-        self._model.add(sum(c * one.used for c, one in zip(carried, users, strict=True)) + tail <= at_once * self._end)
+        """Require the end to come after all that is carried, `at_once` at a time, and the least delay after it."""
+        tail = at_once * min((user.delay for user in users), default=0)
+        total = sum(amount * user.used for amount, user in zip(carried, users, strict=True))
+        self._model.add(total + tail <= at_once * self._end)
 
     def _one_at_a_time(self, link: int) -> set[int]:
-        """Ways over a link of which no two have room at once: those that take more than half of it, and more."""
-        found = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
+        """Return paths over a link no two of which fit at once: all that take more than half of it, others greedily."""
+        exclusive = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
         for way in sorted(self._shares[link], key=lambda way: -self._lasts[way]):
-            if all(way == other or self._excludes(way, other) for other in found):
-                found.add(way)
-        return found
+            if all(way == other or self._excludes(way, other) for other in exclusive):
+                exclusive.add(way)
+        return exclusive
 
     def _excludes(self, a: int, b: int) -> bool:
-        """Whether some link has no room for both ways at once."""
+        """Whether some link lacks the capacity for both paths at once."""
         common = {*self._ways[a].links} & {*self._ways[b].links}
         return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
 
     def solved(self, *, seconds: float, search: float, workers: int) -> tuple[list[tuple[int, int]], float]:
-        """The transfers (block, way) of the best schedule in order, none if none was found, and a bound in seconds."""
+        """Solve; return the best schedule's (block, path) in order, empty if none was found, and a bound in s."""
         solver = self._cp.CpSolver()
         solver.parameters.num_workers, solver.parameters.random_seed = workers, 1
-        solver.parameters.catch_sigint_signal = False  # the run has its own
+        solver.parameters.catch_sigint_signal = False  # the run handles SIGINT itself
         solver.parameters.max_time_in_seconds, solver.parameters.max_deterministic_time = seconds, search
         status = solver.solve(self._model)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
@@ -304,11 +305,11 @@ class _Problem:
         return self._needed(chosen), solver.best_objective_bound * self._tick_s
 
     def _needed(self, order: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those of the transfers in this order by which a block gets to a sink, directly or by others."""
+        """Keep the transfers, in this order, that bring a block to a sink, directly or over other GPUs."""
         needed = {(number, gpu) for number, block in enumerate(self._blocks) for gpu in block.sinks}
-        kept = []
+        in_use = []
         for number, index in reversed(order):
             if (number, self._ways[index].dst) in needed:
                 needed.add((number, self._ways[index].src))
-                kept.append((number, index))
-        return kept[::-1]
+                in_use.append((number, index))
+        return in_use[::-1]

@@ -1,4 +1,4 @@
-"""The timing model where the rates of links change at instants, also while a schedule is under way: an exact fluid."""
+"""The timing model for link rates that change at given instants, even in the middle of a schedule: an exact fluid."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,11 +8,11 @@ import numpy as np
 from analysis.model.fluid import Links, program_of
 from analysis.model.max_plus import Floats, Transfer
 
-_FIRST_ROWS = 16  # of rates that are asked for; twice as many each time
+_FIRST_ROWS = 16  # rows of rates that are requested first; each further request doubles them
 
 
 class Instants(NamedTuple):
-    """When every transfer of one instance begins, has left whole and has arrived whole: [T] s each."""
+    """When every transfer of one instance begins, has left entirely and has arrived entirely, [T] s each."""
 
     begins_s: Floats
     leaves_s: Floats
@@ -20,7 +20,7 @@ class Instants(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The instants at which flows get other links and delays, in order: [M] s, [M, F, H] and [M, F] s."""
+    """Changes of flows' paths: instants in ascending order, [M] s, the new links, [M, F, H], and delays, [M, F] s."""
 
     at_s: Floats
     links: Links
@@ -28,13 +28,13 @@ class Moves(NamedTuple):
 
 
 class Varying:
-    """A schedule made ready to evaluate where rates change; it has this many flows, and slots of so many bytes.
+    """A schedule compiled for evaluation under changing rates, with a number of flows and a slot size in bytes.
 
-    With `packet_bytes` above 0 links have queues, in which each flow has two packets of this size at its bottleneck, as
-    TCP has in the testbed. A change of rates that moves its bottleneck towards the sender finds them behind the new
-    one: so much less is left to send there. Each new bottleneck sends one packet at once, as its time begins.
+    With `packet_bytes` above 0, links have queues: each flow has two packets of this size queued at its bottleneck, as
+    TCP has in the testbed. If a change of rates moves the bottleneck towards the sender, these packets have passed the
+    new one already, which has that much less to send. Each new bottleneck sends one packet immediately.
 
-    Raises ValueError as `fluid.program_of`.
+    Raises the errors of `fluid.program_of`.
     """
 
     def __init__(
@@ -53,19 +53,20 @@ class Varying:
         delay_s: Floats,
         moves: Callable[[int], Moves] | None = None,
     ) -> Instants:
-        """One instance of the schedule.
+        """Return when each transfer of one instance of the schedule begins, leaves and arrives.
 
-        `rates_bps(n)`, [n, links], are the first n rows of rates, above 0: the first holds for `until_s`, every other
-        one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`, and so are the rules, whether or
-        not links are shared: at every moment all transfers in service have their max-min fair rates under the rates of
-        links there are then, and what is left of a transfer when those change is served at its new rate. A change and
-        the end of a transfer within 1e-12 of the time since the start happen together, the end first.
+        `rates_bps(n)` returns the first n rows of rates, [n, links] bit/s, all above 0. The first row holds for
+        `until_s`, every other one for `every_s`. `links` [F, H] and `delay_s` [F] are as for `fluid.times`, and so are
+        the rules, whether or not links are shared: at every moment all transfers in service have their max-min fair
+        rates under the current rates of links. When these change, the rest of a transfer is served at its new rate. A
+        change and the end of a transfer are simultaneous if they differ by less than 1e-12 of the time since the start;
+        the end then comes first.
 
-        `moves(n)` are the changes of ways that go with the first n rows, at the beginning of a row or within it, from
-        the second row on. What is left of a transfer is then served over the new links. A flow's messages arrive in
-        order and whole: none before what was sent of it, or before it, over the old way.
+        `moves(n)` returns the changes of paths during the first n rows; they may be at the beginning of a row or within
+        it, from the second row on. The rest of a transfer is then served over the new links. The messages of a flow
+        arrive in order and entirely: none before everything that its flow sent over the old path.
 
-        Raises ValueError for a rate that is not above 0, and for times that are not.
+        Raises ValueError for a rate, `until_s` or `every_s` that is not above 0.
         """
         return self.progress(links, rates_bps, until_s=until_s, every_s=every_s, delay_s=delay_s, moves=moves)[0]
 
@@ -79,33 +80,33 @@ class Varying:
         delay_s: Floats,
         moves: Callable[[int], Moves] | None = None,
     ) -> tuple[Instants, Floats]:
-        """As `times`, and the bits that are left of what each flow is sending as a row of rates begins, [n, F]."""
+        """Return `times`, and the bits left of each flow's current transfer as each row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
         from analysis.model import varying_kernel
 
         links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
-        found = np.empty((3, self._program.flow.size))
-        rows, is_over = _FIRST_ROWS, False
-        while not is_over:
+        seconds = np.empty((3, self._program.flow.size))
+        rows, is_complete = _FIRST_ROWS, False
+        while not is_complete:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
-            at_s, ways, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
+            at_s, paths, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
             moved = varying_kernel.Moves(
                 np.require(at_s, np.float64, ("C", "W")),
-                np.require(ways, np.int32, ("C", "W")),
+                np.require(paths, np.int32, ("C", "W")),
                 np.require(delays_s, np.float64, ("C", "W")),
             )
             instance = varying_kernel.Instance(self._program, links, delay_s, self._slot_bits, self._packet_bits, moved)
             left = np.zeros((rows, len(links)))
-            of_rates = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # of types it is compiled for
-            is_over = varying_kernel.run(instance, of_rates, found)
+            rate_rows = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
+            is_complete = varying_kernel.run(instance, rate_rows, seconds)
             rows *= 2
-        return Instants(*found), left
+        return Instants(*seconds), left
 
 
-if __name__ == "__main__":  # compiled now, and kept beside the module, so that no command has to wait for it
+if __name__ == "__main__":  # compile now and cache the code next to the module, so that no command has to wait
     nothing = Varying([], flows=0, slot_bytes=1)
     none = np.zeros((0, 0), np.int32), np.zeros(0)
     nothing.times(none[0], lambda rows: np.ones((rows, 1)), until_s=1, every_s=1, delay_s=none[1])

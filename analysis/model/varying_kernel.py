@@ -1,44 +1,36 @@
 """The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
 
-Importing this module imports numba, which takes longer than many commands; only `varying` does, when it is called.
+Importing this module imports numba, which takes longer than many commands; so `varying` imports it when it is called.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from analysis.model.fluid_kernel import Program
+from analysis.model.fluid_kernel import Program, compiled_entry, compiled_without_refcounts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 
-Function = TypeVar("Function", bound=Callable[..., object])
 
-
-def _event(function: Function) -> Function:
-    """Compile a function that allocates nothing, without reference counts, as in `fluid_kernel`."""
-    return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
-
-
-_TIE = 1e-12  # events as close as this, of the time since the start, happen together
-_NONE = -1.0  # no rate yet
-_EQUAL = 1e-9  # of shares of links that limit a flow alike
+_TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
+_NO_RATE = -1.0  # no rate yet
+_EQUAL = 1e-9  # relative difference up to which the shares of two links limit a flow alike
 _QUEUED = 2.0  # packets of a flow at its bottleneck
 
 
 class State(NamedTuple):
-    """What changes from event to event.
+    """The state that changes from event to event.
 
-    Of each transfer when it `begins`, `leaves` and `arrives`, and how many it still `waits` for; of each flow the
-    transfer that it is `serving`, its `rate`, when it will `finish` at that, and when all that it has sent so far will
-    have `arrived`. `stack` are transfers that wait for nothing more, `pending` those of them that have yet to begin,
-    `active` the flows in service, each with its `size`.
-    While rates are shared out, of each link the `room` that is left and the `open` flows that have no rate yet, and of
-    each flow the rate `given` and the link that limits it, its `bottleneck`. `queue` is the one where its packets were
-    queued as rates last changed or it began.
+    For each transfer: when it `begins`, `leaves` and `arrives`, and how many transfers it still `waits` for. For each
+    flow: the transfer that it is `serving`, its `rate`, when it will `finish` at this rate, and when everything that it
+    has sent so far will have `arrived`. Lists, each with its `size`: the `stack` of transfers that wait for no others
+    any more, the `pending` ones, which have yet to begin, and the `active` flows, which are in service.
+
+    During progressive filling, for each link: the `room` that is left, and the number of `open` flows, which have no
+    rate yet; for each flow: the rate `given` and the link that limits it, its `bottleneck`. `queue` is the link where
+    the flow's packets were queued when rates last changed or the flow began.
     """
 
     begins: Floats
@@ -64,7 +56,7 @@ _STACK, _PENDING, _ACTIVE = range(3)
 
 
 class Moves(NamedTuple):
-    """The instants `at` [M] at which flows get other links [M, F, H] and delays [M, F], in order."""
+    """Changes of flows' paths: the instants `at` [M] in ascending order, the new links [M, F, H] and delays [M, F]."""
 
     at: Floats
     links: Ints
@@ -72,8 +64,8 @@ class Moves(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """The schedule, the links [F, H] and the delay of each flow as they are now, the bits of a slot and of a packet, 0
-    without queues, and what moves."""
+    """The schedule, the current links [F, H] and delay of each flow, the bits of a slot and of a packet (0 without
+    queues), and the changes of paths."""
 
     program: Program
     links: Ints
@@ -84,9 +76,9 @@ class Instance(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` that time, every other one for `every` seconds.
+    """The rates of links by row, [n, links]: the first holds `until` this time, every other one for `every` seconds.
 
-    As a row begins, `left` [n, F] is given the bits that are left of what each flow is sending.
+    `left` [n, F] receives the bits left of each flow's current transfer as a row begins.
     """
 
     rows: Floats
@@ -95,19 +87,19 @@ class Rates(NamedTuple):
     left: Floats
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
-def run(given: Instance, rates: Rates, found: Floats) -> bool:
-    """Fill in when all transfers begin, leave and arrive, `found` [3, T]; False where that takes more rows of rates."""
-    one = Instance(
-        given.program, given.links.copy(), given.delay.copy(), given.slot_bits, given.packet_bits, given.moves
+@compiled_entry
+def run(start: Instance, rates: Rates, seconds: Floats) -> bool:
+    """Compute when all transfers begin, leave and arrive, `seconds` [3, T]; False if that takes more rows of rates."""
+    instance = Instance(
+        start.program, start.links.copy(), start.delay.copy(), start.slot_bits, start.packet_bits, start.moves
     )
-    flows, links, transfers = len(one.links), rates.rows.shape[1], one.program.flow.size
-    found[0], found[1], found[2] = 0.0, np.inf, np.inf
+    flows, links, transfers = len(instance.links), rates.rows.shape[1], instance.program.flow.size
+    seconds[0], seconds[1], seconds[2] = 0.0, np.inf, np.inf
     state = State(
-        found[0],
-        found[1],
-        found[2],
-        one.program.waits.copy(),
+        seconds[0],
+        seconds[1],
+        seconds[2],
+        instance.program.waits.copy(),
         np.full(flows, -1, np.int32),
         np.zeros(flows),
         np.zeros(flows),
@@ -122,105 +114,107 @@ def run(given: Instance, rates: Rates, found: Floats) -> bool:
         np.full(flows, -1, np.int32),
         np.full(flows, -1, np.int32),
     )
-    return _run(one, rates, state)
+    return _run(instance, rates, state)
 
 
-@_event
-def _run(one: Instance, rates: Rates, state: State) -> bool:
-    for transfer in range(one.program.flow.size - 1, -1, -1):
+@compiled_without_refcounts
+def _run(instance: Instance, rates: Rates, state: State) -> bool:
+    for transfer in range(instance.program.flow.size - 1, -1, -1):
         if state.waits[transfer] == 0:
-            _put(transfer, _STACK, state.stack, state)
-    _settle(one, state)
+            _append(transfer, _STACK, state.stack, state)
+    _settle(instance, state)
     row, change, moved = 0, rates.until, 0
     while state.size[_ACTIVE] > 0 or state.size[_PENDING] > 0:
         now = change
-        if moved < one.moves.at.size:
-            now = min(now, one.moves.at[moved])
+        if moved < instance.moves.at.size:
+            now = min(now, instance.moves.at[moved])
         for index in range(state.size[_PENDING]):
             now = min(now, state.begins[state.pending[index]])
         for index in range(state.size[_ACTIVE]):
             now = min(now, state.finish[state.active[index]])
         together = now * (1.0 + _TIE)
-        _end(together, one, state)
-        _settle(one, state)
-        _begin(together, one, state)
+        _end(together, instance, state)
+        _settle(instance, state)
+        _begin(together, instance, state)
         is_changed = change <= together
         if is_changed:
             row += 1
             change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
-            _note(now, rates.left[row], one, state)
-        while moved < one.moves.at.size and one.moves.at[moved] <= together:
+            _record_left(now, rates.left[row], instance, state)
+        while moved < instance.moves.at.size and instance.moves.at[moved] <= together:
             is_changed = True
-            _move(now, moved, one, state)
+            _change_paths(now, moved, instance, state)
             moved += 1
-        _open(rates.rows[row], one, state)
-        _share_out(one, state)
-        if is_changed and one.packet_bits > 0.0:
-            _use_queues(now, one, state)
-        _set_rates(now, one, state)
+        _start_filling(rates.rows[row], instance, state)
+        _fill_progressively(instance, state)
+        if is_changed and instance.packet_bits > 0.0:
+            _move_queues(now, instance, state)
+        _set_rates(now, instance, state)
     return True
 
 
-@_event
-def _note(now: float, left: Floats, one: Instance, state: State) -> None:
+@compiled_without_refcounts
+def _record_left(now: float, left: Floats, instance: Instance, state: State) -> None:
+    """Record how many bits of each flow's current transfer are left."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
-        left[flow] = one.program.amount[state.serving[flow]] * one.slot_bits
-        if state.rate[flow] != _NONE:
+        left[flow] = instance.program.amount[state.serving[flow]] * instance.slot_bits
+        if state.rate[flow] != _NO_RATE:
             left[flow] = (state.finish[flow] - now) * state.rate[flow]
 
 
-@_event
-def _put(item: int, which: int, items: Ints, state: State) -> None:
-    items[state.size[which]] = item
-    state.size[which] += 1
+@compiled_without_refcounts
+def _append(item: int, kind: int, items: Ints, state: State) -> None:
+    items[state.size[kind]] = item
+    state.size[kind] += 1
 
 
-@_event
-def _settle(one: Instance, state: State) -> None:
-    """Empty the stack: what is empty or a computation is done with, and all else may begin.
+@compiled_without_refcounts
+def _settle(instance: Instance, state: State) -> None:
+    """Empty the stack: complete empty transfers and computations, and make all others pending.
 
-    What is empty begins, too, where its delay may be another by then.
+    If paths change, an empty transfer becomes pending, too, because its delay may be different when it begins.
     """
-    program = one.program
+    program = instance.program
     while state.size[_STACK] > 0:
         state.size[_STACK] -= 1
         transfer = state.stack[state.size[_STACK]]
         is_stream = True
-        for link in one.links[program.flow[transfer]]:
+        for link in instance.links[program.flow[transfer]]:
             is_stream = is_stream and link < 0
-        if (program.amount[transfer] > 0.0 or one.moves.at.size > 0) and not is_stream:
-            _put(transfer, _PENDING, state.pending, state)
+        if (program.amount[transfer] > 0.0 or instance.moves.at.size > 0) and not is_stream:
+            _append(transfer, _PENDING, state.pending, state)
         else:
-            _has_left(transfer, state.begins[transfer] + program.amount[transfer], one, state)
+            _complete(transfer, state.begins[transfer] + program.amount[transfer], instance, state)
 
 
-@_event
-def _has_left(transfer: int, at: float, one: Instance, state: State) -> None:
-    program = one.program
+@compiled_without_refcounts
+def _complete(transfer: int, at: float, instance: Instance, state: State) -> None:
+    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
+    program = instance.program
     flow = program.flow[transfer]
-    state.leaves[transfer], arrives = at, max(at + one.delay[flow], state.arrived[flow])
+    state.leaves[transfer], arrives = at, max(at + instance.delay[flow], state.arrived[flow])
     state.arrives[transfer], state.arrived[flow] = arrives, arrives
     if program.following[transfer] >= 0:
         _release(program.following[transfer], at, state)
-    for place in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
-        _release(program.waiting[place], arrives, state)
+    for index in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
+        _release(program.waiting[index], arrives, state)
 
 
-@_event
+@compiled_without_refcounts
 def _release(transfer: int, at: float, state: State) -> None:
-    """Something that a transfer waits for is there at this time."""
+    """Note that one of the events that a transfer waits for happens at time `at`."""
     state.begins[transfer] = max(state.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
-        _put(transfer, _STACK, state.stack, state)
+        _append(transfer, _STACK, state.stack, state)
 
 
-@_event
-def _end(together: float, one: Instance, state: State) -> None:
-    """Let the transfers leave that have been served by then; in the list the last flow takes a place that is free."""
+@compiled_without_refcounts
+def _end(together: float, instance: Instance, state: State) -> None:
+    """End the transfers that have been served by then; in the list the last flow takes the place of a removed one."""
     index = 0
     while index < state.size[_ACTIVE]:
         flow = state.active[index]
@@ -230,138 +224,139 @@ def _end(together: float, one: Instance, state: State) -> None:
         transfer, state.serving[flow] = state.serving[flow], -1
         state.size[_ACTIVE] -= 1
         state.active[index] = state.active[state.size[_ACTIVE]]
-        _has_left(transfer, state.finish[flow], one, state)
+        _complete(transfer, state.finish[flow], instance, state)
 
 
-@_event
-def _begin(together: float, one: Instance, state: State) -> None:
-    """Let the transfers begin whose time has come."""
+@compiled_without_refcounts
+def _begin(together: float, instance: Instance, state: State) -> None:
+    """Begin the pending transfers whose time has come."""
     index = 0
     while index < state.size[_PENDING]:
         transfer = state.pending[index]
         if state.begins[transfer] > together:
             index += 1
             continue
-        flow = one.program.flow[transfer]
-        state.serving[flow], state.rate[flow] = transfer, _NONE
-        _put(flow, _ACTIVE, state.active, state)
+        flow = instance.program.flow[transfer]
+        state.serving[flow], state.rate[flow] = transfer, _NO_RATE
+        _append(flow, _ACTIVE, state.active, state)
         state.size[_PENDING] -= 1
         state.pending[index] = state.pending[state.size[_PENDING]]
 
 
-@_event
-def _move(now: float, moved: int, one: Instance, state: State) -> None:
-    """All flows take other ways. What they have sent arrives over the old ones, and nothing before it."""
+@compiled_without_refcounts
+def _change_paths(now: float, moved: int, instance: Instance, state: State) -> None:
+    """Move all flows to their new paths. Data already sent arrives over the old path; nothing overtakes it."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         if state.begins[state.serving[flow]] < now:
-            state.arrived[flow] = max(state.arrived[flow], now + one.delay[flow])
-    for flow in range(len(one.links)):
-        one.delay[flow] = one.moves.delay[moved, flow]
-        for hop in range(one.links.shape[1]):
-            one.links[flow, hop] = one.moves.links[moved, flow, hop]
+            state.arrived[flow] = max(state.arrived[flow], now + instance.delay[flow])
+    for flow in range(len(instance.links)):
+        instance.delay[flow] = instance.moves.delay[moved, flow]
+        for hop in range(instance.links.shape[1]):
+            instance.links[flow, hop] = instance.moves.links[moved, flow, hop]
 
 
-@_event
-def _open(capacity: Floats, one: Instance, state: State) -> None:
-    """All flows in service want a rate of the links that they pass."""
+@compiled_without_refcounts
+def _start_filling(capacity: Floats, instance: Instance, state: State) -> None:
+    """Prepare progressive filling: reset the links that active flows use, and count the flows on each."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
-        state.given[flow] = _NONE
-        for link in one.links[flow]:
+        state.given[flow] = _NO_RATE
+        for link in instance.links[flow]:
             if link >= 0:
                 state.room[link] = capacity[link]
                 state.open[link] += 1
 
 
-@_event
-def _share_out(one: Instance, state: State) -> None:
-    """Give them their max-min fair rates: the link with the smallest share gives it to its flows, then the next."""
+@compiled_without_refcounts
+def _fill_progressively(instance: Instance, state: State) -> None:
+    """Give the active flows their max-min fair rates by progressive filling: the link with the smallest share first."""
     while True:
         tightest, share = -1, np.inf
         for index in range(state.size[_ACTIVE]):
-            if state.given[state.active[index]] == _NONE:
-                for link in one.links[state.active[index]]:
+            if state.given[state.active[index]] == _NO_RATE:
+                for link in instance.links[state.active[index]]:
                     if link >= 0 and state.room[link] / state.open[link] < share:
                         tightest, share = link, state.room[link] / state.open[link]
         if tightest < 0:
             return
         for index in range(state.size[_ACTIVE]):
             flow, passes = state.active[index], False
-            for link in one.links[flow]:
+            for link in instance.links[flow]:
                 passes = passes or link == tightest
-            if passes and state.given[flow] == _NONE:
-                for link in one.links[flow]:  # the last, if several do
+            if passes and state.given[flow] == _NO_RATE:
+                for link in instance.links[flow]:  # the last one if several limit it
                     if link >= 0 and state.room[link] <= state.open[link] * share * (1.0 + _EQUAL):
                         state.bottleneck[flow] = link
-                _give(flow, share, one, state)
+                _give_rate(flow, share, instance, state)
 
 
-@_event
-def _give(flow: int, rate: float, one: Instance, state: State) -> None:
+@compiled_without_refcounts
+def _give_rate(flow: int, rate: float, instance: Instance, state: State) -> None:
     state.given[flow] = rate
-    for link in one.links[flow]:
+    for link in instance.links[flow]:
         if link >= 0:
             state.room[link] = max(0.0, state.room[link] - rate)
             state.open[link] -= 1
 
 
-@_event
-def _use_queues(now: float, one: Instance, state: State) -> None:
-    """Rates have changed: where a flow's bottleneck is now another one of its way, its queue moves.
+@compiled_without_refcounts
+def _move_queues(now: float, instance: Instance, state: State) -> None:
+    """After a change of rates, move the queue of each flow whose bottleneck is now another link of its path.
 
-    A flow has two packets queued at its bottleneck. They have passed a new one that is nearer to the sender. Beside
-    what is sent at the new rates they pass the links from the old one to the new one, or to the end of the way: flows
-    that these limit lose as much. And a new bottleneck sends a packet at once, as its time begins, of any of its flows.
+    A flow has two packets queued at its bottleneck. If the new bottleneck is nearer to the sender, they have passed it
+    already. In addition to what is sent at the new rates, these packets cross the links from the old bottleneck to the
+    new one, or to the end of the path; flows that these links limit lose as much. And as its time begins, a new
+    bottleneck sends one packet of any of its flows at once.
     """
     for link in range(state.room.size):
-        state.room[link] = 0.0  # from here on the packets that pass it beside
+        state.room[link] = 0.0  # from here on: the additional packets that cross the link
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         state.open[state.bottleneck[flow]] += 1
-        if not _queue_moves(flow, one, state):
+        if not _queue_moves(flow, instance, state):
             continue
         is_behind = False
-        for link in one.links[flow]:
+        for link in instance.links[flow]:
             is_behind = (is_behind and link != state.bottleneck[flow]) or link == state.queue[flow]
             if link >= 0 and is_behind:
                 state.room[link] += _QUEUED
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         packets = state.room[state.bottleneck[flow]] / state.open[state.bottleneck[flow]]
-        if _queue_moves(flow, one, state):
+        if _queue_moves(flow, instance, state):
             packets -= 1.0 / state.open[state.bottleneck[flow]]
-            for link in one.links[flow]:
+            for link in instance.links[flow]:
                 if link == state.queue[flow]:
                     break
                 if link == state.bottleneck[flow]:
                     packets -= _QUEUED
-        if state.rate[flow] != _NONE:
-            left = (state.finish[flow] - now) * state.rate[flow] + packets * one.packet_bits
+        if state.rate[flow] != _NO_RATE:
+            left = (state.finish[flow] - now) * state.rate[flow] + packets * instance.packet_bits
             state.finish[flow] = now + max(0.0, left) / state.rate[flow]
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         state.queue[flow], state.open[state.bottleneck[flow]] = state.bottleneck[flow], 0
 
 
-@_event
-def _queue_moves(flow: int, one: Instance, state: State) -> bool:
-    """Whether a flow that has been in service has another bottleneck than before, which was on the same way."""
+@compiled_without_refcounts
+def _queue_moves(flow: int, instance: Instance, state: State) -> bool:
+    """Whether a flow in service has a new bottleneck, and its old one is still on its path."""
     was_passed = False
-    for link in one.links[flow]:
+    for link in instance.links[flow]:
         was_passed = was_passed or link == state.queue[flow]
-    return was_passed and state.bottleneck[flow] != state.queue[flow] and state.rate[flow] != _NONE
+    return was_passed and state.bottleneck[flow] != state.queue[flow] and state.rate[flow] != _NO_RATE
 
 
-@_event
-def _set_rates(now: float, one: Instance, state: State) -> None:
-    """When all will finish at the rates that they were given."""
+@compiled_without_refcounts
+def _set_rates(now: float, instance: Instance, state: State) -> None:
+    """Set the new rates of the active flows, and when their transfers finish at these rates."""
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
         transfer, old, new = state.serving[flow], state.rate[flow], state.given[flow]
-        if old == _NONE:
+        if old == _NO_RATE:
             state.queue[flow] = state.bottleneck[flow]
-            state.finish[flow] = state.begins[transfer] + one.program.amount[transfer] * (one.slot_bits / new)
+            state.finish[flow] = state.begins[transfer] + instance.program.amount[transfer] * (instance.slot_bits / new)
         elif new != old:
             state.finish[flow] = now + (state.finish[flow] - now) * (old / new)
         state.rate[flow] = new

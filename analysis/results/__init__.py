@@ -1,4 +1,4 @@
-"""Run directories as data: `load` gives a run's rows, `open_run` all of it."""
+"""Run folders as data: `load` returns the collectives of a run, `open_run` the whole run."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ __all__ = ["ResultsError", "Run", "load", "open_run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the reader, and Parquet with it, at the first use: the model's processes need neither."""
+    """Import the reader, and with it Parquet, at the first use: worker processes of the model need neither."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("analysis.results.reader"), name)

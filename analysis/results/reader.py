@@ -1,15 +1,15 @@
-"""Run directories, format version 1: which file holds what, and reading all of it.
+"""Reading run folders (format version 1), and the names of their files.
 
     from analysis.results import load
     load("results/paper-20260101-120000").groupby(["engine", "mode"]).completion_s.mean()
 
-A run that is under way, or was cut short, can be read too: its collectives are in parts/ (see `writer`), and at the end
-in collectives.parquet. Reading changes nothing in a directory.
+An unfinished run, still under way or interrupted, can be read too: its collectives are in parts/ (see `writer`) until
+they are merged into collectives.parquet at the end. Reading changes nothing in a folder.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,19 +31,19 @@ _OF_PARTS = COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
 PROGRAM = "program"
-"""In place of the engines of a run: a program of the user's, which has no collectives."""
+"""Stands for the engines of a run that executed a user's program, which has no collectives."""
 
 _PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.collectives\.parquet")
-_OLD_PARTS = "points"  # journals of rows, of which runs of earlier versions that were cut short consist
+_OLD_PARTS = "points"  # journals of rows in unfinished runs of earlier versions
 
 
 class ResultsError(ValueError):
-    """A directory of which no run can be read; one sentence that names it."""
+    """A folder from which no run can be read; the message is one sentence that names it."""
 
 
 class Tables(NamedTuple):
-    """The collectives, the transfers, the jobs, the counters and the probes of a run, each in tables of some
-    consecutive ones of a point."""
+    """The collectives, transfers, jobs, counters and probes of a run; each table has those of some consecutive
+    collectives of a point."""
 
     collectives: Sequence[pa.Table]
     transfers: Sequence[pa.Table]
@@ -53,8 +53,8 @@ class Tables(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The files with some consecutive collectives of a point, the first of them `start`, and with their transfers,
-    jobs, counters and probes."""
+    """The files of some consecutive collectives of a point, from number `start` on, and of their transfers, jobs,
+    counters and probes."""
 
     point: Point
     start: int
@@ -67,7 +67,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run as its directory holds it; the tables are as README describes them, empty where nothing was emulated."""
+    """A run as stored in its folder; docs/results.md describes the tables, which are empty if nothing was emulated."""
 
     path: Path
     provenance: dict[str, Any]
@@ -82,11 +82,10 @@ class Run:
 
 
 def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-    """The collectives of a run, a row each: all columns, or these.
+    """Return the collectives of a run, a row each, with all columns or only `columns`.
 
-    Of a run that is not complete: those that are on the disk. Columns that runs of earlier versions lack have the
-    values of `schema.ADDED`. Raises ResultsError for a directory without a run, one
-    of a newer format, or a damaged one.
+    An unfinished run has those that are on the disk already. Columns that runs of earlier versions lack have the values
+    of `schema.ADDED`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
     """
     path = Path(directory)
     provenance = read_provenance(path)
@@ -94,69 +93,66 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
 
 
 def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
-    """Everything that a run directory holds; raises ResultsError as `load`.
+    """Read everything that a run folder holds; raises ResultsError as `load` does.
 
-    `tables` are what it holds of collectives, transfers, jobs, counters and probes, where that has been read.
+    `tables` are its collectives, transfers, jobs, counters and probes, if the caller has them already.
     """
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
-    complete = is_complete(provenance)
+    if tables is None:
+        collectives = _collectives(path, settings, provenance, None)
+        transfers = _other_table(path, provenance, TRANSFERS, schema.TRANSFERS)
+    else:
+        collectives = _joined(collectives_schema(settings), tables.collectives)
+        transfers = _joined(schema.TRANSFERS, tables.transfers)
     return Run(
         path=path,
         provenance=provenance,
         settings=settings,
-        collectives=frame(
-            _collectives(path, settings, provenance, None)
-            if tables is None
-            else pa.concat_tables([collectives_schema(settings).empty_table(), *tables.collectives])
-        ),
-        transfers=frame(
-            _beside(path, provenance, TRANSFERS, schema.TRANSFERS)
-            if tables is None
-            else pa.concat_tables([schema.TRANSFERS.empty_table(), *tables.transfers])
-        ),
+        collectives=frame(collectives),
+        transfers=frame(transfers),
         jobs=load_jobs(path) if tables is None else jobs_in(tables),
         conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
         faults=frame(_table(path / FAULTS, schema.FAULTS)),
         scenario_text=_text(path / SCENARIO),
-        complete=complete,
+        complete=is_complete(provenance),
     )
 
 
 def load_jobs(directory: str | Path) -> "pd.DataFrame":
-    """The jobs of a run, a row for each in each round, as `load` has its collectives; errors as of `load`."""
+    """Return the jobs of a run, a row for each job of each round; reads and raises as `load` does."""
     path = Path(directory)
-    return frame(_beside(path, read_provenance(path), JOBS, schema.JOBS))
+    return frame(_other_table(path, read_provenance(path), JOBS, schema.JOBS))
 
 
 def jobs_in(tables: Tables) -> "pd.DataFrame":
-    """The jobs in these tables, as `load_jobs` has them."""
-    return frame(pa.concat_tables([schema.JOBS.empty_table(), *tables.jobs]))
+    """Return the jobs in these tables in the form of `load_jobs`."""
+    return frame(_joined(schema.JOBS, tables.jobs))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
-    """Whether every point of the run is finished, and its tables are written."""
+    """Whether every point of the run is finished and the tables of the run are written."""
     return provenance["ended"] is not None
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
-    """How a run came about; raises ResultsError where `path` is not a run directory of this format."""
+    """Read the provenance of a run; raises ResultsError if `path` is not a run folder of this format."""
     if not path.is_dir():
         raise ResultsError(f"{path} is not a run folder: there is no such folder")
     if not (path / PROVENANCE).is_file():
         raise ResultsError(f"{path} is not a run folder: it has no {PROVENANCE}")
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)
-    found = provenance.get("format")
-    if isinstance(found, int) and found > FORMAT:
-        raise ResultsError(f"{path} is of format {found}, which is newer than this version reads; allowed: {FORMAT}")
-    if found != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
+    version = provenance.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise ResultsError(f"{path} is of format {version}, which is newer than this version reads; allowed: {FORMAT}")
+    if version != FORMAT or not {"ended", "started", "seed", "command"} <= provenance.keys():
         raise ResultsError(f"{path} is not a run folder: its {PROVENANCE} is not one of format {FORMAT}")
     return provenance
 
 
 def read_settings(path: Path) -> list[dict[str, Any]]:
-    """The settings of a run in the order of their indices; raises ResultsError where they cannot be read."""
+    """Read the settings of a run in the order of their indices; raises ResultsError if they cannot be read."""
     settings: list[dict[str, Any]] = _json(path / SETTINGS, list)
     keys = {"setting", "label", "swept", "values", "fabric", "columns"}
     if not settings or not all(isinstance(setting, dict) and keys <= setting.keys() for setting in settings):
@@ -165,30 +161,30 @@ def read_settings(path: Path) -> list[dict[str, Any]]:
 
 
 def parts_of(path: Path) -> list[Part]:
-    """The parts of an unfinished run, in the order of points and collectives."""
-    found = (_PART.fullmatch(file.name) for file in (path / PARTS).glob("*"))
-    return sorted(part_of(path, Point(m[1], int(m[2]), m[3]), int(m[4])) for m in found if m)
+    """Return the parts of an unfinished run, sorted by point and collective."""
+    matches = (_PART.fullmatch(file.name) for file in (path / PARTS).glob("*"))
+    return sorted(part_of(path, Point(match[1], int(match[2]), match[3]), int(match[4])) for match in matches if match)
 
 
 def part_of(path: Path, point: Point, start: int) -> Part:
-    """The part of an unfinished run that begins with this collective of a point."""
+    """Return the file names of the part of an unfinished run that begins with collective `start` of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
     return Part(point, start, *(stem.with_suffix(f".{name}") for name in _OF_PARTS))
 
 
 def check_readable_parts(path: Path) -> None:
-    """Raise ResultsError for a run that an earlier version left unfinished, with its rows in other files."""
+    """Raise ResultsError for a run that an earlier version, which stored rows in other files, left unfinished."""
     if (path / _OLD_PARTS).is_dir():
-        raise ResultsError(f"{path} was left unfinished by an earlier version; run it anew")
+        raise ResultsError(f"{path} was left unfinished by an earlier version; run it again in a new folder")
 
 
 def collectives_schema(settings: list[dict[str, Any]]) -> pa.Schema:
-    """The columns of the collectives of a run with these settings."""
+    """Return the columns of the collectives of a run with these settings."""
     return schema.collectives_schema([setting["columns"] for setting in settings])
 
 
 def point_columns(settings: list[dict[str, Any]], point: Point) -> dict[str, Any]:
-    """The columns that are the same in all collectives of a point."""
+    """Return the columns that are the same in all collectives of a point."""
     setting = settings[point.setting]
     values = setting["values"]
     return {
@@ -209,13 +205,13 @@ def _collectives(
 ) -> pa.Table:
     if provenance.get("engines") == [PROGRAM]:
         raise ResultsError(
-            f"{path} is the run folder of a program, which has no collectives: program.json, ranks.csv, links.csv and "
-            "figures in it are what there is to read (docs/program.md)"
+            f"{path} is the run folder of a program, which has no collectives: read program.json, ranks.csv, links.csv "
+            "and figures in it instead (docs/program.md)"
         )
     try:
         wanted = collectives_schema(settings)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ResultsError(f"{path / SETTINGS} is damaged: it is not of these rows") from None
+        raise ResultsError(f"{path / SETTINGS} is damaged: its columns are not those of a run") from None
     unknown = [name for name in columns or () if name not in wanted.names]
     if unknown:
         raise ResultsError(f"{path} has no column {unknown[0]}; allowed: {', '.join(wanted.names)}")
@@ -226,12 +222,16 @@ def _collectives(
     return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
 
 
-def _beside(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
-    """A table beside that of the collectives: of a run that is not complete, those of its parts together."""
+def _other_table(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
+    """Read a table other than the collectives; in an unfinished run it is put together from the parts."""
     if is_complete(provenance) or not (path / PARTS).exists():
         return _table(path / name, wanted)
     files = [file for part in parts_of(path) for file in part[2:] if file.name.endswith(f".{name}") and file.exists()]
-    return pa.concat_tables([wanted.empty_table(), *(table_in(file, wanted) for file in files)])
+    return _joined(wanted, (table_in(file, wanted) for file in files))
+
+
+def _joined(columns: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
+    return pa.concat_tables([columns.empty_table(), *tables])
 
 
 def _table(path: Path, wanted: pa.Schema) -> pa.Table:
@@ -239,7 +239,7 @@ def _table(path: Path, wanted: pa.Schema) -> pa.Table:
 
 
 def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
-    """All columns of the table in a file, or these; raises ResultsError where it is damaged or missing."""
+    """Read all columns of the table in a file, or only `columns`; raises ResultsError if it is damaged or missing."""
     try:
         return schema.read_table(path, wanted, columns)
     except (OSError, pa.ArrowException) as error:
@@ -248,12 +248,12 @@ def table_in(path: Path, wanted: pa.Schema, columns: Sequence[str] | None = None
 
 
 def frame(table: pa.Table) -> "pd.DataFrame":
-    """A table as a DataFrame, its lists as Arrow has them."""
-    import pandas as pd  # half a second that writers need not spend
+    """Convert a table to a DataFrame; lists keep their Arrow type."""
+    import pandas as pd  # takes half a second, which writers need not spend
 
     lists = {kind: pd.ArrowDtype(kind) for kind in {field.type for field in table.schema} if pa.types.is_list(kind)}
-    found: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
-    return found
+    converted: pd.DataFrame = table.to_pandas(types_mapper=lists.get)
+    return converted
 
 
 def _text(path: Path) -> str:
@@ -264,12 +264,11 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path, kind: type) -> Any:
+    text = _text(path)
     try:
-        found = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ResultsError):
-            raise
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         raise ResultsError(f"{path} is damaged: it is not JSON") from None
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise ResultsError(f"{path} is damaged: it is not a {kind.__name__}")
-    return found
+    return content

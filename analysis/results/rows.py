@@ -1,6 +1,6 @@
-"""Rows: what is known of some collectives in a row of one point, as arrays.
+"""Rows: the results of some consecutive collectives of one point, as arrays.
 
-Without Parquet, so that a worker starts quickly.
+This module does not import Parquet, so that a worker starts quickly.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ PROBE = ("collective", "src", "dst", "path", "sent_ns", "arrived_ns")
 """The columns of `Rows.probes`."""
 
 BEST = ("best_ring_s", "best_ring_bound_s", "best_schedule_s", "best_schedule_bound_s", "best_policy_s")
-"""The arrays of `Rows` that `run.referees` asks for."""
+"""The arrays of `Rows` that are computed only if `run.referees` asks for them."""
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 
 class Point(NamedTuple):
-    """One point of a run: one mode at one setting (its index in settings.json) in one engine."""
+    """A point of a run: one mode of one setting (its index in settings.json) in one engine."""
 
     engine: str
     setting: int
@@ -35,23 +35,25 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """The collectives start .. start+K-1 of one point; arrays are None where the engine has no such values.
+    """The collectives start .. start+K-1 of one point; arrays are None if the engine does not compute such values.
 
-    `completion_s`, [K] seconds, is measured, and `predicted_s` the model's for the same conditions (None in the model
-    engine). `bound_s`, [K] seconds, is a time that no schedule can beat under those conditions, faults aside;
-    `best_ring_s` is that of the fastest ring, `best_ring_bound_s` one that no ring can beat, `best_schedule_s` and
-    `best_schedule_bound_s` are likewise of the best schedule of whole blocks, and `best_policy_s` is that with the best
-    policy that knows all conditions beforehand, NaN where it is not known. `ring` and `paths`, [K, n],
-    are the ranks in ring order and the index of the WAN path of each ring edge, -1 within a site;
-    `reembedded` and `rerouted`, [K], where they were chosen anew. `drops`, [K], are packets lost, `late`, [K], where a
-    machine on a wall clock was too slow, `undisturbed`, [K], where no fault was injected in the middle, so that the
-    model applies. `reconfigure_s`, [K] seconds, is what changing the routes before the collective took, NaN where they
-    were not changed, and `reconfigure_messages`, [K], the OpenFlow messages it took. In fifo queues
-    `retransmitted_bytes`, [K], is the payload that TCP sent again, and `quickest_transfer`, `slowest_transfer`,
-    `fairness` and `fairness_link`, [K], are the `Shares` of the transfers. `transfers`, [any, 7], has the columns of
-    TRANSFER and, where switches were asked for them, `counters`, [any, 5], those of COUNTER; `probes`, [any, 6], where
-    paths were probed, those of PROBE. Of J jobs at once
-    `job_completion_s` and `job_predicted_s`, [K, J] seconds, are what `completion_s` and `predicted_s` are of all.
+    - `completion_s`, [K] seconds: the measured time, in the model engine the model's; `predicted_s`: the model's time
+      for the same conditions, None in the model engine.
+    - `bound_s`, [K] seconds: a time that no schedule can beat under these conditions, faults aside.
+    - Times of referees, [K] seconds, NaN if unknown: `best_ring_s`, of the fastest ring, `best_ring_bound_s`, which no
+      ring can beat; `best_schedule_s` and `best_schedule_bound_s`, the same for schedules of whole blocks;
+      `best_policy_s`, with the best policy that knows all conditions in advance.
+    - `ring` and `paths`, [K, n]: the ranks in ring order, and the index of the WAN path of each ring edge, -1 within a
+      site; `reembedded` and `rerouted`, [K]: whether they were chosen for this collective.
+    - `drops`, [K]: packets lost. `late`, [K]: whether a machine on a wall clock was too slow. `undisturbed`, [K]:
+      whether no fault was injected in the middle, so that the model applies.
+    - `reconfigure_s`, [K] seconds: how long changing the routes before the collective took, NaN if they were not
+      changed; `reconfigure_messages`, [K]: the number of OpenFlow messages for it.
+    - In fifo queues `retransmitted_bytes`, [K]: the payload that TCP retransmitted; `quickest_transfer`,
+      `slowest_transfer`, `fairness` and `fairness_link`, [K]: the `Shares` of the transfers.
+    - `transfers`, [any, 7], with the columns of TRANSFER; `counters`, [any, 5], with those of COUNTER, if switches were
+      polled; `probes`, [any, 6], with those of PROBE, if paths were probed.
+    - `job_completion_s` and `job_predicted_s`, [K, J] seconds: the times of each of J concurrent jobs.
     """
 
     start: int
@@ -88,16 +90,16 @@ class Rows:
 
     @property
     def stop(self) -> int:
-        """The number of the first collective after these."""
+        """The index of the first collective after these."""
         return self.start + len(self)
 
     @property
     def predictions_s(self) -> Floats:
-        """The model's times; those of a model are their own."""
+        """The model's times: `predicted_s`, or `completion_s` in the model engine."""
         return self.completion_s if self.predicted_s is None else self.predicted_s
 
     def part(self, start: int, stop: int) -> "Rows":
-        """The rows of collectives start .. stop-1, all of which must be among these."""
+        """Return the rows of collectives start .. stop-1, which must all be among these."""
         if start == self.start and stop == self.stop:
             return self
         assert self.start <= start <= stop <= self.stop
@@ -108,15 +110,15 @@ class Rows:
         return Rows(start=start, **values)
 
     def _arrays(self) -> dict[str, Array]:
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "start"}
-        return {name: array for name, array in found.items() if array is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "start"}
+        return {name: array for name, array in values.items() if array is not None}
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """One Rows of several that follow each other without a gap."""
+    """Concatenate rows that follow each other without a gap."""
     if len(parts) == 1:
         return parts[0]
-    assert all(one.stop == other.start for one, other in pairwise(parts))
+    assert all(part.stop == following.start for part, following in pairwise(parts))
     names = parts[0]._arrays()
     return Rows(
         start=parts[0].start, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}

@@ -1,4 +1,4 @@
-"""The tables of a run directory: their columns, rows as Arrow tables, and back."""
+"""The tables of a run folder: their columns, and the conversion of rows to Arrow tables and back."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from analysis.results.rows import BEST, COUNTER, PROBE, TRANSFER, Array, Rows
 
-Columns = Mapping[str, Any]  # what is the same in every row of a point, by column
+Columns = Mapping[str, Any]  # values that are the same in every row of a point, by column name
 
 _POINT = (
     ("engine", pa.string()),
@@ -55,10 +55,10 @@ ADDED: Mapping[str, float | str] = {
     "fairness": math.nan,
     "fairness_link": "",
 }
-"""Columns of the collectives that runs of earlier versions lack, and their value there."""
+"""Columns of collectives.parquet that runs of earlier versions lack, with the value that they get on reading."""
 
 _UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
-"""The value of columns whose array is None in `Rows`."""
+"""The value of a column whose array in `Rows` is None."""
 
 FAULTS = pa.schema(
     [
@@ -121,13 +121,13 @@ CONDITIONS = pa.schema(
 
 
 def collectives_schema(swept: Sequence[Columns]) -> pa.Schema:
-    """The columns of collectives.parquet where further keys were swept, with their values in each configuration."""
-    further = [(name, _kind({type(one[name]) for one in swept})) for name in swept[0]]
+    """Return the columns of collectives.parquet; `swept` holds each configuration's values of further swept keys."""
+    further = [(name, _column_type({type(one[name]) for one in swept})) for name in swept[0]]
     return pa.schema([*_POINT, *_ROW, *further])
 
 
-def _kind(types: Set[type]) -> pa.DataType:
-    """The type of a column whose values are of these: text where they have nothing else in common."""
+def _column_type(types: Set[type]) -> pa.DataType:
+    """Return the type of a column whose values have these types: text unless all are bool, or all are numbers."""
     if types == {bool}:
         return pa.bool_()
     if types <= {int, float}:
@@ -136,7 +136,7 @@ def _kind(types: Set[type]) -> pa.DataType:
 
 
 def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table:
-    """Rows of one point as a table; `point` are the columns that are the same in all of them."""
+    """Convert rows of one point to a table; `point` are the columns that are the same in all rows."""
     columns: dict[str, Any] = dict(point)
     for name, _ in _ROW:
         array = getattr(rows, name, None)
@@ -147,7 +147,7 @@ def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table
 
 
 def _table(columns: Columns, count: int, schema: pa.Schema) -> pa.Table:
-    """A table of so many rows, of arrays by column and of values that all rows have."""
+    """Build a table of `count` rows from columns that are arrays, or single values for all rows."""
     arrays = [_column(columns[field.name], count, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -163,7 +163,7 @@ def _column(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """The rows of a table of consecutive collectives of one point, without their transfers."""
+    """Convert a table of consecutive collectives of one point to rows, without their transfers."""
     columns = {name: table[name].combine_chunks() for name, _ in _ROW}
     values = {}
     for name, array in columns.items():
@@ -174,30 +174,15 @@ def rows_of(table: pa.Table) -> Rows:
     return Rows(start=int(values.pop("collective")[0]), **values)
 
 
-def transfers_table(rows: Rows, point: Columns) -> pa.Table:
-    """The transfers of measured rows of one point as a table."""
-    found = np.empty((0, len(TRANSFER)), dtype=np.int64) if rows.transfers is None else rows.transfers
-    columns = [*found[:, :5].T, *(found[:, 5:] / 1e9).T]
-    return _table({**point, **dict(zip(TRANSFERS.names[3:], columns, strict=True))}, len(found), TRANSFERS)
-
-
-def counters_table(rows: Rows, point: Columns) -> pa.Table:
-    """The counters read in measured rows of one point as a table."""
-    assert rows.counters is not None
-    collective, link, since_ns, until_ns, sent_bytes = rows.counters.T
-    columns = [collective, link, since_ns / 1e9, until_ns / 1e9, sent_bytes]
-    return _table({**point, **dict(zip(COUNTERS.names[3:], columns, strict=True))}, len(rows.counters), COUNTERS)
-
-
-def probes_table(rows: Rows, point: Columns) -> pa.Table:
-    """The probes before measured rows of one point as a table."""
-    assert rows.probes is not None
-    columns = [*rows.probes[:, :4].T, *(rows.probes[:, 4:] / 1e9).T]
-    return _table({**point, **dict(zip(PROBES.names[3:], columns, strict=True))}, len(rows.probes), PROBES)
+def measured_table(records: Array, point: Columns, columns: pa.Schema) -> pa.Table:
+    """Convert the transfers, counters or probes of one point, with times in ns, to a table with times in s."""
+    fields = zip(columns.names[3:], records.T, strict=True)  # after engine, setting and mode
+    values = {name: numbers / 1e9 if name.endswith("_s") else numbers for name, numbers in fields}
+    return _table({**point, **values}, len(records), columns)
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
-    """A row for each of `jobs` in each of these rows of one point, which have their times, as a table."""
+    """Convert the times of `jobs` in the rows of one point to a table, with a row for each job of each collective."""
     assert rows.job_completion_s is not None
     predicted = rows.job_completion_s if rows.job_predicted_s is None else rows.job_predicted_s
     columns = {
@@ -212,13 +197,13 @@ def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """What became of faults as a table; numbers that never were are NaN."""
-    found = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
-    return pa.Table.from_pylist(found, schema=FAULTS)
+    """Convert the outcomes of faults to a table; missing numbers (None) become NaN."""
+    rows = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
+    return pa.Table.from_pylist(rows, schema=FAULTS)
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:
-    """The conditions of some collectives in a row of one setting, [K, links] and [links], as a table."""
+    """Convert the rates [K, links] and delays [links] of K consecutive collectives of one setting to a table."""
     count, links = rates_bps.shape
     columns = {
         "setting": setting,
@@ -231,22 +216,22 @@ def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array
 
 
 def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = None) -> pa.Table:
-    """All columns of the table in a file, or these; columns in ADDED that the file lacks are added.
+    """Read all columns of the table in a file, or only `columns`; columns of ADDED that the file lacks are added.
 
-    Raises pyarrow's errors, and OSError, where the file is damaged, missing, or has other columns than `wanted`.
+    Raises pyarrow's errors and OSError if the file is damaged, missing, or has other columns than `wanted`.
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         present = file.schema_arrow.names
         names = wanted.names if columns is None else list(columns)
         if columns is None and [*present] != [name for name in names if name in present or name not in ADDED]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
-        # Group by group takes half the memory: a whole column is made one piece, beside the pieces of its groups.
-        there = [name for name in names if name in present]
-        groups = [file.read_row_group(group, columns=there) for group in range(file.num_row_groups)]
-        found = pa.concat_tables([file.schema_arrow.empty_table().select(there), *groups])
+        # Reading group by group takes half the memory: reading a whole column would copy all of its groups into one.
+        stored = [name for name in names if name in present]
+        groups = [file.read_row_group(group, columns=stored) for group in range(file.num_row_groups)]
+        table = pa.concat_tables([file.schema_arrow.empty_table().select(stored), *groups])
         count = file.metadata.num_rows
     arrays = [
-        found[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
+        table[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
         for name in names
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

@@ -1,9 +1,9 @@
-"""Writing run directories: files that are whole or absent, and the rows of a run on their way to the disk.
+"""Writing run folders: atomic replacement of files, and storing the rows of a run as they arrive.
 
-While a run is at work its rows are in Parquet files in parts/, each of them some consecutive collectives of one point.
-A part is written once: when its point is whole, when its first collective has waited for `PART_S`, and when the run
-ends (if it is interrupted, measured rows only). At the end the parts are put together into collectives.parquet and
-transfers.parquet, without reading those again that are still in memory.
+During a run, its rows are in Parquet files in parts/, each with some consecutive collectives of one point. A part is
+written once: when its point is complete, when its first collective has waited for `PART_S`, or when the run ends (only
+measured rows if it is interrupted). At the end the parts are merged into collectives.parquet, transfers.parquet and so
+on; parts that are still in memory are not read again.
 """
 
 import os
@@ -23,19 +23,19 @@ from analysis.results.reader import ResultsError
 from analysis.results.rows import Point, Rows, joined
 
 PART_S = 5.0
-_PART_ROWS = 200_000  # and no part is larger
-_BESIDE = b"beside"  # in the metadata of the collectives of a part: the files that were written with them
-_KEPT_BYTES = 1 << 29  # of parts in memory, for the end of the run
+_PART_ROWS = 200_000  # a part is also written when so many rows wait
+_BESIDE = b"beside"  # metadata key in the collectives of a part: the names of the files that belong to them
+_KEPT_BYTES = 1 << 29  # limit of the parts that are kept in memory for the end of the run
 
-_UNLIKE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
-"""Columns whose values are hardly ever the same twice: a dictionary of them would cost time and save nothing."""
+_UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
+"""Columns whose values hardly ever repeat: encoding them with a dictionary would cost time and save nothing."""
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A path to write a new file to, which then takes the place of the one at `path`; on the disk at the end.
+    """Yield a temporary path for a new file, then move it to `path` and sync it to the disk.
 
-    Whenever the power fails `path` is the old file or the new one, whole.
+    Even after a power failure, `path` is either the complete old file or the complete new one.
     """
     temporary = temporary_of(path)
     try:
@@ -55,28 +55,28 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def temporary_of(path: Path) -> Path:
-    """Where a file is written before it takes its place."""
+    """Return the path where a file is written before it is moved to `path`."""
     return path.with_name(f".{path.name}.new")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Have `path` hold this text, whole or not at all; raises OSError where that fails."""
+    """Write a text file atomically; raises OSError on failure."""
     with replaced(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> None:
-    """Write a Parquet file of these parts, whole or not at all; raises OSError where that fails."""
-    leaves = [f"{one.name}.list.element" if pa.types.is_list(one.type) else one.name for one in columns]
-    alike = [name for name in leaves if name not in _UNLIKE]
+    """Write the parts to a Parquet file, atomically; raises OSError on failure."""
+    leaves = [f"{column.name}.list.element" if pa.types.is_list(column.type) else column.name for column in columns]
+    repetitive = [name for name in leaves if name not in _UNIQUE]
     with (
         replaced(path) as temporary,
-        temporary.open("wb") as file,  # Python's own errors name the cause alone
+        temporary.open("wb") as file,  # errors of Python's own files name only the cause
         pq.ParquetWriter(
             file,
             columns,
-            compression={name: "snappy" if name in alike else "none" for name in leaves},
-            use_dictionary=alike,
+            compression={name: "snappy" if name in repetitive else "none" for name in leaves},
+            use_dictionary=repetitive,
             write_statistics=[name for name in leaves if "." not in name],
             write_page_checksum=True,
         ) as writer,
@@ -85,15 +85,15 @@ def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> No
             writer.write_table(part)
 
 
-def _beside(path: Path) -> set[str]:
-    """The files that were written beside the collectives of a part, by name; of a part of an earlier version none."""
+def _files_beside(path: Path) -> set[str]:
+    """Return the names of the files that belong to the collectives of a part; empty for parts of earlier versions."""
     return set((pq.read_schema(path).metadata or {}).get(_BESIDE, b"").decode(errors="replace").split())
 
 
 @dataclass
 class _Progress:
-    """What has arrived of a point: the first `written` collectives are on the disk, `ready` ones follow them, and the
-    `early` ones, by their first collective, wait for others before them."""
+    """The rows that have arrived of a point: the first `written` collectives are on the disk, the `ready` ones follow
+    them without a gap, and the `early` ones, by their first collective, wait for rows that come before them."""
 
     written: int = 0
     ready: list[Rows] = field(default_factory=list)
@@ -102,17 +102,18 @@ class _Progress:
 
     @property
     def arrived(self) -> int:
-        """How many collectives from the first on have arrived."""
+        """How many collectives have arrived without a gap from the first on."""
         return self.ready[-1].stop if self.ready else self.written
 
 
 class Writer:
-    """The rows of a run on their way into parts/; to be closed."""
+    """Stores the rows of a run in parts/; call `close` at the end."""
 
     def __init__(self, path: Path, settings: list[dict[str, Any]], counts: Mapping[Point, int]) -> None:
-        """`settings` are those of settings.json, `counts` all points of the run with their numbers of collectives.
+        """Continue with the parts that are in the folder already.
 
-        Raises ResultsError where a part that is there from before is damaged or of another run.
+        `settings` are the content of settings.json, `counts` the number of collectives of each point of the run. Raises
+        ResultsError if a part in the folder is damaged or belongs to another run.
         """
         self._path, self._settings, self._counts = path, settings, counts
         self._schema = reader.collectives_schema(settings)
@@ -120,28 +121,34 @@ class Writer:
         self._points = {point: _Progress() for point in counts}
         for part in reader.parts_of(path):
             if part.point not in counts:
-                raise ResultsError(f"{part.collectives} is of a point that the run does not have")
-            found = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
+                raise ResultsError(f"{part.collectives} belongs to a point that the run does not have")
+            numbers = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
             progress = self._points[part.point]
-            stop = progress.written + len(found)
-            consecutive = len(found) and np.array_equal(found, np.arange(progress.written, stop))
-            lacks = (part.point.engine != "model" and not part.transfers.exists()) or (
-                self._jobs(part.point) and not part.jobs.exists()
-            )
-            lacks = lacks or not _beside(part.collectives) <= {file.name for file in part[3:] if file.exists()}
-            if not consecutive or stop > counts[part.point] or lacks:
-                raise ResultsError(f"{part.collectives} is damaged: it does not go on where the part before it ends")
+            stop = progress.written + len(numbers)
+            consecutive = len(numbers) and np.array_equal(numbers, np.arange(progress.written, stop))
+            if not consecutive or stop > counts[part.point] or not self._has_all_files(part):
+                problem = "it does not continue where the previous part ends, or its other files are missing"
+                raise ResultsError(f"{part.collectives} is damaged: {problem}")
             progress.written = stop
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Every point of the run, in its order."""
+        """All points of the run, in order."""
         return tuple(self._counts)
 
     def _jobs(self, point: Point) -> list[dict[str, Any]]:
-        """The jobs of a point; none where rounds are single collectives."""
-        found: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
-        return found
+        """Return the jobs of a point; empty if it runs single collectives."""
+        jobs: list[dict[str, Any]] = self._settings[point.setting].get("jobs", [])
+        return jobs
+
+    def _has_all_files(self, part: reader.Part) -> bool:
+        """Whether all files that belong to the collectives of a part exist."""
+        required = _files_beside(part.collectives)
+        if part.point.engine != "model":
+            required.add(part.transfers.name)
+        if self._jobs(part.point):
+            required.add(part.jobs.name)
+        return required <= {file.name for file in part[3:] if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
         """Whether the first `stop` collectives of a point are on the disk."""
@@ -152,7 +159,7 @@ class Writer:
         return self.has(point, self._counts[point])
 
     def rows(self, point: Point) -> Iterator[Rows]:
-        """The rows of a point that are on the disk, in order, without transfers; raises ResultsError."""
+        """Yield the rows of a point that are on the disk, in order, without transfers; raises ResultsError."""
         for part in reader.parts_of(self._path):
             if part.point == point:
                 table = reader.table_in(part.collectives, self._schema)
@@ -162,14 +169,14 @@ class Writer:
                     raise ResultsError(f"{part.collectives} is damaged") from None
 
     def add(self, point: Point, rows: Rows) -> Rows | None:
-        """Take rows in; return those that were not there before. Raises OSError where they cannot be written.
+        """Add rows of a point; return those that are new, or None. Raises OSError if rows cannot be written.
 
-        A point that is whole is on the disk when this returns.
+        When the last rows of a point have been added, all of the point is on the disk.
         """
         progress = self._points[point]
         if rows.stop <= progress.arrived:
             return None
-        (self._path / reader.PARTS).mkdir(exist_ok=True)  # which says that there is something to resume
+        (self._path / reader.PARTS).mkdir(exist_ok=True)  # the folder shows that the run can be resumed
         fresh = rows.part(max(rows.start, progress.arrived), rows.stop)
         progress.early[fresh.start] = fresh
         while progress.arrived in progress.early:
@@ -186,15 +193,15 @@ class Writer:
     def _write(self, point: Point, progress: _Progress) -> None:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
-        beside = list[tuple[Path, pa.Table]]()  # written before the collectives, with which the part is there
+        beside = list[tuple[Path, pa.Table]]()  # written first: a part exists once its collectives do
         if rows.transfers is not None:
-            beside.append((part.transfers, schema.transfers_table(rows, columns)))
+            beside.append((part.transfers, schema.measured_table(rows.transfers, columns, schema.TRANSFERS)))
         if rows.job_completion_s is not None:
             beside.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
         if rows.counters is not None:
-            beside.append((part.counters, schema.counters_table(rows, columns)))
+            beside.append((part.counters, schema.measured_table(rows.counters, columns, schema.COUNTERS)))
         if rows.probes is not None:
-            beside.append((part.probes, schema.probes_table(rows, columns)))
+            beside.append((part.probes, schema.measured_table(rows.probes, columns, schema.PROBES)))
         for path, table in beside:
             self._write_part(path, table.schema, table)
         collectives = self._schema.with_metadata({_BESIDE: " ".join(path.name for path, _ in beside)})
@@ -208,13 +215,13 @@ class Writer:
             self._kept_bytes += table.nbytes
 
     def flush(self, *, measured_only: bool = False) -> None:
-        """Write the rows that are ready; raises OSError where that fails."""
+        """Write the rows that are ready; raises OSError on failure."""
         for point, progress in self._points.items():
             if progress.ready and not (measured_only and point.engine == "model"):
                 self._write(point, progress)
 
     def tables(self) -> reader.Tables:
-        """All parts, point by point; raises OSError, ResultsError."""
+        """Return all parts, point by point; raises OSError, ResultsError."""
         self.flush()
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
         return reader.Tables(
@@ -230,24 +237,24 @@ class Writer:
         return reader.table_in(path, columns) if kept is None else kept
 
     def write_tables(self, tables: reader.Tables | None = None) -> None:
-        """Put all parts together into the tables of the run, a row group each; raises OSError, ResultsError.
+        """Merge all parts into the tables of the run, with a row group for each part; raises OSError, ResultsError.
 
-        `tables` are what `tables` has returned.
+        `tables` is the return value of the method `tables`, if the caller has it.
         """
-        found = tables or self.tables()
-        write_table(self._path / reader.COLLECTIVES, self._schema, found.collectives)
+        merged = tables or self.tables()
+        write_table(self._path / reader.COLLECTIVES, self._schema, merged.collectives)
         for name, columns, parts in (
-            (reader.TRANSFERS, schema.TRANSFERS, found.transfers),
-            (reader.JOBS, schema.JOBS, found.jobs),
-            (reader.COUNTERS, schema.COUNTERS, found.counters),
-            (reader.PROBES, schema.PROBES, found.probes),
+            (reader.TRANSFERS, schema.TRANSFERS, merged.transfers),
+            (reader.JOBS, schema.JOBS, merged.jobs),
+            (reader.COUNTERS, schema.COUNTERS, merged.counters),
+            (reader.PROBES, schema.PROBES, merged.probes),
         ):
             if parts:
                 write_table(self._path / name, columns, parts)
 
     def close(self) -> None:
-        """Write the measured rows that are ready; raises OSError where that fails.
+        """Write the measured rows that are ready; raises OSError on failure.
 
-        An interrupted command has little time, in which the model's can be computed again.
+        Rows of the model are dropped: an interrupted command has little time, and they can be computed again.
         """
         self.flush(measured_only=True)

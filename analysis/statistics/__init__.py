@@ -1,1 +1,1 @@
-"""What a set of completion times says: intervals, the paper's claims, and the model's fidelity."""
+"""Statistics of completion times: confidence intervals, tests of the paper's claims, and the model's fidelity."""

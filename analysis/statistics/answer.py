@@ -1,4 +1,4 @@
-"""A run's answer in one sentence: what was compared, which mode wins, by how much, and how sure that is."""
+"""The result of a run in one sentence: what was compared, which mode is fastest, by how much, and how surely."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Interval, Series, gain, summarise
 from topologies.errors import listed
-
-_OUTCOMES = 3  # in one sentence
 
 
 COLLECTIVE_NAMES = {
@@ -60,59 +58,61 @@ def answer(contests: Sequence[Contest]) -> str:
         mean_s = summarise(times).mean_s
         text = f"{mean_s.value * 1e3:,.4g} ms{_interval(mean_s, 1e3, ' ms')}"
         return f"{contests[0].label}: a mean of {text} in {mode} over {_counted(contests)}; no mode to compare it with."
-    parts: dict[tuple[str, ...], list[Contest]] = {}
-    for one in contests:
-        parts.setdefault(_fastest(one), []).append(one)
-    found = [
-        _outcome(fastest, here, len(contests)) for fastest, here in sorted(parts.items(), key=lambda p: -len(p[1]))
-    ]
-    modes = list(dict.fromkeys(mode for one in contests for mode in one.times))
+    by_fastest: dict[tuple[str, ...], list[Contest]] = {}
+    for contest in contests:
+        by_fastest.setdefault(_fastest(contest), []).append(contest)
+    groups = sorted(by_fastest.items(), key=lambda item: -len(item[1]))
+    outcomes = [_outcome(fastest, group, len(contests)) for fastest, group in groups]
+    modes = list(dict.fromkeys(mode for contest in contests for mode in contest.times))
     where = contests[0].label if len(contests) == 1 else f"{len(contests)} configurations"
-    return f"{listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(found)}."
+    return f"{listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(outcomes)}."
 
 
 def _fastest(contest: Contest) -> tuple[str, ...]:
-    """The fastest mode, and those whose difference from it is not clear of zero."""
-    found = claims(contest.times)
-    best = [found.order[-1]]
-    for mode, relation in zip(reversed(found.order[:-1]), reversed(found.relations), strict=True):
+    """Return the fastest mode, followed by the modes that do not differ from it significantly."""
+    tested = claims(contest.times)
+    best = [tested.order[-1]]
+    for mode, relation in zip(reversed(tested.order[:-1]), reversed(tested.relations), strict=True):
         if relation == ">":
             break
         best.append(mode)
     return tuple(best)
 
 
-def _outcome(fastest: Sequence[str], here: Sequence[Contest], of: int) -> str:
-    where = "" if of == 1 else f" at all {of}" if len(here) == of else f" at {len(here)} of {of}"
-    gains = [gain(one.times["base"], one.times[fastest[0]]) for one in here if "base" in one.times]
-    known = [less for less in gains if less is not None]
+def _outcome(fastest: Sequence[str], group: Sequence[Contest], total: int) -> str:
+    """Return the outcome of those of `total` contests in which the same modes are fastest."""
+    where = f" at all {total}" if len(group) == total else f" at {len(group)} of {total}"
+    if total == 1:
+        where = ""
+    gains = [gain(contest.times["base"], contest.times[fastest[0]]) for contest in group if "base" in contest.times]
+    known = [interval for interval in gains if interval is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        winner = f"{fastest[0]} has the least mean{where}, not distinguishable from {listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the lowest mean{where}, not distinguishable from {listed(fastest[1:])}"
     if not known or fastest[0] == "base":
         return winner
-    least, most = min(known, key=lambda less: less.value), max(known, key=lambda less: less.value)
+    least, most = min(known, key=lambda interval: interval.value), max(known, key=lambda interval: interval.value)
     if len(known) == 1:
         return f"{winner}, {least.value * 100:.1f} % below base{_interval(least, 100, ' %')}"
-    ends = [end for less in known for end in (less.low, less.high)]
-    sure = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
+    ends = [end for interval in known for end in (interval.low, interval.high)]
+    range_of_all = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
     span = f"{least.value * 100:.1f} % to {most.value * 100:.1f} % below base"
-    return f"{winner}, {span}{_interval(sure, 100, ' %', 's within')}"
+    return f"{winner}, {span}{_interval(range_of_all, 100, ' %', 's within')}"
 
 
-def _interval(found: Interval, scale: float, unit: str, word: str = "") -> str:
-    if math.isnan(found.low):
+def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> str:
+    if math.isnan(interval.low):
         return " (too few collectives for an interval)"
     digits = ".1f" if unit == " %" else ",.4g"
-    return f" (95 % interval{word} {found.low * scale:{digits}} to {found.high * scale:{digits}}{unit})"
+    return f" (95 % interval{word} {interval.low * scale:{digits}} to {interval.high * scale:{digits}}{unit})"
 
 
 def _counted(contests: Sequence[Contest]) -> str:
-    """How many collectives, and whose: "100,000 AllGathers (timing model)"."""
-    counts = [one.collectives for one in contests]
+    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
+    counts = [contest.collectives for contest in contests]
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
-    engines = dict.fromkeys("measured" if one.is_measured else "timing model" for one in contests)
+    engines = dict.fromkeys("measured" if contest.is_measured else "timing model" for contest in contests)
     each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
-    names = {COLLECTIVE_NAMES.get(one.kind, "collective") for one in contests}
+    names = {COLLECTIVE_NAMES.get(contest.kind, "collective") for contest in contests}
     name = names.pop() if len(names) == 1 else "collective"
     return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"

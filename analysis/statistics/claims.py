@@ -1,7 +1,7 @@
 """The paper's claims about the four modes, tested on completion times.
 
-The claims: total times in the order base > ccl > wan > joint at every point, and joint about 33 % below base. They
-are tested, not assumed, and on the paper's own configurations alone.
+The paper claims that total times are in the order base > ccl > wan > joint at every point, and that joint is about
+33 % below base. The claims are tested, not assumed, and only on the paper's own configurations.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,9 +14,9 @@ from analysis.statistics.intervals import Interval, Series, gain, shared
 PAPER_ORDER = ("base", "ccl", "wan", "joint")
 PAPER_JOINT_GAIN = 0.33
 ABOUT = 0.03
-"""How far a gain may lie from the paper's and still be about it: three percentage points."""
+"""How far a gain may be from the paper's to count as "about" the same: three percentage points."""
 
-_PAPERS: Mapping[str, Any] = {
+_PAPERS_VALUES: Mapping[str, Any] = {
     "fabric.wan": "mesh",
     "conditions.sampler": "uniform",
     "conditions.intra_rate": [20_000_000_000, 200_000_000_000],
@@ -26,28 +26,26 @@ _PAPERS: Mapping[str, Any] = {
     "collective.reembed_every": 10,
     "fault": [],
 }
-_NOT_THERE: dict[str, tuple[Any, ...]] = {  # what the paper's settings do without, as earlier versions did
+_LATER_KEYS: Mapping[str, tuple[Any, ...]] = {  # allowed values of keys that runs of earlier versions lack
     "fabric.routing": ("single", None),
     "conditions.every": (None,),
     "control.counted": (False, None),
-}
-_RING: dict[str, tuple[Any, ...]] = {  # what the paper's ring has; runs of earlier versions lack these keys
     "collective.algorithm": ("ring", None),
     "collective.channels": (1,),
     "collective.pieces": (1,),
     "collective.schedule": (None,),
     "collective.ring": ("slowest edge",),
 }
-_ROUNDING = 1e-9  # a gain below this share is the noise of adding floats
+_ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was found at one point, slowest mode first.
+    """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
-    `relations[i]` stands between `order[i]` and `order[i + 1]`: ">" where the interval of their difference excludes
-    zero, "~" where it does not. `order_holds` and `joint_holds` are whether the paper's claims hold, or
-    are None where their modes were not all run or the intervals leave it open.
+    `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
+    zero, "~" if it does not. `order_holds` and `joint_holds` say whether the paper's claims hold; they are None if not
+    all modes of the claim were run, or if the intervals leave it open.
     """
 
     order: tuple[str, ...]
@@ -57,16 +55,17 @@ class Found:
 
     @property
     def order_text(self) -> str:
-        """The order in one line: "base > wan ~ ccl > joint"."""
+        """The order as text: "base > wan ~ ccl > joint"."""
         return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
 
 
 def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
-    """Whether these are the paper's own: the values of a configuration's keys, as settings.json has them, and modes.
+    """Whether a configuration is one of the paper's, given the values of its keys (as in settings.json) and its modes.
 
-    That is all four modes on two sites of 4 or 8 GPUs and two border routers each, in a mesh, with the paper's rates
-    drawn uniformly, ring AllGathers of chunks of 8 to 64 MB and WAN delays of 10 us to 10 ms, re-embedding every 10th
-    time, no faults. Leaves, spines, the number of collectives, the seed, the clock and the transport may be any.
+    The paper's configurations have all four modes, two sites of 4 or 8 GPUs and two border routers each, joined in a
+    mesh, with the paper's rates drawn uniformly, ring AllGathers of chunks of 8 to 64 MB, WAN delays of 10 us to 10 ms,
+    re-embedding before every 10th collective, and no faults. Leaves, spines, the number of collectives, the seed, the
+    clock and the transport may have any value.
     """
     return (
         set(PAPER_ORDER) <= set(modes)
@@ -75,23 +74,23 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
         and 8_000_000 <= values.get("collective.chunk", 0) <= 64_000_000
         and 10e-6 <= values.get("conditions.wan_delay", 0) <= 10e-3
         and not values.get("conditions.links")
-        and all(values.get(key) == value for key, value in _PAPERS.items())
-        and all(values.get(key, allowed[0]) in allowed for key, allowed in (_RING | _NOT_THERE).items())
+        and all(values.get(key) == value for key, value in _PAPERS_VALUES.items())
+        and all(values.get(key, allowed[0]) in allowed for key, allowed in _LATER_KEYS.items())
     )
 
 
 def claims(times: Mapping[str, Series]) -> Found:
-    """Test the paper's claims on completion times by mode, over the collectives that all modes have.
+    """Test the paper's claims on the completion times of each mode, over the collectives that all modes have.
 
-    Where there is none, everything is open.
+    If there are none, everything is left open.
     """
-    alike = shared(list(times.values()))
-    if alike is None:
+    common = shared(list(times.values()))
+    if common is None:
         return Found(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
-    times = dict(zip(times, alike, strict=True))
+    times = dict(zip(times, common, strict=True))
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
-    relations = tuple(">" if _less(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
-    joint = _less(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
+    relations = tuple(">" if _gain(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
+    joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
     return Found(
         order=order,
         relations=relations,
@@ -100,23 +99,23 @@ def claims(times: Mapping[str, Series]) -> Found:
     )
 
 
-def _less(slower: Series, faster: Series) -> Interval:
-    found = gain(slower, faster)
-    assert found is not None  # all have the same collectives
-    return found
+def _gain(slower: Series, faster: Series) -> Interval:
+    interval = gain(slower, faster)
+    assert interval is not None  # both have the same collectives
+    return interval
 
 
 def _order_holds(times: Mapping[str, Series]) -> bool | None:
     if not set(PAPER_ORDER) <= set(times):
         return None
-    steps = [_less(times[slower], times[faster]) for slower, faster in pairwise(PAPER_ORDER)]
+    steps = [_gain(times[slower], times[faster]) for slower, faster in pairwise(PAPER_ORDER)]
     if any(step.high < -_ROUNDING for step in steps):
         return False
     return True if all(step.low > _ROUNDING for step in steps) else None
 
 
 def _about(gain: Interval) -> bool | None:
-    """Whether the whole interval lies about the paper's gain (True), none of it (False), or neither (None)."""
+    """Whether the interval is entirely about the paper's gain (True), entirely apart (False), or neither (None)."""
     least, most = PAPER_JOINT_GAIN - ABOUT, PAPER_JOINT_GAIN + ABOUT
     if least <= gain.low and gain.high <= most:
         return True

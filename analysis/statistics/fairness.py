@@ -1,4 +1,4 @@
-"""How a collective's transfers shared links: their times against those of max-min fair shares, and Jain's index."""
+"""How fairly a collective's transfers shared links: their times relative to max-min fair shares, and Jain's index."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What the transfers of one collective got of what max-min fair shares would have given them.
+    """How the transfers of one collective compare with max-min fair sharing.
 
-    `quickest` and `slowest` are the least and the greatest of their times over the fair ones. `fairness` is the least
-    of the links' indices and `link` that link's name; NaN and "" where no link was shared.
+    `quickest` and `slowest` are the minimum and maximum of measured time / time with fair shares. `fairness` is the
+    lowest fairness index of all shared links and `link` the name of that link; NaN and "" if no link was shared.
     """
 
     quickest: float
@@ -26,17 +26,17 @@ class Shares:
 
 
 def jain_index(shares: Floats) -> float:
-    """Jain's fairness index of shares: 1 where all are equal, 1/n where one of n has everything.
+    """Return Jain's fairness index of shares: 1 if all are equal, 1/n if one of n has everything.
 
-    (sum x)^2 / (n sum x^2), of Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
-    Allocation in Shared Computer Systems", DEC-TR-301, 1984, where a share is a flow's throughput over its fair one.
+    (sum x)^2 / (n sum x^2): Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984; a share x is a flow's throughput over its fair throughput.
     """
     return float(shares.sum() ** 2 / (shares.size * (shares**2).sum()))
 
 
 def busy_s(transfers: Sequence[Transfer], begins_s: Floats, arrives_s: Floats) -> Floats:
-    """For how long each transfer was under way, [T] s: from when it could begin, or the one before it on its flow had
-    arrived if that was later, until it had arrived itself."""
+    """Return how long each transfer was in progress, [T] s: from the time when it could begin, or when the previous one
+    on its flow arrived if that was later, until its own arrival."""
     since_s = begins_s.copy()
     last: dict[int, int] = {}
     for index, transfer in enumerate(transfers):
@@ -47,15 +47,15 @@ def busy_s(transfers: Sequence[Transfer], begins_s: Floats, arrives_s: Floats) -
 
 
 def shares(measured_s: Floats, fair_s: Floats, links: Mapping[str, Sequence[int]]) -> Shares:
-    """The shares of transfers that took `measured_s` and would fairly have taken `fair_s`, [T] s each, above 0.
+    """Compare the measured times of transfers with those under max-min fair sharing, `fair_s` > 0, [T] s each.
 
-    `links` has by name the transfers that took each shared link. A transfer's share is fair_s / measured_s, as its
-    throughput over its max-min fair one. One that took no time has none: it was there, and its connection waited for a
-    lost frame of the one before it.
+    `links` maps the name of each shared link to the transfers that used it. A transfer's share is fair_s / measured_s,
+    which is its throughput over its max-min fair throughput. A transfer that took no time has no share: its data had
+    arrived already, but its connection was waiting for a lost frame of the previous transfer.
     """
     ratios = measured_s / fair_s
     used = {name: ratios[list(users)] for name, users in links.items()}
-    indices = {name: jain_index(1 / found[found > 0]) for name, found in used.items() if (found > 0).any()}
+    indices = {name: jain_index(1 / on_link[on_link > 0]) for name, on_link in used.items() if (on_link > 0).any()}
     worst = min(indices, key=lambda name: indices[name], default="")
     return Shares(
         quickest=float(ratios.min()),

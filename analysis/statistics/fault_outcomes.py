@@ -1,19 +1,19 @@
 """Fault outcomes: when each fault of an emulated point was detected and recovered from, and what it cost.
 
-A pure function of the events that the testbed records while it runs. An event is a mapping with `event`, its kind,
-`at_ns` (CLOCK_MONOTONIC) and `collective`, and further fields by kind:
+They are a pure function of the events that the testbed records during a run. An event is a mapping with `event` (its
+kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend on the kind:
 
     injected      a declared fault took effect: `fault` (its index in the scenario), `kind`, `what`, and `cables`, the
                   cables "a-b" that it takes down, sorted
-    over          the time of the fault `fault` has passed
+    over          the duration of the fault `fault` has passed
     failed        an attempt at a collective failed (`lost` 1), or an agent or the controller failed between collectives
-                  (`lost` 0): `why`, `retransmitted_bytes` that the attempt had sent in vain
-    restarted     `what`, "agents" or "controller", was started again; the failure had been seen at `detected_ns`
-    outages       what the controller lists of failed cables: `outages` of `died`, `back`, `seen_ns` and `done_ns`, 0
-                  until all switches have confirmed the new paths
-    retransmitted TCP has sent `retransmitted_bytes` again within a collective that completed
-    completed     a collective completed that a fault may have affected
-    ended         the run is over; `why` is the error, "" where there is none
+                  (`lost` 0): `why`, and the `retransmitted_bytes` of the failed attempt
+    restarted     `what`, "agents" or "controller", was started again; the failure had been detected at `detected_ns`
+    outages       the controller's list of failed cables, `outages`, each with `died`, `back`, `seen_ns` and `done_ns`,
+                  which is 0 until all switches have confirmed the new paths
+    retransmitted TCP retransmitted `retransmitted_bytes` within a collective that completed
+    completed     a collective that a fault may have affected completed
+    ended         the run ended; `why` is the error, "" for none
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +23,15 @@ from typing import Any
 Event = Mapping[str, Any]
 
 UNDECLARED = -1
-"""The index of a fault that no scenario declares."""
+"""The index of a fault that the scenario does not declare."""
 
 _CUTS = ("link down", "switch down")
-_AGENTS = ("agent killed", "")  # what new agents recover from; "" is an undeclared failure
+_AGENTS = ("agent killed", "")  # recovered from when new agents start; "" is an undeclared failure
 
 
 @dataclass(kw_only=True)
 class _Fault:
-    """A fault and what has been attributed to it; times in ns."""
+    """A fault, and the detection, recovery and costs attributed to it; times in ns."""
 
     index: int
     collective: int
@@ -40,7 +40,7 @@ class _Fault:
     injected_ns: int
     cables: frozenset[str] = field(default=frozenset())
     active: bool = True
-    failing: bool = False  # a collective failed because of it and has not been completed
+    failing: bool = False  # a collective failed because of it and has not completed since
     detected_ns: int | None = None
     recovered_ns: int | None = None
     collectives_lost: int = 0
@@ -60,13 +60,13 @@ class _Fault:
 
 
 def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """The rows of a point's faults in the order in which they took effect.
+    """Return a row for each fault of a point, in the order in which the faults took effect.
 
-    The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds from the
-    fault, None for never; `outcome` is "recovered", "ridden out" where nothing had to be done, or "aborted: " and why.
+    The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds since the
+    injection, None for never; `outcome` is "recovered", "ridden out" if nothing had to be done, or "aborted: " and why.
     """
     faults: list[_Fault] = []
-    outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # the last form in which the controller listed each
+    outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # each outage as the controller listed it last
     why = ""
     for event in events:
         at_ns, kind = event["at_ns"], event["event"]
@@ -89,8 +89,8 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
                     fault.recover(at_ns, detected_ns=fault.injected_ns)
         elif kind == "ended":
             why = event["why"]
-    for place, fault in enumerate(faults):
-        later = [other.injected_ns for other in faults[place + 1 :] if other.cables & fault.cables]
+    for index, fault in enumerate(faults):
+        later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
     return [_row(fault, why) for fault in faults]
 
@@ -119,14 +119,16 @@ def _fail(faults: list[_Fault], event: Event) -> None:
     if fault.kind in _AGENTS:
         fault.detect(event["at_ns"])
     if fault.kind in _CUTS:
-        fault.recovered_ns, fault.failing = None, True  # other paths, if there were any, did not help
+        fault.recovered_ns, fault.failing = None, True  # alternative paths, if there were any, did not help
     fault.collectives_lost += event["lost"]
     fault.retransmitted_bytes += event["retransmitted_bytes"]
 
 
 def _blamed(faults: Sequence[_Fault]) -> _Fault | None:
-    """The fault to which a failed attempt is attributed: the oldest undetected agent kill; else the newest active link
-    or switch fault; else the newest controller fault or undeclared failure not recovered from; None if there is none.
+    """Return the fault to which a failed attempt is attributed, or None.
+
+    It is the oldest agent kill that has not been detected; otherwise the newest active link or switch fault; otherwise
+    the newest controller fault or undeclared failure that has not been recovered from.
     """
     for fault in faults:
         if fault.kind == "agent killed" and fault.detected_ns is None:
@@ -141,7 +143,7 @@ def _blamed(faults: Sequence[_Fault]) -> _Fault | None:
 
 
 def _restart(faults: list[_Fault], event: Event) -> None:
-    """Recover what new agents, or a new controller, recover from; a controller that nothing killed is a fault too."""
+    """Recover the faults that a restart repairs; a controller that died without an injected fault is a new fault."""
     kinds: tuple[str, ...] = _AGENTS
     if event["what"] == "controller":
         killed = any(fault.kind == "controller killed" and fault.recovered_ns is None for fault in faults)
@@ -154,25 +156,25 @@ def _restart(faults: list[_Fault], event: Event) -> None:
 
 
 def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: int | None) -> None:
-    """When the controller detected that a fault's cables had failed, and when no path led over them any more.
+    """Set when the controller detected the failure of a fault's cables, and when no path used them any more.
 
-    A switch takes its cables with it one after another, and new paths may take several attempts. Where there were none,
-    or collectives failed in spite of them, the fault is recovered from when its cables are back. Outages from
-    `until_ns` on are another fault's.
+    The cables of a failed switch go down one after another, and new paths may take several attempts. If there were no
+    new paths, or collectives failed in spite of them, the fault is recovered from when its cables are back. Outages
+    from `until_ns` on belong to another fault.
     """
-    since = [one for one in outages if one["seen_ns"] >= fault.injected_ns]
-    since = [one for one in since if until_ns is None or one["seen_ns"] < until_ns]
-    died = [one for one in since if fault.cables & set(one["died"])]
+    since = [outage for outage in outages if outage["seen_ns"] >= fault.injected_ns]
+    since = [outage for outage in since if until_ns is None or outage["seen_ns"] < until_ns]
+    died = [outage for outage in since if fault.cables & set(outage["died"])]
     if not died:
         return
     fault.detected_ns = died[0]["seen_ns"]
     if fault.failing:
         return
-    back = [one for one in since if fault.cables & set(one["back"]) and one["seen_ns"] >= fault.detected_ns]
-    rerouted = [one for one in died if not back or one["seen_ns"] < back[0]["seen_ns"]]
+    back = [outage for outage in since if fault.cables & set(outage["back"]) and outage["seen_ns"] >= fault.detected_ns]
+    rerouted = [outage for outage in died if not back or outage["seen_ns"] < back[0]["seen_ns"]]
     helped = rerouted and rerouted[-1]["done_ns"] and not fault.collectives_lost
-    last = (rerouted if helped or not back else back)[-1]
-    fault.recovered_ns = last["done_ns"] or fault.recovered_ns
+    decisive = (rerouted if helped or not back else back)[-1]
+    fault.recovered_ns = decisive["done_ns"] or fault.recovered_ns
 
 
 def _row(fault: _Fault, why: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The fidelity of an emulated run: how near measured times are to the model's, and what was lost on the way."""
+"""The fidelity of an emulated run: how close measured times are to the model's, and how many packets were lost."""
 
 import math
 from collections.abc import Iterable
@@ -9,14 +9,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEAR = 0.01
-"""How far the median of measured/predicted and the 99th percentile may lie from 1: the model holds up to there."""
+"""The model holds if the median of measured/predicted is at most this far from 1, and so is the 99th percentile of its
+distance from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fifo:
-    """Over the collectives measured in fifo queues: the least and the greatest of measured/predicted of collectives
-    and of single transfers, the packets dropped, the payload bytes sent again, and the least of Jain's fairness indices
-    of shared links with that link's name (None and "" where no link was shared)."""
+    """Fidelity of the collectives measured in fifo queues.
+
+    `least_ratio` and `greatest_ratio` are the extremes of measured/predicted times of collectives, `quickest_transfer`
+    and `slowest_transfer` those of single transfers. `retransmitted_bytes` are payload. `fairness` is the lowest of
+    Jain's fairness indices of shared links, `fairness_link` the name of that link (None and "" if no link was shared).
+    """
 
     collectives: int
     least_ratio: float
@@ -30,51 +34,54 @@ class Fifo:
 
     @property
     def holds(self) -> bool:
-        """Whether every collective and every transfer took what the model says, within NEAR."""
+        """Whether the time of every collective and every transfer is within NEAR of the model's."""
         ratios = self.least_ratio, self.greatest_ratio, self.quickest_transfer, self.slowest_transfer
         return all(abs(ratio - 1) <= NEAR for ratio in ratios)
 
     @property
     def took(self) -> str:
-        """How long collectives took, over the predicted times."""
+        """The range of measured/predicted times of collectives."""
         return _range(self.least_ratio, self.greatest_ratio)
 
     @property
     def transfers_took(self) -> str:
-        """How long transfers took, over the predicted times."""
+        """The range of measured/predicted times of transfers."""
         return _range(self.quickest_transfer, self.slowest_transfer)
 
     @property
     def words(self) -> str:
-        """The numbers in a sentence, without its end."""
+        """The numbers as a sentence, without the full stop."""
         worst = ""
         if self.fairness is not None:
             worst = f"; shares are least fair on {self.fairness_link} (Jain's index {self.fairness:.2f} of 1)"
         return (
             f"collectives took {self.took} as long as predicted and single transfers {self.transfers_took}, with "
-            f"{_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB sent again{worst}"
+            f"{_counted(self.drops, 'drop')} and {self.retransmitted_bytes / 1e6:,.1f} MB retransmitted{worst}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFidelity:
-    """Over all rounds measured, of one job: the median of measured/predicted and the 99th percentile of its distance
-    from 1."""
+    """Fidelity of one job over all measured rounds: the median of measured/predicted, and the 99th percentile of its
+    distance from 1."""
 
     job: str
     median_ratio: float
     p99_abs_error: float
 
     def __str__(self) -> str:
-        return f"of the job {self.job} median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
+        return f"job {self.job}: median {self.median_ratio:.4f}, p99 {percentage(self.p99_abs_error)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """Over all collectives measured: the median of measured/predicted, the 99th percentile of its distance from 1,
-    the packets dropped anywhere, and on a wall clock how many the machine was too slow for (None in virtual time).
-    `fifo` are those in fifo queues, None where there are none; `jobs` are those for which the model does not hold, None
-    where it holds for each; `lossy` is True where WAN links are to lose frames."""
+    """Fidelity over all measured collectives: the median of measured/predicted, the 99th percentile of its distance
+    from 1, and the packets dropped anywhere.
+
+    `late` is the number of collectives for which the machine was too slow on a wall clock (None in virtual time).
+    `fifo` is the fidelity in fifo queues, None without any; `jobs` are the jobs for which the model does not hold, None
+    if it holds for all; `lossy` is True if WAN links are configured to lose frames, otherwise None.
+    """
 
     collectives: int
     median_ratio: float
@@ -91,7 +98,7 @@ class Fidelity:
 
     @property
     def words(self) -> str:
-        """The numbers in one line."""
+        """The numbers as one line."""
         return (
             f"{_counted(self.collectives, 'collective')} measured, median measured/predicted {self.median_ratio:.4f}, "
             f"p99 of |measured/predicted - 1| {percentage(self.p99_abs_error)}, {_counted(self.drops, 'drop')}"
@@ -100,39 +107,39 @@ class Fidelity:
 
     @property
     def holds(self) -> bool:
-        """Whether the median and the 99th percentile both lie within NEAR of what the model predicts, of each job, too,
-        and in fifo queues every transfer."""
+        """Whether the median and the 99th percentile are within NEAR of the model's predictions, over all collectives
+        and for each job, and in fifo queues every transfer is."""
         near = _is_near(self.median_ratio, self.p99_abs_error) and not self.jobs
         return near and (self.fifo is None or self.fifo.holds)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on what is wrong: the model does not hold, packets were lost, the machine was too slow."""
-        found = []
-        unfair = self.fifo is not None and not self.fifo.holds
-        if self.fifo is not None and unfair:
-            found.append(f"the model does not hold in fifo queues, where TCP decides what flows get: {self.fifo.words}")
-        if not self.holds and not (unfair and self.fifo and self.fifo.collectives == self.collectives):
+        """A sentence for each problem: the model does not hold, packets were lost, the machine was too slow."""
+        sentences = []
+        unfair = None if self.fifo is None or self.fifo.holds else self.fifo
+        if unfair is not None:
+            why = "the model does not hold in fifo queues, where TCP decides how flows share links"
+            sentences.append(f"{why}: {unfair.words}")
+        if not self.holds and (unfair is None or unfair.collectives != self.collectives):
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
             off = "; ".join(map(str, (off, *(self.jobs or ()))))
-            found.append(
+            sentences.append(
                 f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
         if self.lossy:
-            found.append("WAN links lose frames (fabric.wan_loss), of which the model knows nothing")
-        elif drops := self.drops - (self.fifo.drops if self.fifo is not None and unfair else 0):
-            lost = f"{_counted(drops, 'packet')} lost in a network that is to lose none"
-            found.append(f"{lost}: these times are not those of a lossless fabric")
+            sentences.append("WAN links lose frames (fabric.wan_loss), which the model does not include")
+        elif drops := self.drops - (0 if unfair is None else unfair.drops):
+            lost = f"{_counted(drops, 'packet')} lost in a network that should lose none"
+            sentences.append(f"{lost}: these times are not those of a lossless fabric")
         if self.late:
-            found.append(
-                f"this machine was too slow for {_counted(self.late, 'collective')}, marked in the column late"
-            )
-        return tuple(found)
+            late = _counted(self.late, "collective")
+            sentences.append(f"this machine was too slow for {late}, marked in the column late")
+        return tuple(sentences)
 
 
 def percentage(share: float) -> str:
-    """A share in per cent with two decimals, or as many as it takes to show two digits that count: "0.00040 %"."""
+    """Format a share in per cent with two decimals, or more if two significant digits need them: "0.00040 %"."""
     decimals = 2 if not 0 < share < 1e-3 else 1 - math.floor(math.log10(share * 100))
     return f"{share * 100:.{decimals}f} %"
 
@@ -146,21 +153,23 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _range(least: float, greatest: float) -> str:
-    """Two ratios: "0.98 to 15.2 times", or "1.00 times" where they are the same."""
-    digits = [2 if ratio < 10 else 1 if ratio < 100 else 0 for ratio in (least, greatest)]
-    ends = dict.fromkeys(f"{ratio:,.{count}f}" for ratio, count in zip((least, greatest), digits, strict=True))
-    return f"{' to '.join(ends)} times"
+    """Format two ratios: "0.98 to 15.2 times", or "1.00 times" if they look the same."""
+    ends = []
+    for ratio in (least, greatest):
+        decimals = 2 if ratio < 10 else 1
+        ends.append(f"{ratio:,.{decimals if ratio < 100 else 0}f}")
+    return f"{' to '.join(dict.fromkeys(ends))} times"
 
 
 def fifo_of(parts: "Iterable[pd.DataFrame]") -> Fifo | None:
-    """What was measured in fifo queues, of rows of collectives without faults; None where nothing was."""
+    """Return the fidelity in fifo queues from rows of collectives without faults; None without such rows."""
     import pandas as pd
 
-    found = [part[part["retransmitted_bytes"].notna()] for part in parts]
-    found = [part for part in found if len(part)]
-    if not found:
+    queued = [part[part["retransmitted_bytes"].notna()] for part in parts]
+    queued = [part for part in queued if len(part)]
+    if not queued:
         return None
-    rows = pd.concat(found)
+    rows = pd.concat(queued)
     ratios = rows["completion_s"] / rows["predicted_s"]
     shared = rows[rows["fairness"].notna()].reset_index()
     worst = shared.loc[shared["fairness"].idxmin()] if len(shared) else None
@@ -184,14 +193,16 @@ def fidelity(
     is_real: bool = False,
     lossy: bool = False,
 ) -> Fidelity | None:
-    """The fidelity over these rows of measured collectives without faults and over the rows of their `jobs`, measured
-    on a wall clock or not, WAN links losing frames where it is `lossy`; None where nothing was measured."""
+    """Return the fidelity from rows of measured collectives without faults, and from the rows of their `jobs`.
+
+    `is_real`: they were measured on a wall clock. `lossy`: WAN links are configured to lose frames. None without rows.
+    """
     import pandas as pd
 
-    found = [part for part in parts if len(part)]
-    if not found:
+    filled = [part for part in parts if len(part)]
+    if not filled:
         return None
-    rows = pd.concat(found)
+    rows = pd.concat(filled)
     ratios = rows["completion_s"] / rows["predicted_s"]
     return Fidelity(
         collectives=len(rows),
@@ -206,12 +217,12 @@ def fidelity(
 
 
 def _jobs_off(rows: "pd.DataFrame", jobs: "pd.DataFrame") -> tuple[JobFidelity, ...]:
-    """The jobs for which the model does not hold. Fifo queues are left out, as `Fifo` has all transfers there."""
-    found = []
-    which = ["engine", "setting", "mode", "collective"]
-    for job, times in jobs.merge(rows.loc[rows["retransmitted_bytes"].isna(), which]).groupby("job", sort=False):
+    """Return the jobs for which the model does not hold, outside fifo queues, where `Fifo` covers all transfers."""
+    jobs_off = []
+    key = ["engine", "setting", "mode", "collective"]
+    for job, times in jobs.merge(rows.loc[rows["retransmitted_bytes"].isna(), key]).groupby("job", sort=False):
         ratios = times["completion_s"] / times["predicted_s"]
         median_ratio, p99_abs_error = float(ratios.median()), float((ratios - 1).abs().quantile(0.99))
         if not _is_near(median_ratio, p99_abs_error):
-            found.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
-    return tuple(found)
+            jobs_off.append(JobFidelity(job=str(job), median_ratio=median_ratio, p99_abs_error=p99_abs_error))
+    return tuple(jobs_off)

@@ -1,13 +1,13 @@
-"""Statistics of completion times: mean, total, gain over a baseline, each with a confidence interval.
+"""Statistics of completion times: mean, total and gain over a baseline, each with a confidence interval.
 
-A mean is total over number, a gain compares two totals: both are ratio estimators, whose standard error comes from
-their residuals by block (the delta method; Cochran, "Sampling techniques", 1977, chapter 6), with Student's t for as
-many degrees of freedom as there are blocks, less one. A block is as many collectives in a row as are correlated: one
-where every collective has conditions of its own and no ring is shared. Modes run under the same conditions, so a gain
-is taken from pairs of the same collectives, and what they share cancels.
+A mean is a total divided by a count, and a gain compares two totals. Both are ratio estimators, whose standard error
+follows from the residuals of blocks (the delta method; Cochran, "Sampling techniques", 1977, chapter 6), with Student's
+t for one degree of freedom less than there are blocks. A block is a number of consecutive collectives that are
+correlated: a single one if every collective has independent conditions and no ring is shared. All modes run under the
+same conditions, so a gain pairs the same collectives of two modes, and common variation cancels.
 
-A few collectives do not show how long their tail is: with fewer than the least numbers below there is no interval,
-as it would be too narrow. A test checks the coverage of all others by simulation.
+A small sample does not show the tail of the distribution, so its interval would be too narrow. Below the minimum
+numbers defined here there is no interval. A test checks the coverage of all others by simulation.
 """
 
 import math
@@ -24,18 +24,19 @@ Numbers = npt.NDArray[np.int64]
 LEAST_COLLECTIVES = 60
 LEAST_BLOCKS = 5
 LEAST_DIFFERENT = 10
-"""Blocks that must differ where two modes agree exactly in some: a gain that rests on fewer is an accident."""
+"""If two modes agree exactly in some blocks, the gain has an interval only if at least so many blocks differ: a gain
+from fewer could be an accident."""
 
-_STAYS_A_BLOCK = 30  # temporal correlation has died away within a block: adjacent blocks correlate by 2 %
-_TRACE_BLOCKS = 20  # a trace may change slowly in ways that its times do not show: at most so many blocks
-_LAGS_A_BLOCK = 20
-_ALIKE = 0.2  # an autocorrelation from which on times of a trace count as apart
+_CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
+_TRACE_BLOCKS = 20  # limit of blocks for a trace, whose slow changes completion times may not show
+_LAGS_A_BLOCK = 20  # length of a block for a trace, in decorrelation lags
+_UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocorrelation
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and the ends of its confidence interval; both ends are NaN where there is none."""
+    """An estimate and the bounds of its confidence interval; both bounds are NaN if there is no interval."""
 
     value: float
     low: float
@@ -44,7 +45,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A series of completion times: how many, their mean and their total, in seconds."""
+    """Summary of a series of completion times: their number, mean and total, in seconds."""
 
     collectives: int
     mean_s: Interval
@@ -53,10 +54,10 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Completion times of one mode: `completion_s` [K] of the collectives of these numbers [K], ascending.
+    """Completion times of one mode: `completion_s` [K] s of the collectives `number` [K], in ascending order.
 
-    `block` is how many collectives in a row are correlated. Raises ValueError for an empty series, for shapes that
-    differ and for a block below 1.
+    `block` is the number of consecutive collectives that are correlated. Raises ValueError for an empty series, for
+    different shapes, and for a block below 1.
     """
 
     number: Numbers
@@ -65,34 +66,34 @@ class Series:
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
-            raise ValueError(f"times of shape {self.completion_s.shape} of collectives of shape {self.number.shape}")
+            raise ValueError(f"numbers {self.number.shape} and times {self.completion_s.shape}: both must be [K]")
         if self.number.size == 0 or self.block < 1:
             raise ValueError(f"{self.number.size} collectives in blocks of {self.block}: both must be 1 or more")
 
 
 def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, memory: float) -> int:
-    """How many collectives in a row are correlated, given their times.
+    """Return how many consecutive collectives are correlated, given their times.
 
-    Those that share a ring do: `ring_shared_by` of them, 1 where the ring is fixed. Those with similar
-    conditions do too, for some times the `memory` of the sampler (`ConditionsSpec.memory`), and a trace's as long as
-    its times resemble each other.
+    Collectives that share a ring are correlated: `ring_shared_by` of them, 1 if the ring is fixed. Collectives under
+    similar conditions are, too: for a multiple of the sampler's `memory` (`ConditionsSpec.memory`), or with a trace for
+    as long as their times are autocorrelated.
     """
-    least = math.ceil(_STAYS_A_BLOCK * (memory - 1))
+    least = math.ceil(_CORRELATION_TIMES_A_BLOCK * (memory - 1))
     if sampler == "trace":
-        least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_lag_apart(completion_s) - 1))
+        least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_decorrelation_lag(completion_s) - 1))
     return -(-max(1, least) // ring_shared_by) * ring_shared_by
 
 
-def _lag_apart(times: Floats) -> int:
-    """The first lag without correlation, or a lag so long that there is no interval anyway."""
-    apart = times - times.mean()
+def _decorrelation_lag(times: Floats) -> int:
+    """Return the first lag without correlation, or a lag so long that there is no interval anyway."""
+    deviations = times - times.mean()
     most = times.size // (LEAST_BLOCKS * _LAGS_A_BLOCK) + 2
-    alike = _ALIKE * float(apart @ apart)
-    return next((lag for lag in range(1, most) if float(apart[lag:] @ apart[:-lag]) <= alike), most)
+    limit = _UNCORRELATED * float(deviations @ deviations)
+    return next((lag for lag in range(1, most) if float(deviations[lag:] @ deviations[:-lag]) <= limit), most)
 
 
 def shared(series: Sequence[Series]) -> list[Series] | None:
-    """The series over the collectives that all of them have; None where there is none."""
+    """Restrict all series to the collectives that all of them have; None if they have none in common."""
     first = series[0].number
     if all(np.array_equal(other.number, first) for other in series[1:]):
         return list(series)
@@ -103,7 +104,7 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
 
 
 def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
-    """Mean and total of the completion times. Raises ValueError for a confidence outside 0..1."""
+    """Return mean and total of the completion times. Raises ValueError for a confidence outside 0..1."""
     sums, sizes = _blocks(series, series.block)
     mean_s = _interval(sums, sizes, sizes, confidence)
     count = series.number.size
@@ -112,10 +113,10 @@ def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
 
 
 def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | None:
-    """How much less time a mode takes than the baseline, 1 - total / total, over the collectives that both have.
+    """Return the share of time that a mode saves over the baseline, 1 - total of mode / total of base.
 
-    None where they have none in common. Collectives are paired by their number, and blocks are as long as those of the
-    one whose are longer. Raises ValueError for a confidence outside 0..1.
+    The totals are over the collectives that both have, paired by number; None if they have none in common. Blocks are
+    as long as the longer of the two. Raises ValueError for a confidence outside 0..1.
     """
     if base is mode:
         return Interval(value=0.0, low=0.0, high=0.0)
@@ -123,33 +124,33 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     if pair is None:
         return None
     block = max(base.block, mode.block)
-    (above, sizes), (below, _) = _blocks(pair[1], block), _blocks(pair[0], block)
-    ratio = _interval(above, below, sizes, confidence)
-    differ = int((np.abs(above - below) > _ROUNDING * below).sum())
-    if differ < min(sizes.size, LEAST_DIFFERENT) and np.ptp(below / sizes) > _ROUNDING * float(below.max()):
+    (mode_s, sizes), (base_s, _) = _blocks(pair[1], block), _blocks(pair[0], block)
+    ratio = _interval(mode_s, base_s, sizes, confidence)
+    differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
+    if differ < min(sizes.size, LEAST_DIFFERENT) and np.ptp(base_s / sizes) > _ROUNDING * float(base_s.max()):
         return Interval(value=1 - ratio.value, low=math.nan, high=math.nan)
     return Interval(value=1 - ratio.value, low=1 - ratio.high, high=1 - ratio.low)
 
 
 def _blocks(series: Series, block: int) -> tuple[Floats, Floats]:
-    """Sum and size of every block; one of which not all is there is smaller."""
-    if block == 1:  # the same, without a pass over all blocks
+    """Return sum and size of every block; incomplete blocks are smaller."""
+    if block == 1:  # shortcut with the same result
         return series.completion_s, np.ones(series.number.size)
     starts = np.flatnonzero(np.diff(series.number // block, prepend=-1))
     return np.add.reduceat(series.completion_s, starts), np.diff(np.append(starts, series.number.size)).astype(float)
 
 
-def _interval(above: Floats, below: Floats, sizes: Floats, confidence: float) -> Interval:
-    """The ratio of two totals by block, and its interval where there are enough collectives and blocks of them."""
+def _interval(numerator: Floats, denominator: Floats, sizes: Floats, confidence: float) -> Interval:
+    """Return the ratio of two totals given by block, with an interval if there are enough collectives and blocks."""
     if not 0 < confidence < 1:
-        raise ValueError(f"a confidence of {confidence}; it lies between 0 and 1")
-    value = float(above.sum() / below.sum())
-    blocks = float(sizes.sum() ** 2 / (sizes @ sizes))  # a short block counts for less than one
+        raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
+    value = float(numerator.sum() / denominator.sum())
+    blocks = float(sizes.sum() ** 2 / (sizes @ sizes))  # a shorter block counts for less than one
     if blocks < LEAST_BLOCKS or sizes.sum() < LEAST_COLLECTIVES:
         return Interval(value=value, low=math.nan, high=math.nan)
-    from scipy.special import stdtrit  # a third of a second, which a mistake in the command line need not take
+    from scipy.special import stdtrit  # imported late: it takes a third of a second
 
-    residual = above - value * below
-    error = math.sqrt(float(residual @ residual) / (1 - 1 / blocks)) / float(below.sum())
+    residual = numerator - value * denominator
+    error = math.sqrt(float(residual @ residual) / (1 - 1 / blocks)) / float(denominator.sum())
     half = float(stdtrit(blocks - 1, (1 + confidence) / 2)) * error
     return Interval(value=value, low=value - half, high=value + half)

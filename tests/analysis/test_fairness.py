@@ -64,9 +64,9 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
     assert found is not None and not found.holds and found.fifo is not None and found.fifo.collectives == 2
     first, second = found.warnings
     assert first == (
-        "the model does not hold in fifo queues, where TCP decides what flows get: collectives took 1.50 to 12.3 times "
-        "as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and 0.9 MB sent again; shares are "
-        "least fair on b (Jain's index 0.50 of 1)"
+        "the model does not hold in fifo queues, where TCP decides how flows share links: collectives took "
+        "1.50 to 12.3 times as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and "
+        "0.9 MB retransmitted; shares are least fair on b (Jain's index 0.50 of 1)"
     )
     assert "predictions for this configuration do not hold" in second  # as other queues were measured, too
     assert "WARNING: the model does not hold in fifo queues" in str(found)
@@ -83,7 +83,7 @@ def test_losses_that_are_wanted_are_told_and_no_others() -> None:
     frames = [rows(drops=2)]
     found = fidelity(frames, lossy=True)
     assert found is not None and found.holds
-    assert found.warnings == ("WAN links lose frames (fabric.wan_loss), of which the model knows nothing",)
+    assert found.warnings == ("WAN links lose frames (fabric.wan_loss), which the model does not include",)
 
 
 def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none() -> None:
@@ -91,5 +91,5 @@ def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none
     found = fidelity(frames)
     assert found is not None and found.drops == 9
     assert [warning for warning in found.warnings if "lose none" in warning] == [
-        "2 packets lost in a network that is to lose none: these times are not those of a lossless fabric"
+        "2 packets lost in a network that should lose none: these times are not those of a lossless fabric"
     ]

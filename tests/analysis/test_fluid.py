@@ -147,7 +147,7 @@ def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
     [
         ({"links": [[[0, 2]]]}, "link 2; allowed: 0 to 1"),
         ({"links": [[[-2, 0]]]}, "link -2; allowed: 0 to 1"),
-        ({"links": [[[1, 1]]]}, "flow 0 of instance 0 passes a link twice"),
+        ({"links": [[[1, 1]]]}, "flow 0 of instance 0 uses a link twice"),
         ({"links": [[0, 1]]}, r"links \(1, 2\), capacities \(1, 2\)"),
         ({"links": [[[0, 1]]] * 2}, r"links \(2, 1, 2\)"),
         ({"capacity_bps": [[1, -1]]}, "a capacity of -1 bit/s"),

@@ -66,7 +66,7 @@ def test_with_no_cost_it_is_the_best_each_time_and_with_much_it_never_changes() 
 @pytest.mark.parametrize(
     ("times_s", "switch_s", "says"),
     [
-        (np.ones((3, 2)), np.ones((3, 3)), "must be"),
+        (np.ones((3, 2)), np.ones((3, 3)), "allowed for 2 candidates"),
         (np.ones((3, 2)), -np.ones((2, 2)), "a cost of a change is -1.0"),
         (np.full((3, 2), np.nan), np.ones((2, 2)), "a time is nan"),
         (np.array([[1.0, 1.0], [np.inf, np.inf]]), np.ones((2, 2)), "collective 1 has no candidate"),

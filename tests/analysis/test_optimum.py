@@ -34,7 +34,7 @@ def test_transfers_are_on_a_link_at_once_where_their_rates_fit() -> None:
 
 
 def test_what_adds_is_refused() -> None:
-    with pytest.raises(ValueError, match="the best allreduce; allowed: allgather"):
+    with pytest.raises(ValueError, match="the best schedule of allreduce; allowed: allgather"):
         blocks_of("allreduce", 4)
 
 

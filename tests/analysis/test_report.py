@@ -134,7 +134,7 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
 
 
 def test_drops_a_machine_too_slow_and_a_model_that_does_not_hold_are_said_at_once(tmp_path, page):
-    warnings = ("lost in a network that is to lose none", "too slow", "measured times differ from the model's")
+    warnings = ("lost in a network that should lose none", "too slow", "measured times differ from the model's")
     assert not any(words in page.words for words in warnings)
     faulty = {"drops": 1, "late": True, "off": 0.05}
     folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=4, emulated=4, **faulty)

@@ -248,5 +248,5 @@ def test_what_an_earlier_version_left_unfinished_is_refused_not_shown_as_empty(r
     (run / "points").mkdir()
     assert len(load(run)) == 90  # its tables were written: only some points had failed
     (run / "collectives.parquet").unlink()
-    with pytest.raises(ResultsError, match="run was left unfinished by an earlier version; run it anew"):
+    with pytest.raises(ResultsError, match="left unfinished by an earlier version; run it again in a new folder"):
         load(run)

@@ -84,7 +84,7 @@ def test_no_more_copies_of_a_layer_fit(layers: int, hidden: int, gpus: int, prec
 
     most = max((copies for copies in range(1, gpus + 1) if fits(copies)), default=0)
     if most == 0:
-        with pytest.raises(ValueError, match=r"TB of a layer; allowed: what a rack holds, 13\.5 TB"):
+        with pytest.raises(ValueError, match=r"TB of a layer; allowed: the memory of a rack, 13\.5 TB"):
             placement(model, PRECISIONS[precision], at)
     else:
         assert placement(model, PRECISIONS[precision], at).layers_per_rack == most
@@ -105,7 +105,7 @@ def test_the_largest_model_takes_its_days() -> None:
 
 def test_racks_are_what_the_budget_buys_where_none_are_given() -> None:
     assert Datacenter(racks=None).number_of_racks == Datacenter().affordable_racks == 23_333
-    with pytest.raises(ValueError, match="224 layers; allowed: as many as there are racks, 100"):
+    with pytest.raises(ValueError, match="224 layers; allowed: at most the number of racks, 100"):
         placement(MODELS[0], FP4, Datacenter(racks=100))
 
 

@@ -38,7 +38,7 @@ def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(
         (line,) = csv.DictReader(file)
     assert (float(line["fairness"]), line["fairness_link"]) == (point["fairness"], point["fairness_link"])
     warnings = answer["fidelity"]["warnings"]
-    assert len(warnings) == 1 and "8 drops and 0.1 MB sent again" in warnings[0]
+    assert len(warnings) == 1 and "8 drops and 0.1 MB retransmitted" in warnings[0]
     assert f"least fair on {point['fairness_link']} " in warnings[0] and answer["fidelity"]["holds"] is False
     page = Path("run/report.html").read_text()
     assert "<h2>Fifo queues</h2>" in page and "the model does not hold in fifo queues" in page
@@ -120,5 +120,5 @@ def test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone(tmp_path):
     same = [first[column].to_list() for column in ("completion_s", "drops", "retransmitted_bytes")]
     assert_recorded("test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone", same)
     assert answer["fidelity"]["lossy"] is True
-    text = "WAN links lose frames (fabric.wan_loss), of which the model knows nothing"
+    text = "WAN links lose frames (fabric.wan_loss), which the model does not include"
     assert text in answer["fidelity"]["warnings"]

@@ -20,7 +20,7 @@ def test_the_table_marks_what_is_apart(capsys: pytest.CaptureFixture[str]) -> No
     replicas = next(line for line in lines if "100T" in line and "replicas  " in line)
     assert replicas.split()[-4:] == ["721", "721", "+0.00", "%"]
     months = next(line for line in lines if "3,226T" in line)
-    assert "-3.60 %*  of 30 days; its own numbers give 23.1" in months
+    assert "-3.60 %*  months of 30 days; the document's own numbers give 23.1" in months
 
 
 def test_every_input_changes_what_rests_on_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,9 +64,9 @@ def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) ->
         (("--compute-share", "2"), "--compute-share: 2.0; allowed: above 0, to 1"),
         (("--tokens-per-parameter", "-1"), "--tokens-per-parameter: -1.0; allowed: above 0"),
         (("--racks", "-3"), "--racks: -3; allowed: above 0"),
-        (("--racks", "100"), "224 layers; allowed: as many as there are racks, 100"),
+        (("--racks", "100"), "224 layers; allowed: at most the number of racks, 100"),
         (("--nic", "fast"), '"fast" is not a rate'),
-        (("--rack-memory", "1 TB"), "1.78 TB of a layer; allowed: what a rack holds, 1 TB"),
+        (("--rack-memory", "1 TB"), "1.78 TB of a layer; allowed: the memory of a rack, 1 TB"),
         (("--layers", "5"), "--layers is given alone; allowed: with --hidden"),
         (("--figure", "nowhere/x"), "--figure: there is no folder nowhere"),
     ],
