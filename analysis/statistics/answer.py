@@ -8,7 +8,6 @@ from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Interval, Series, gain, summarise
 from topologies.errors import listed
 
-
 COLLECTIVE_NAMES = {
     "allgather": "AllGather",
     "reducescatter": "ReduceScatter",
