@@ -196,9 +196,9 @@ def _line(point: Point, points: Points) -> list[str]:
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3), f"{summary.total_s.value:,.3f}"]
     base = points.get((point.engine, point.configuration.index, "base"))
-    if base is None or point.mode == "base":
+    over_base = None if base is None or point.mode == "base" else gain(base.series, point.series)
+    if over_base is None:
         return [*line, "", ""]
-    over_base = gain(base.series, point.series)
     return [*line, f"{over_base.value * 100:.1f} %", _bounds(over_base, 100, 1)]
 
 

@@ -299,7 +299,7 @@ def test_a_run_without_schedules_is_drawn_as_the_ring_allgathers_that_it_has(tmp
     ]
     measured = zip(*(here[name] for name in ("step", "src", "dst", "chunk", "start_s", "end_s")), strict=True)
     assert sorted(drawn) == sorted((step, f"g{src}", f"g{dst}", *rest) for step, src, dst, *rest in measured)
-    assert "a chunk on its way over a ring edge" in words(run)
+    assert "a chunk in transit over a ring edge" in words(run)
 
 
 def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_path):
