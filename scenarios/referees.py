@@ -30,7 +30,7 @@ class Line:
     """The times of a collective in s: those of the modes, and those of referees, which are None if unknown.
 
     `ring_s` is the time of the fastest ring, known for an AllGather whose edges share no link; `ring_bound_s` is a
-    lower bound on the time of any ring. `schedule_s` is the time of the best schedule of whole blocks that was found, and
+    lower bound on the time of any ring. `schedule_s` is the time of the best schedule of whole blocks found, and
     `schedule_bound_s` a lower bound on that of any; `proven` if they agree. `bound_s` is a lower bound on the time of
     any schedule.
     """
