@@ -100,6 +100,10 @@ class Kept(NamedTuple):
         return self.there_s <= self.due_s
 
 
+_Column = tuple[str, list[Kept]]
+"""The label of a column and its transfers."""
+
+
 def kept_of(run: Run, configuration: Configuration) -> list[Kept]:
     """Return the transfers of a configuration in each mode, measured if it was measured, otherwise predicted."""
     rows = run.jobs[run.jobs["setting"] == configuration.index]
@@ -126,47 +130,19 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
     ]
     if not groups:
         return None
-    jobs = list(dict.fromkeys(kept.job for *_, arrivals in groups for kept in arrivals))
-    modes = {mode for _, mode, _ in groups}
-    parts: dict[str, list[tuple[str, list[Kept]]]] = {}  # the columns of each panel, by its title
-    for configuration, mode, arrivals in groups:
-        swept = {key: words(key, value) for key, value in configuration.swept.items()}
-        if "fabric.routing" in swept:
-            label = [swept.pop("fabric.routing")]
-            part = ", ".join(swept.values())
-        else:
-            label, part = [*swept.values()] or [configuration.label], ""
-        if len(modes) > 1:
-            label.append(mode)
-        label.append("without admission" if all(kept.outcome == "sent" for kept in arrivals) else "with admission")
-        label.append(f"{sum(kept.in_time for kept in arrivals)} of {len(arrivals)} in time")
-        parts.setdefault(part, []).append(("\n".join(label), arrivals))
-    looks: list[dict[str, Any]] = [
-        {"facecolor": _SHADES[index % len(_SHADES)], "hatch": _HATCHES[index % len(_SHADES) // 2]}
-        for index in range(len(jobs))
-    ]
-    width = max(5.6, 0.9 + 1.8 * max(map(len, parts.values())))
-    with canvas(width, 0.6 + 2.7 * len(parts)) as figure:
-        grid = panels(figure, len(parts), columns=1, sharey=True)
-        for axes, (part, columns) in zip(grid, parts.items(), strict=True):
-            for column, (_, arrivals) in enumerate(columns):
-                for kept in arrivals:
-                    x = column + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
-                    if math.isnan(kept.there_s):
-                        look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
-                        axes.text(x, 0.02, kept.outcome, rotation=90, **look)
-                        continue
-                    look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
-                    share = kept.there_s / kept.due_s
-                    axes.bar(x, share, 0.84 / len(jobs), **looks[jobs.index(kept.job)], **look)
-            axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
-            axes.set_xlim(-0.5, len(columns) - 0.5)
-            axes.set_title(part)
-            axes.set_xticks(range(len(columns)), [label for label, _ in columns])
-            axes.set_ylabel("arrival / deadline")
-        handles: list[Any] = [
-            Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in zip(jobs, looks, strict=True)
-        ]
+    jobs = dict.fromkeys(kept.job for *_, arrivals in groups for kept in arrivals)
+    looks: dict[str, dict[str, Any]] = {
+        job: {"facecolor": _SHADES[index % len(_SHADES)], "hatch": _HATCHES[index % len(_SHADES) // 2]}
+        for index, job in enumerate(jobs)
+    }
+    by_panel = _columns_by_panel(groups)
+    width = max(5.6, 0.9 + 1.8 * max(map(len, by_panel.values())))
+    with canvas(width, 0.6 + 2.7 * len(by_panel)) as figure:
+        grid = panels(figure, len(by_panel), columns=1, sharey=True)
+        for axes, (title, columns) in zip(grid, by_panel.items(), strict=True):
+            _draw_arrivals(axes, columns, looks)
+            axes.set_title(title)
+        handles: list[Any] = [Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in looks.items()]
         handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
         is_measured = any(kept.engine == "emulation" for *_, arrivals in groups for kept in arrivals)
@@ -177,6 +153,43 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         figure=figure,
         data=table({**kept._asdict(), "in_time": kept.in_time} for *_, arrivals in groups for kept in arrivals),
     )
+
+
+def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Kept]]]) -> dict[str, list[_Column]]:
+    """Return the columns of each panel by the panel's title, from the transfers of configurations and modes."""
+    modes = {mode for _, mode, _ in groups}
+    by_panel: dict[str, list[_Column]] = {}
+    for configuration, mode, arrivals in groups:
+        swept = {key: words(key, value) for key, value in configuration.swept.items()}
+        if "fabric.routing" in swept:
+            label = [swept.pop("fabric.routing")]
+            title = ", ".join(swept.values())
+        else:
+            label, title = [*swept.values()] or [configuration.label], ""
+        if len(modes) > 1:
+            label.append(mode)
+        label.append("without admission" if all(kept.outcome == "sent" for kept in arrivals) else "with admission")
+        label.append(f"{sum(kept.in_time for kept in arrivals)} of {len(arrivals)} in time")
+        by_panel.setdefault(title, []).append(("\n".join(label), arrivals))
+    return by_panel
+
+
+def _draw_arrivals(axes: Axes, columns: Sequence[_Column], looks: Mapping[str, dict[str, Any]]) -> None:
+    """Draw a bar for each transfer of each column, with the look of its job; write the outcome of those not sent."""
+    jobs = list(looks)
+    for column, (_, arrivals) in enumerate(columns):
+        for kept in arrivals:
+            x = column + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
+            if math.isnan(kept.there_s):
+                look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
+                axes.text(x, 0.02, kept.outcome, rotation=90, **look)
+                continue
+            look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
+            axes.bar(x, kept.there_s / kept.due_s, 0.84 / len(jobs), **looks[kept.job], **look)
+    axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_xticks(range(len(columns)), [label for label, _ in columns])
+    axes.set_ylabel("arrival / deadline")
 
 
 def _fill_promised(axes: Axes, transfer: Mapping[str, Any], unit_s: float) -> None:

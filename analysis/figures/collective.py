@@ -7,7 +7,7 @@ again from the run's seed and checked against the stored times. Other modules do
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -270,21 +270,7 @@ def _collective(
     path = critical_path(schedule.transfers[:last], shown)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
-    leaves_s, ends_s = shown.begins_s[:, 0].tolist(), shown.arrives_s[:, 0].tolist()
-    moves = [
-        Move(
-            transfer=index,
-            flow=transfer.flow,
-            step=schedule.steps[index],
-            block=-1 if transfer.block < 0 else placement[transfer.block],
-            size=transfer.amount * (schedule.slot_bytes if flows[transfer.flow].links else 1),
-            start_s=handed_s[index],
-            leaves_s=leaves_s[index],
-            end_s=ends_s[index],
-            is_critical=index in critical,
-        )
-        for index, transfer in enumerate(schedule.transfers)
-    ]
+    moves = _moves(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
     if measured:  # ordered by step and rank, like the table of transfers
         moves.sort(key=lambda move: (move.step, flows[move.flow].src))
     return Collective(
@@ -302,6 +288,33 @@ def _collective(
         rates_bps=conditions[0],
         delays_s=conditions[1],
     )
+
+
+def _moves(
+    schedule: Schedule,
+    flows: Sequence[Flow],
+    placement: Sequence[int],
+    found: Times,
+    *,
+    handed_s: Sequence[float],
+    critical: Set[int],
+) -> list[Move]:
+    """Return the moves of all transfers in program order; `critical` are the indices of those on the critical path."""
+    leaves_s, ends_s = found.begins_s[:, 0].tolist(), found.arrives_s[:, 0].tolist()
+    return [
+        Move(
+            transfer=index,
+            flow=transfer.flow,
+            step=schedule.steps[index],
+            block=-1 if transfer.block < 0 else placement[transfer.block],
+            size=transfer.amount * (schedule.slot_bytes if flows[transfer.flow].links else 1),
+            start_s=handed_s[index],
+            leaves_s=leaves_s[index],
+            end_s=ends_s[index],
+            is_critical=index in critical,
+        )
+        for index, transfer in enumerate(schedule.transfers)
+    ]
 
 
 def schedule_of(configuration: Configuration, ranks: int) -> Schedule:

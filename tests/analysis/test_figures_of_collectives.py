@@ -124,7 +124,7 @@ def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyon
     assert carried == pytest.approx({move.transfer: move.size for move in one.moves}, rel=1e-6)
     assert all(bps <= one.rates_bps[link] * (1 + 1e-9) for (link, _), bps in used.items())
     report.write(tmp_path / "run")
-    assert "Filled: the rate over time" in words(tmp_path / "run")
+    assert "Filled: the predicted rate of a message over time" in words(tmp_path / "run")
 
 
 @pytest.mark.parametrize("engines", [("model",), ("model", "emulation")])
