@@ -61,7 +61,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             bar.outline.set_visible(False)
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
-        heading(figure, f"{label}: {'ports' if is_physical else 'logical links'}, {used} of collective {first.number}")
+        links = "ports" if is_physical else "logical links"
+        heading(figure, f"{label}: {links}, with the {used} of collective {first.number}")
         thin = "all other links, in both directions" if curves.shows_all else "the other WAN links"
         explain(
             figure,
