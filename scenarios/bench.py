@@ -26,6 +26,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.model.max_plus import Compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
@@ -104,20 +108,25 @@ def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, f
 
     Delays and rates are random. Runs until a second of processor time has passed.
     """
-    import numpy as np
-
     from analysis.model.max_plus import Compiled
     from hosts.collectives.kinds import schedule
 
     timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
-    alpha_s, beta_s = np.random.default_rng(1).random((2, _AT_ONCE, len(timed.flows)))
-    compiled, done = Compiled(timed.transfers), 0
-    compiled.completion_s(alpha_s.T, beta_s.T)
-    start = time.process_time()
-    while (took := time.process_time() - start) < _LEAST_SECONDS:
-        compiled.completion_s(alpha_s.T, beta_s.T)
-        done += _AT_ONCE
-    return len(timed.transfers), done / took
+    each_s = _evaluation_s(Compiled(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_LEAST_SECONDS)
+    return len(timed.transfers), 1 / each_s
+
+
+def _evaluation_s(model: "Compiled", flows: int, *, at_once: int, least_s: float) -> float:
+    """Measure the processor seconds for one evaluation of a timing model, over at least `least_s`."""
+    import numpy as np
+
+    alpha_s, beta_s = np.random.default_rng(1).random((2, at_once, flows))
+    model.completion_s(alpha_s.T, beta_s.T)
+    start, done = time.process_time(), 0
+    while (took := time.process_time() - start) < least_s:
+        model.completion_s(alpha_s.T, beta_s.T)
+        done += at_once
+    return took / done
 
 
 def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, float]:
@@ -126,8 +135,6 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
 
     Chains and trees have as many pieces as in grains.py. Every flow is alone on its links. Delays and rates are random.
     """
-    import numpy as np
-
     from analysis.model.max_plus import Compiled
     from hosts.collectives.kinds import schedule
     from scenarios.grains import PIECES, PIPELINED
@@ -138,13 +145,8 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     made = time.process_time()
     compiled = Compiled(timed.transfers)
     prepared = time.process_time()
-    alpha_s, beta_s = np.random.default_rng(1).random((2, _FEW_AT_ONCE, len(timed.flows)))
-    compiled.completion_s(alpha_s.T, beta_s.T)
-    first, done = time.process_time(), 0
-    while (took := time.process_time() - first) < _LEAST_SECONDS / 10:
-        compiled.completion_s(alpha_s.T, beta_s.T)
-        done += _FEW_AT_ONCE
-    return len(timed.transfers), made - start, prepared - made, took / done
+    each_s = _evaluation_s(compiled, len(timed.flows), at_once=_FEW_AT_ONCE, least_s=_LEAST_SECONDS / 10)
+    return len(timed.transfers), made - start, prepared - made, each_s
 
 
 def _bench_all_schedules(gpus: int) -> None:

@@ -162,6 +162,12 @@ class Collective:
         about = {"setting": self.configuration.index, "label": self.configuration.label}
         return about | {"mode": self.mode, "collective": self.number}
 
+    @property
+    def title(self) -> str:
+        """The mode and the completion time in words."""
+        time = f"{self.completion_s * 1e3:,.4g} ms{'' if self.measured else ' (predicted)'}"
+        return f"{MODE_STYLES[self.mode].label}: {time}"
+
     def gpu(self, rank: int) -> str:
         """Return the name of a rank's GPU."""
         return self.configuration.fabric.gpus[rank].name

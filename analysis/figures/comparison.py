@@ -94,12 +94,13 @@ def picture(name: str, group: Group, points: Points) -> Picture:
                     right.set_ylabel("")
         _hide_empty(axes, {place for place, *_ in drawn})
         note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
-        legend(figure, _handles(comparisons, lines=_is_axis(group)), note)
+        legend(figure, _handles(comparisons, lines=group.is_numeric), note)
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
     caption = f"Mean completion time{'' if is_base else ' and gain over base, by mode'}{against}: {group.title}."
-    return Picture(name=stem, caption=caption, figure=figure, data=_data(group, comparisons))
+    data = table(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
+    return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 
 def _hide_empty(axes: Any, drawn: Set[tuple[int, int]]) -> None:
@@ -171,16 +172,12 @@ def _subject(comparison: Comparison) -> str:
     return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
 
 
-def _is_axis(group: Group) -> bool:
-    return None not in group.ticks.values()
-
-
 def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Sequence[float]) -> None:
     """Draw a comparison, or its part `shown` at one value of the second swept key; `means_s` are all its mean times."""
     unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
-    (_draw_lines if _is_axis(group) else _draw_bars)(times, gains, shown, group, unit_s)
-    if _is_axis(group) and max(means_s) > _WIDE * min(means_s):
+    (_draw_lines if group.is_numeric else _draw_bars)(times, gains, shown, group, unit_s)
+    if group.is_numeric and max(means_s) > _WIDE * min(means_s):
         times.set_yscale("log")
         log_ticks(times.yaxis)
     else:
@@ -313,10 +310,6 @@ def _handles(comparisons: Sequence[Comparison], *, lines: bool) -> list[Any]:
         handles.append(Line2D([], [], markerfacecolor="#666666", label="filled: measured", **plain))
         handles.append(Line2D([], [], markerfacecolor="white", label="open, or a line: predicted", **plain))
     return handles
-
-
-def _data(group: Group, comparisons: Sequence[Comparison]) -> str:
-    return table(_row(group, one) for comparison in comparisons for one in comparison.estimates)
 
 
 def _row(group: Group, one: Estimate) -> dict[str, Any]:

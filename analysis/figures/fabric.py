@@ -20,8 +20,8 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, heading, panels, table
-from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
+from analysis.figures.output import Picture, canvas, colour_bar, explain, heading, panels, table
+from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
 from topologies.fabric.ports import DirectedPort, shared_by
@@ -55,10 +55,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
         for is_wan, words in ((True, "WAN link"), (False, "link within a site")):
-            bar = figure.colorbar(scales[is_wan], ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-            bar.set_label(f"available bandwidth of\na {words} (Gbit/s)", fontsize=8)
-            bar.ax.tick_params(labelsize=8)
-            bar.outline.set_visible(False)
+            colour_bar(figure, grid, scales[is_wan], f"available bandwidth of\na {words} (Gbit/s)")
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
         links = "ports" if is_physical else "logical links"
@@ -194,8 +191,7 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     for artist in axes.get_children():
         artist.set_in_layout(False)  # all of them are within the axes
     axes.title.set_in_layout(True)
-    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
-    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+    axes.set_title(one.title, fontsize=8.5)
 
 
 def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], unit_pt: float) -> None:

@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -121,6 +122,14 @@ def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
     """Wrap each line of a text to the width of the figure, at so many characters per inch."""
     room = int(per_inch * figure.get_figwidth())
     return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room))
+
+
+def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str) -> None:
+    """Add a bar that explains a colour scale, beside all panels."""
+    bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
 
 
 def log_ticks(axis: Axis) -> None:

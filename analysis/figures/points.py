@@ -308,8 +308,7 @@ class Point:
 
 
 def _period(trigger: Sequence[str], every: int) -> int:
-    """Return the period of "every", "every N" or "every T ms", in collectives; for a time it is unknown and taken as
-    1."""
+    """Return the period of "every", "every N" or "every T ms" in collectives; for a time it is unknown, and 1."""
     if len(trigger) == 3:
         return 1
     return int(trigger[1]) if len(trigger) == 2 else every
@@ -395,6 +394,11 @@ class Group:
         numbers = [_number(self.across, value) for value in values.values()]
         is_numeric = None not in numbers and len(set(numbers)) == len(numbers) >= 2
         return dict(zip(values, numbers, strict=True)) if is_numeric else dict.fromkeys(values)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the x axis is numeric."""
+        return None not in self.ticks.values()
 
     def place(self, one: Configuration) -> int:
         """Return the index of a configuration's tick."""

@@ -90,7 +90,8 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
             "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
             critical,
         ]
-    numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if _has_blocks(one) else ""
+    has_blocks = configuration.kind in _NUMBERS and any(move.block >= 0 for move in one.moves)
+    numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if has_blocks else ""
     lines = [
         f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
         "Grey rows cross the WAN. Right: the rate of the flow's slowest link; the slowest flow in bold. "
@@ -103,10 +104,6 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
     if left_out > 0:
         lines.append(f"{left_out} of {len(one.flows)} rows are left out.")
     return lines
-
-
-def _has_blocks(one: Collective) -> bool:
-    return one.configuration.kind in _NUMBERS and any(move.block >= 0 for move in one.moves)
 
 
 def _rows(one: Collective) -> list[int]:

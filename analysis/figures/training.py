@@ -15,7 +15,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective, Move
+from analysis.figures.collective import Collective
 from analysis.figures.output import Picture, canvas, heading, legend, table
 from analysis.figures.points import Configuration, Points, named
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
@@ -72,8 +72,7 @@ def trained(configuration: Configuration) -> list[Trained]:
 def diagram(
     name: str, measured: Sequence[Collective], predicted: Sequence[Collective], training: Trained
 ) -> Picture | None:
-    """Draw the pipeline diagram of a training in a collective, in each mode; None if there is none or too large a
-    one."""
+    """Draw the pipeline diagram of a training in a collective, in each mode; None if it has no bars or too many."""
     both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
     bars_of = [list(_bars(one, training)) for one in both]
     if not both or not all(0 < len(bars) <= _MOST_BARS for bars in bars_of):
@@ -111,10 +110,11 @@ def diagram(
 
 
 class _Bar(NamedTuple):
-    """A computation of a rank, with its row in the diagram."""
+    """A computation of a rank: the row of its position, the index of its transfer, and its times in s."""
 
     row: int
     rank: int
+    transfer: int
     work: str
     start_s: float
     end_s: float
@@ -122,21 +122,12 @@ class _Bar(NamedTuple):
 
 def computations(one: Collective) -> dict[int, str]:
     """Return the computations of trainings in words, by transfer: "forward 2" is that of micro-batch 2."""
-    return {
-        move.transfer: f"{_WORK[work[0]][0]} {work[1:]}"
-        for training in trained(one.configuration)
-        for _, move, work in _works(one, training)
-    }
+    bars = (bar for training in trained(one.configuration) for bar in _bars(one, training))
+    return {bar.transfer: f"{_WORK[bar.work[0]][0]} {bar.work[1:]}" for bar in bars}
 
 
 def _bars(one: Collective, training: Trained) -> Iterator[_Bar]:
-    """Yield the computations of a training, row by row."""
-    for row, move, work in _works(one, training):
-        yield _Bar(row, one.flows[move.flow].src, work, move.leaves_s, move.end_s)
-
-
-def _works(one: Collective, training: Trained) -> Iterator[tuple[int, Move, str]]:
-    """Yield the computations of each position in order, with the position's row and the computation's times."""
+    """Yield the computations of a training, position by position, in order."""
     schedule = one.configuration.schedule or {}
     own = {move.flow for move in one.moves if move.transfer in training.transfers}
     streams = sorted(  # a job has a stream for its starts, with a lower channel than that of its computations
@@ -147,7 +138,8 @@ def _works(one: Collective, training: Trained) -> Iterator[tuple[int, Move, str]
     flow_of = {place: flow for _, place, flow in streams}
     for row, (place, works) in enumerate(zip(training.places, training.works, strict=True)):
         moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
-        yield from ((row, move, str(work)) for move, work in zip(moves, works, strict=True))
+        for move, work in zip(moves, works, strict=True):
+            yield _Bar(row, one.flows[move.flow].src, move.transfer, str(work), move.leaves_s, move.end_s)
 
 
 def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], longest_s: float) -> None:

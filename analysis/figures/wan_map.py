@@ -19,8 +19,8 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
 from analysis.figures.fabric import overlap
-from analysis.figures.output import Picture, canvas, explain, heading, panels, table
-from analysis.figures.style import FAINT, INK, MODE_STYLES, UTILISATION
+from analysis.figures.output import Picture, canvas, colour_bar, explain, heading, panels, table
+from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 
@@ -39,16 +39,14 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     across, upward = max(across, 0.3 * upward, 1e-6), max(upward, 0.3 * across, 1e-6)
     columns = min(2, len(collectives))
     height = min(1.2, upward / across) * _WIDTH + 0.6
-    scale = ScalarMappable(Normalize(0, 1), UTILISATION)
     label = first.configuration.label
     with canvas(_WIDTH * columns + 0.9, -(-len(collectives) // columns) * height + 0.8) as figure:
         grid = panels(figure, len(collectives), columns=columns)
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, placed, across)
-        bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-        bar.set_label("utilisation of a WAN link, one direction", fontsize=8)
-        bar.ax.tick_params(labelsize=8)
-        bar.outline.set_visible(False)
+        colour_bar(
+            figure, grid, ScalarMappable(Normalize(0, 1), UTILISATION), "utilisation of a WAN link, one direction"
+        )
         heading(figure, f"{label}: the WAN under collective {first.number}")
         explain(
             figure,
@@ -104,8 +102,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
     axes.autoscale_view()
     axes.set_axis_off()
     axes.grid(False)
-    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
-    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+    axes.set_title(one.title, fontsize=8.5)
 
 
 def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]], inches: float) -> None:
