@@ -64,7 +64,7 @@ class Line:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status. With both engines, the model's part is printed even if no VM can run."""
     options = _parser().parse_args(arguments)
-    return study.status_of("collectives.py", lambda: _study(options), options.figure)
+    return study.run("collectives.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:

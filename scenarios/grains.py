@@ -76,7 +76,7 @@ class _Point:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.status_of("grains.py", lambda: _study(options), options.figure)
+    return study.run("grains.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:

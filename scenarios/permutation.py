@@ -267,7 +267,7 @@ def prepared(experiment: Experiment) -> "AbstractContextManager[Measure]":
     if experiment.fabric_rate_bps != experiment.rate_bps:
         given, allowed = format_rate(experiment.fabric_rate_bps), format_rate(experiment.rate_bps)
         raise ValueError(f"--fabric-rate: {given}; allowed in the emulation: the rate of the hosts' cables, {allowed}")
-    bed = emulated.Bed(
+    setup = emulated.Setup(
         hosts=(experiment.hosts // experiment.sites,) * experiment.sites,
         leaves=experiment.leaves,
         spines=experiment.spines,
@@ -278,7 +278,7 @@ def prepared(experiment: Experiment) -> "AbstractContextManager[Measure]":
     )
     draws = [_drawn(experiment, draw) for draw in range(experiment.draws)]
     return emulated.prepared(
-        bed,
+        setup,
         [emulated.Draw(dst=dst, routing=routing, hash_seed=seed) for routing in (ECMP, SPRAY) for dst, seed in draws],
     )
 
@@ -315,7 +315,7 @@ def run(experiment: Experiment, progress: Callable[[int], None] = lambda _: None
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.status_of("permutation.py", lambda: _study(options), options.figure)
+    return study.run("permutation.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:

@@ -49,7 +49,7 @@ class Line:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.status_of("run.py referees", lambda: _study(options), options.figure)
+    return study.run("run.py referees", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:

@@ -86,7 +86,7 @@ def tasks_of(
         with_jobs = [one for one in with_jobs if len(one.admission) < len(one.values["job"])]  # not transfers alone
     tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MOST_JOBS]]
     if any(one.kind == "training" for one in configurations):
-        tasks += [partial(training.by, axis, name, configurations, points) for axis in training.AXES]
+        tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
     tasks += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
         tasks.append(partial(fidelity.picture, name, points, run.jobs))

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis.authors.simulator import MODES
 from analysis.authors.study import Line
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.style import FAINT, INK, MODE_STYLES, marker
 
 _GAINS = MODES[1:]
@@ -33,7 +33,7 @@ def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
         name=name,
         caption=f"Gains over base with one thing changed at a time: {title}.",
         figure=figure,
-        data=table(_rows(lines)),
+        data=csv_text(_rows(lines)),
     )
 
 

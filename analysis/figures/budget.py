@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.points import Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
@@ -87,7 +87,7 @@ def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | Non
     count = sum(row.point.completion_s.size for row in counted)
     how = "measured" if measured else "predicted"
     caption = f"Completion times and budget: {fitting:,} of {count:,} {how} times are within the budget."
-    return Picture(name=f"{name}-budget", caption=caption, figure=figure, data=table(row.cells for row in rows))
+    return Picture(name=f"{name}-budget", caption=caption, figure=figure, data=csv_text(row.cells for row in rows))
 
 
 def _rows(group: Group, points: Points) -> Iterator[Row]:

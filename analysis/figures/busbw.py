@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import Configuration, Group, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
@@ -76,7 +76,7 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
         changes = any(crossovers([row for row in rows if row.mode == mode]) for mode in modes)
         legend(figure, handles, "dotted: where the best algorithm changes" if changes else "")
     names = ("algorithm", "mode", "size_bytes", "busbw_bytes_per_s", "measured")
-    data = table(dict(zip(names, row, strict=True)) for row in rows)
+    data = csv_text(dict(zip(names, row, strict=True)) for row in rows)
     caption = f"Bus bandwidth of {kind} by size and algorithm{title and f': {title}'}."
     return Picture(name=name, caption=caption, figure=figure, data=data)
 

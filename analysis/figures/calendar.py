@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
@@ -79,7 +79,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         caption=f"Rates {'promised and ' if is_promised else ''}delivered to each transfer over time, and its "
         f"deadline: {configuration.label}.",
         figure=figure,
-        data=table(_data(transfers, collectives, edges_s)),
+        data=csv_text(_data(transfers, collectives, edges_s)),
     )
 
 
@@ -151,7 +151,7 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         name=f"{name}-deadlines",
         caption="Arrival time of each transfer as a share of its deadline, in each configuration.",
         figure=figure,
-        data=table({**kept._asdict(), "in_time": kept.in_time} for *_, arrivals in groups for kept in arrivals),
+        data=csv_text({**kept._asdict(), "in_time": kept.in_time} for *_, arrivals in groups for kept in arrivals),
     )
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
@@ -123,7 +123,7 @@ def _handles(by_panel: Sequence[Sequence[Point]]) -> list[Line2D]:
 
 
 def _data(group: Group, by_panel: Sequence[Sequence[Point]]) -> str:
-    return table(
+    return csv_text(
         group.cells(point.configuration)
         | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}
         | {"completion_s": time_s, "share": share}

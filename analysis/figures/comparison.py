@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
@@ -99,7 +99,7 @@ def picture(name: str, group: Group, points: Points) -> Picture:
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
     caption = f"Mean completion time{'' if is_base else ' and gain over base, by mode'}{against}: {group.title}."
-    data = table(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
+    data = csv_text(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
 

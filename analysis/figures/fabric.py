@@ -20,7 +20,7 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, colour_bar, explain, heading, panels, table
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
@@ -284,4 +284,4 @@ def _data(collectives: Sequence[Collective]) -> str:
             about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
-    return table(rows)
+    return csv_text(rows)

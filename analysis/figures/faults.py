@@ -8,7 +8,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from analysis.figures.output import Picture, canvas, table
+from analysis.figures.output import Picture, canvas, csv_text
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.results.reader import Run
 from topologies.units import format_delay
@@ -51,7 +51,7 @@ def picture(name: str, run: Run) -> Picture:
             name=f"{name}-faults",
             caption="Time from each fault to its detection and to the recovery from it.",
             figure=figure,
-            data=table(rows.to_dict("records")),
+            data=csv_text(rows.to_dict("records")),
         )
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
@@ -107,7 +107,7 @@ def _bands(axes: Axes, summary: Fidelity) -> list[Patch]:
 
 def _data(measured: Sequence[Point]) -> str:
     columns = ["collective", "predicted_s", "completion_s", "ratio", "drops"]
-    return table(
+    return csv_text(
         {"setting": point.configuration.index, "label": point.configuration.label, "mode": point.mode} | row
         for point in measured
         for row in point.rows.assign(ratio=point.completion_s / point.predicted_s)[columns].to_dict("records")

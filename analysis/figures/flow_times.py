@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.lines import Line2D
 
 from analysis.figures.cdf import shares
-from analysis.figures.output import Picture, canvas, heading, legend, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.style import INK
 
 Floats = npt.NDArray[np.float64]
@@ -48,7 +48,7 @@ def picture(ratios: Mapping[str, Floats], measured: Mapping[str, Floats], *, tit
         if measured:
             handles.append(Line2D([], [], label="measured", color=INK, **_MEASURED))
         legend(figure, [*handles, Line2D([], [], label="optimum", **_OPTIMUM)])
-    data = table(
+    data = csv_text(
         {"routing": routing, "engine": engine, "flows": flows[routing].size, "time_over_optimum": time, "share": share}
         for engine, flows, curves in (("model", ratios, lines), ("emulation", measured, points))
         for routing, (times, below) in curves.items()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.style import INK
 
 
@@ -46,7 +46,7 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
         heading(figure, title)
         handles = [Patch(label=f"{gpus} GPUs", **_look(index)) for index, gpus in enumerate(sizes)]
         legend(figure, handles)
-    data = table(row._asdict() for row in rows)
+    data = csv_text(row._asdict() for row in rows)
     caption = f"Times of algorithms divided by the ring's time, by grain: {title}."
     return Picture(name="grains", caption=caption, figure=figure, data=data)
 

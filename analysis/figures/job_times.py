@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, paler, time_unit
 from analysis.results.reader import Run
@@ -71,7 +71,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         name=f"{name}{suffix}-jobs",
         caption=f"Completion time of each job by mode, counted from its start: {configuration.label}.",
         figure=figure,
-        data=table({"setting": configuration.index} | bar._asdict() for bar in bars),
+        data=csv_text({"setting": configuration.index} | bar._asdict() for bar in bars),
     )
 
 

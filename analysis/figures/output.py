@@ -69,7 +69,7 @@ class Picture:
             FigureCanvasAgg(self.figure).print_png(png, **options)  # type: ignore[no-untyped-call]
         contents = {".svg": svg.encode(), ".png": png.getvalue(), ".csv": self.data.encode()}
         contents |= {ending: text.encode() for ending, text in self.more.items()}
-        return [written(folder / f"{self.name}{ending}", content) for ending, content in contents.items()]
+        return [write_file(folder / f"{self.name}{ending}", content) for ending, content in contents.items()]
 
     def write_to(self, path: Path, *, command: str, answer: str = "") -> None:
         """Write the files as PATH.svg and so on, and `answer`, if given, as PATH.json; raises OSError.
@@ -139,7 +139,7 @@ def log_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> str:
+def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows, at least one, as the text of a CSV file with the columns of the first row."""
     all_rows, text = list(rows), io.StringIO()
     writer = csv.DictWriter(text, list(all_rows[0]), lineterminator="\n")
@@ -148,7 +148,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def written(path: Path, content: bytes) -> Path:
+def write_file(path: Path, content: bytes) -> Path:
     """Write a file atomically, replacing an existing one, and return its path; raises OSError."""
     with replaced(path) as temporary:
         temporary.write_bytes(content)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, legend, panels
 from analysis.figures.points import Configuration, Group, Points, collective_words, grouped, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
@@ -89,7 +89,7 @@ def picture(name: str, group: Group, points: Points) -> Picture | None:
         handles.append(Line2D([], [], label="the best period", **_RING))
         legend(figure, handles, "lines: predicted; filled markers: measured, the first collectives")
     caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
-    data = table(row._asdict() for row in rows)
+    data = csv_text(row._asdict() for row in rows)
     return Picture(
         name="-".join(filter(None, (name, group.name, "periods"))), caption=caption, figure=figure, data=data
     )

@@ -506,7 +506,7 @@ def _list_words(key: str, items: list[Any]) -> str:
     return separator.join(map(_item_words, items)) or ("no fault" if key == "fault" else "none")
 
 
-def named(key: str, value: Any) -> str:
+def labelled(key: str, value: Any) -> str:
     """Return a key with its value in words: "WAN bandwidth 40 Gbit/s"."""
     return f"{_LABELS.get(key, key)} {words(key, value)}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures.output import Picture, canvas, heading, table
+from analysis.figures.output import Picture, canvas, csv_text, heading
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = [style.colour for style in MODE_STYLES.values()]
@@ -58,5 +58,5 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         name="program",
         caption=f"Utilisation of the WAN links that carried traffic, and the lifetimes of the ranks.{failed}",
         figure=figure,
-        data=table(rows),
+        data=csv_text(rows),
     )

@@ -5,7 +5,7 @@ Referees are solutions that modes are compared with: the fastest ring, the best 
 
 from collections.abc import Mapping, Sequence
 
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, explain, panels
 from analysis.figures.points import Configuration, Points
 from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
 
@@ -76,4 +76,4 @@ def picture(
         for what, seconds in {**modes_s, **referees_s, "bound of all": bound_s}.items()
     ]
     caption = f"Mean time of each mode compared with the best known, {collectives} collectives, {how}."
-    return Picture(name=name, caption=caption, figure=figure, data=table(rows))
+    return Picture(name=name, caption=caption, figure=figure, data=csv_text(rows))

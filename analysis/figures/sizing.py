@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.style import FAINT, INK
 from analysis.sizing import AGREES, Row
 
@@ -34,7 +34,7 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
         handles += [Line2D([], [], label="no model", **_PLAIN), Line2D([], [], label="the document's", **_DOCUMENT)]
         legend(figure, handles)
     caption = f"Sizing a datacenter for training, beside the document's numbers: {title}."
-    return Picture(name="sizing", caption=caption, figure=figure, data=table(_data(rows)))
+    return Picture(name="sizing", caption=caption, figure=figure, data=csv_text(_data(rows)))
 
 
 _PLAIN: Mapping[str, Any] = MappingProxyType({"color": FAINT, "marker": "D", "linestyle": "none"})

@@ -17,7 +17,7 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective import Collective, lanes
-from analysis.figures.output import Picture, canvas, explain, heading, table
+from analysis.figures.output import Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
@@ -222,4 +222,4 @@ def _data(collectives: Sequence[Collective]) -> str:
             times = {"start_s": move.start_s, "leaves_s": move.leaves_s, "end_s": move.end_s}
             rows.append(one.which | {"measured": one.measured} | transfer | names | conditions | times)
             rows[-1]["critical"] = move.is_critical
-    return table(rows)
+    return csv_text(rows)

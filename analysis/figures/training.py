@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, heading, legend, table
-from analysis.figures.points import Configuration, Points, named
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.points import Configuration, Points, labelled
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
 KM_A_MS = 204
@@ -99,7 +99,7 @@ def diagram(
         name=f"{name}-{training.job}-stages" if training.job else f"{name}-stages",
         caption=f"Pipeline of {which} of {label}: the computations of GPUs, and the messages that cross the WAN.",
         figure=figure,
-        data=table(
+        data=csv_text(
             one.which
             | {"measured": one.measured, "gpu": one.gpu(bar.rank), "work": bar.work[0], "micro_batch": bar.work[1:]}
             | {"start_s": bar.start_s, "end_s": bar.end_s}
@@ -240,7 +240,7 @@ def rows_of(configurations: Sequence[Configuration], points: Points, axis: Axis)
     mode = next((mode for mode in MODE_STYLES if any(key[2] == mode for key in points)), "")
     rows = []
     for one in configurations:
-        panel = ", ".join(named(key, one.value(key)) for key in others)
+        panel = ", ".join(labelled(key, one.value(key)) for key in others)
         batches, every = (int(one.value(f"training.{key}")) for key in ("micro_batches", "every"))
         busy_s = batches * (one.value("training.forward") + one.value("training.backward"))
         for engine in ("model", "emulation"):
@@ -250,7 +250,7 @@ def rows_of(configurations: Sequence[Configuration], points: Points, axis: Axis)
     return sorted(rows, key=lambda row: row.x)
 
 
-def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
+def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
     """Draw iteration times against an axis, a line for each pipeline, and the savings of `overlapped` over 1F1B.
 
     Returns None if the run called `name` does not sweep the axis.
@@ -294,7 +294,7 @@ def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: P
         name=f"{name}-{axis.name}",
         caption=f"Mean time of a training iteration by the {where}.",
         figure=figure,
-        data=table(
+        data=csv_text(
             {axis.column if key == "x" else key: value for key, value in row._asdict().items()}
             | {f"{what} below 1f1b (%)": "" if saved is None else saved[what] for what in GEOPIPE}
             for row, saved in ((row, _saved(rows, row)) for row in rows)

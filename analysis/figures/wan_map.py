@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
 from analysis.figures.fabric import overlap
-from analysis.figures.output import Picture, canvas, colour_bar, explain, heading, panels, table
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
@@ -155,4 +155,4 @@ def _data(collectives: Sequence[Collective]) -> str:
                 about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}
                 about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(flows_of[link.index]))}
                 rows.append(one.which | about)
-    return table(rows)
+    return csv_text(rows)

@@ -28,7 +28,7 @@ from pyarrow.csv import write_csv
 
 from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
-from analysis.figures.output import Picture, written
+from analysis.figures.output import Picture, write_file
 from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Contest, answer
@@ -73,7 +73,7 @@ def write(directory: str | Path, run: Run | None = None, begun: Drawing | None =
     run = run or open_run(directory)
     started = begun or drawing(run)
     page = report(run, started.configurations, started.points, started.pictures)
-    return written(run.path / REPORT, page.encode())
+    return write_file(run.path / REPORT, page.encode())
 
 
 def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Iterable[Picture]) -> str:

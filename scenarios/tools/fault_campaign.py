@@ -54,7 +54,7 @@ class Drill:
     whats: tuple[str, ...]
 
 
-def sizes_of(count: int, seed: int) -> list[int]:
+def fault_counts(count: int, seed: int) -> list[int]:
     """Return the number of faults of each scenario of a campaign with `count` faults in all."""
     chance = random.Random(seed)  # noqa: S311 - reproducible by the seed, not for cryptography
     sizes: list[int] = []
@@ -63,7 +63,7 @@ def sizes_of(count: int, seed: int) -> list[int]:
     return sizes
 
 
-def drawn(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
+def random_drill(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
     """Return scenario `number` of the campaign with this seed, with so many faults; the same arguments give the same.
 
     With `policies` it has a random policy in place of a built-in mode, and conditions that last two collectives on
@@ -249,14 +249,16 @@ def main() -> int:
     for name, most in (("count", MAX_COUNT), ("jobs", MAX_JOBS), ("patience", MAX_PATIENCE_S)):
         if not 1 <= (value := getattr(options, name)) <= most:
             parser.error(f"--{name}: {value} is not allowed; allowed: 1 to {most:,}")
-    sizes = sizes_of(options.count, options.seed)
+    sizes = fault_counts(options.count, options.seed)
     if options.show is not None:
         if not 0 <= options.show < len(sizes):
             parser.error(f"--show: {options.show} is not a scenario of this campaign; allowed: 0 to {len(sizes) - 1}")
-        print(drawn(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
+        print(random_drill(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
         return 0
     try:
-        scenarios = [drawn(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)]
+        scenarios = [
+            random_drill(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
+        ]
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:
         print(f"campaign.py: {error}", file=sys.stderr)

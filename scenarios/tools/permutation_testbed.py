@@ -41,7 +41,7 @@ class Draw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bed:
+class Setup:
     """The fabric and its messages: the hosts of each site, the switches in each site, the rates (bit/s) of all cables
     within sites and of WAN links, and the bytes of a message."""
 
@@ -58,7 +58,7 @@ Measure = Callable[[Callable[[int], None], int], Floats]
 
 
 @contextmanager
-def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
+def prepared(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
     """Prepare the draws; the context has a function that measures when each host's message has arrived whole.
 
     Its arguments are a callback for progress, which gets the number of draws measured so far, and the number of VMs
@@ -67,7 +67,7 @@ def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
     messages that are too large.
     """
     with TemporaryDirectory() as folder:
-        settings = [_setting(bed, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
+        settings = [_setting(setup, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
         check_chunks(settings)
 
         def measure(progress: Callable[[int], None], jobs: int) -> Floats:
@@ -79,7 +79,7 @@ def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
                     if isinstance(event, Slice):
                         transfers = event.rows.transfers
                         assert transfers is not None
-                        last_s = np.zeros(sum(bed.hosts))
+                        last_s = np.zeros(sum(setup.hosts))
                         np.maximum.at(last_s, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
                         arrivals_s[event.setting] = last_s
                         progress(len(arrivals_s))
@@ -88,24 +88,24 @@ def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
         yield measure
 
 
-def _setting(bed: Bed, draw: Draw, path: Path) -> Scenario:
+def _setting(setup: Setup, draw: Draw, path: Path) -> Scenario:
     """Return the configuration of a draw, and write its schedule to a file."""
     values: dict[str, Any] = {
         "name": "permutation",
-        "fabric.gpus": bed.hosts,
-        "fabric.leaves": bed.leaves,
-        "fabric.spines": bed.spines,
-        "fabric.border_routers": bed.border_routers,
+        "fabric.gpus": setup.hosts,
+        "fabric.leaves": setup.leaves,
+        "fabric.spines": setup.spines,
+        "fabric.border_routers": setup.border_routers,
     }
-    if len(bed.hosts) == 1:
-        values |= {"fabric.gpus": (*bed.hosts, 2), "fabric.border_routers": 1}
+    if len(setup.hosts) == 1:
+        values |= {"fabric.gpus": (*setup.hosts, 2), "fabric.border_routers": 1}
         values |= {f"fabric.{tier}": (values[f"fabric.{tier}"], 1) for tier in ("leaves", "spines")}
     values |= {
         "fabric.grain": "physical",
         "fabric.routing": draw.routing,
         "fabric.hash_seed": draw.hash_seed,
-        "conditions.intra_rate": (bed.rate_bps, bed.rate_bps),
-        "conditions.wan_rate": (bed.wan_rate_bps, bed.wan_rate_bps),
+        "conditions.intra_rate": (setup.rate_bps, setup.rate_bps),
+        "conditions.wan_rate": (setup.wan_rate_bps, setup.wan_rate_bps),
         "conditions.intra_delay": _LEAST_DELAY_S,
         "conditions.wan_delay": _LEAST_DELAY_S,
         "collective.kind": MESSAGES,
@@ -116,7 +116,7 @@ def _setting(bed: Bed, draw: Draw, path: Path) -> Scenario:
     }
     scenario = DEFAULTS.with_values(values)
     ranks = len(build_fabric(scenario.fabric).gpus)
-    path.write_text(text(_schedule(draw.dst, ranks, bed.size), placement=range(ranks), slot_bytes=1))
+    path.write_text(text(_schedule(draw.dst, ranks, setup.size), placement=range(ranks), slot_bytes=1))
     (setting,) = scenario.settings()
     return setting
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _QUIET_S = 2.0
 
 
-def status_of(name: str, study: Callable[[], int], figure: Path | None) -> int:
+def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     """Run a study and return its exit status; `figure` is the path of its figure, checked first, or None.
 
     An error is printed after the command's name. Its status is 3 if the VM or a Python module is missing, 2 for wrong
